@@ -1,0 +1,41 @@
+"""A language model, minus the phrases you never want to read again.
+
+    sampler = AntiSlop(tokenizer, ["a testament to", Ban("tapestry", weight=0.1)])
+    ids = model.generate(**inputs, custom_generate=sampler, max_new_tokens=400)
+
+`Ban` and `BanList` need neither torch nor transformers; both are imported when `AntiSlop` is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from antislop.bans import Ban, BanError, BanList, Match
+
+if TYPE_CHECKING:
+    from antislop.bundled import default_bans, tiny_model
+    from antislop.decoding import Exhausted
+    from antislop.report import Report
+    from antislop.sampler import AntiSlop
+
+__version__ = "0.1.0"
+__all__ = ["AntiSlop", "Ban", "BanError", "BanList", "Exhausted", "Match", "Report", "default_bans", "tiny_model"]
+
+_LATER = {
+    "AntiSlop": "sampler",
+    "Exhausted": "decoding",
+    "Report": "report",
+    "default_bans": "bundled",
+    "tiny_model": "bundled",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'antislop' has no attribute {name!r}")
+    return getattr(import_module(f"antislop.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,219 @@
+"""Bans: what must not be written, and lists of them.
+
+Text only: nothing here knows of tokens or models, and nothing imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, overload
+
+from antislop.folding import BOUNDARY, Edges, fold_phrase
+from antislop.patterns import Patterns
+
+
+class BanError(ValueError):
+    """Raised for a ban, a list or a file of bans that can't be used as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """Forbid one phrase, or make it rarer.
+
+    weight: how much of the phrase's probability is kept, 0.0 (never written) to 1.0 (no ban at all).
+    case_sensitive: compare letters as they are; otherwise "Elara" also bans ELARA and elara.
+    edges: "word": a letter or digit at the phrase's edge must not touch another one, so "cat" is not in
+        "category"; "anywhere": it may.
+
+    White space of any kind and length compares as one space; quotes, dashes, canonically equivalent characters
+    compare as equal. Raises `BanError` for a phrase without a visible character or a weight out of range.
+
+    >>> Ban("tapestry", weight=0.25)
+    Ban(phrase='tapestry', weight=0.25, case_sensitive=False, edges='word')
+    """
+
+    phrase: str
+    weight: float = 0.0
+    case_sensitive: bool = False
+    edges: Edges = "word"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.phrase, str):
+            raise BanError(f"a ban is a phrase (str), not {self.phrase!r}: write Ban('…') or leave it out")
+        if not fold_phrase(self.phrase).strip(BOUNDARY + " "):
+            raise BanError(f"the ban {self.phrase!r} holds no visible character and would match everywhere: leave it out")
+        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
+            raise BanError(
+                f"the weight of {self.phrase!r} is {self.weight!r}; it is the share of probability that is kept, "
+                "a number from 0.0 (never) to 1.0 (as often as before)"
+            )
+        if self.edges not in get_args(Edges):
+            raise BanError(f"the edges of {self.phrase!r} are {self.edges!r}; they are 'word' or 'anywhere'")
+
+
+class Match(NamedTuple):
+    """An occurrence of a ban in a text: `text[start:end]`, in characters."""
+
+    ban: Ban
+    start: int
+    end: int
+
+
+class BanList(Sequence[Ban]):
+    """Hold bans in order, checked when they come in.
+
+    entries: phrases (`str`) or `Ban`s, in any mixture. A bare `str` is refused, since each of its characters
+        would become a ban.
+    source: where they came from, for messages and reports.
+
+    Bans that compare as equal count once, with the smallest of their weights.
+
+    >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
+    >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\\nto bobcats")]
+    [('a testament to', 0, 15), ('cat', 19, 22)]
+    """
+
+    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None) -> None:
+        if isinstance(entries, (str, bytes)):
+            raise BanError(
+                f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
+                "become a ban: write [phrase], or BanList.load(path) for a file"
+            )
+        self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
+        self.source = source
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BanList:
+        """Read a file of bans, UTF-8.
+
+        Text: one phrase per line; empty lines and lines that begin with "#" are left out. JSON: a list of phrases,
+        or of [phrase, number] pairs; numbers up to 1 are weights, larger ones counts, which rank but don't weigh.
+        Raises `BanError`, with path:line, for the first entry that can't be used.
+        """
+        place = os.fspath(path)
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise BanError(f"{place}: can't be read ({error.strerror}): give the path of a text or JSON file") from error
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise BanError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+        is_json = text.lstrip().startswith(("[", "{"))
+        entries = _parse_json(text, place) if is_json else _parse_lines(text)
+        return cls(_checked(entries, place), source=place)
+
+    @overload
+    def __getitem__(self, index: int) -> Ban: ...
+    @overload
+    def __getitem__(self, index: slice) -> BanList: ...
+    def __getitem__(self, index: int | slice) -> Ban | BanList:
+        return self._bans[index] if isinstance(index, int) else BanList(self._bans[index], source=self.source)
+
+    def __len__(self) -> int:
+        return len(self._bans)
+
+    def __iter__(self) -> Iterator[Ban]:
+        return iter(self._bans)
+
+    def __eq__(self, other: object) -> bool:
+        return self._bans == other._bans if isinstance(other, BanList) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._bans)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(ban.phrase) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
+        origin = f" from {self.source}" if self.source else ""
+        return f"<BanList of {len(self)}{origin}: {shown}>"
+
+    def find(self, text: str) -> list[Match]:
+        """Return every occurrence of every ban in a text, in order; they may overlap.
+
+        What is found here is what the sampler takes back, except that the sampler lets some of it pass where a
+        ban has a weight above 0.
+        """
+        reading = self._patterns.read(self._patterns.start, text, final=True)
+        matches = set()
+        for hit in reading.hits:
+            origins = reading.origins[hit.first.track]
+            start, last = origins[-hit.first.back], origins[-hit.last.back]
+            matches.add(Match(self._distinct[hit.pattern], start, last + 1))
+        return sorted(matches, key=lambda match: (match.start, match.end, match.ban.phrase))
+
+    @cached_property
+    def _patterns(self) -> Patterns:
+        return Patterns(self._distinct)
+
+    @cached_property
+    def _distinct(self) -> list[Ban]:
+        return distinct(self._bans)
+
+
+def distinct(bans: Iterable[Ban]) -> list[Ban]:
+    """Return the bans that differ once folded, in order, each with the smallest weight it came with."""
+    kept: dict[tuple[str, bool], Ban] = {}
+    for ban in bans:
+        symbols = fold_phrase(ban.phrase, case_sensitive=ban.case_sensitive, edges=ban.edges)
+        rival = kept.setdefault((symbols, ban.case_sensitive), ban)
+        if ban.weight < rival.weight:
+            kept[symbols, ban.case_sensitive] = ban
+    return list(kept.values())
+
+
+def _parse_lines(text: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        phrase = line.strip()
+        if phrase and not phrase.startswith("#"):
+            yield number, phrase
+
+
+def _parse_json(text: str, place: str) -> Iterator[tuple[int, Any]]:
+    """Yield (line, entry) for each item of a JSON list, [phrase, number] already made a Ban."""
+    try:
+        whole = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
+    if not isinstance(whole, list):
+        raise BanError(f"{place}:1: a JSON list of phrases was expected, not {type(whole).__name__}: write [\"…\", …]")
+    counted = _are_counts(whole)
+    for line, entry in zip(_find_lines(text), whole, strict=True):
+        if isinstance(entry, list) and len(entry) == 2:
+            phrase, number = entry
+            yield line, (phrase, 0.0 if counted else number)
+        else:
+            yield line, entry
+
+
+def _are_counts(entries: list[Any]) -> bool:
+    """Tell lists of [phrase, count] from lists of [phrase, weight]: all counts are whole numbers, some above 1."""
+    numbers = [entry[1] for entry in entries if isinstance(entry, list) and len(entry) == 2]
+    whole = all(isinstance(number, int) and number >= 1 for number in numbers)
+    return whole and any(number > 1 for number in numbers)
+
+
+def _find_lines(text: str) -> Iterator[int]:
+    """Yield the line on which each item of a valid JSON list begins."""
+    decoder, at, line, seen = json.JSONDecoder(), text.index("[") + 1, 1, 0
+    while True:
+        while text[at] in " \t\r\n,":
+            at += 1
+        if text[at] == "]":
+            return
+        line, seen = line + text.count("\n", seen, at), at
+        yield line
+        at = decoder.raw_decode(text, at)[1]
+
+
+def _checked(entries: Iterable[tuple[int, Any]], place: str) -> Iterator[Ban]:
+    for line, entry in entries:
+        try:
+            phrase, weight = entry if isinstance(entry, tuple) else (entry, 0.0)
+            yield Ban(phrase, weight=weight)
+        except BanError as error:
+            raise BanError(f"{place}:{line}: {error}") from None

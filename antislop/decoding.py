@@ -1,0 +1,288 @@
+"""Draw tokens, and draw again where they complete a ban: the loop.
+
+A row is one text in the making. It walks: draws a token at its node, feeds the matcher, and either stays, or has the
+ledger take the violation and goes back. It walks through nodes that are known until it needs the model; then all rows
+that need it get one forward pass. Everything that happens is yielded as an event. The loop knows neither what the
+tokens mean nor what computes the logits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Reason, Rewound, Settled
+from antislop.ledger import FLOOR, SCARCE, Node
+from antislop.matcher import Matcher, State, Violation
+
+Method = Literal["exact", "token"]
+OnExhausted = Literal["concede", "stop", "raise"]
+
+CANDIDATES = 64
+"""Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
+
+
+class Exhausted(RuntimeError):
+    """Raised where every alternative to a ban is used up and the policy is to raise."""
+
+
+class Pass(NamedTuple):
+    """One row's part of a forward pass: logits [1, vocab], and what it cost."""
+
+    logits: Tensor
+    fed: int
+    cut: int
+
+
+class Model(Protocol):
+    """What the loop needs of a model and its settings."""
+
+    def forward(self, rows: Sequence[Row]) -> Sequence[Pass]:
+        """Return for each row the logits after `row.ids`; up to `row.unchanged` tokens they are as in its last call."""
+
+    def process(self, ids: Tensor, logits: Tensor) -> Tensor:
+        """Return the scores [1, vocab] that the logits processors make of logits after ids [1, tokens]."""
+
+    def is_done(self, row: Row) -> bool:
+        """Tell whether a stopping criterion is met after `row.ids`."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to draw and what to do when nothing is left.
+
+    max_rewinds counts per position; max_withdrawn bounds the tokens withdrawn in all.
+    """
+
+    do_sample: bool
+    method: Method
+    on_exhausted: OnExhausted
+    max_rewinds: int
+    max_withdrawn: int
+
+
+class Row:
+    """One text in the making.
+
+    prompt: ids [1, tokens]. state: the matcher's after the prompt. capacity: the most tokens that may be generated.
+    keep_scores: remember logits and scores of the kept tokens.
+    """
+
+    def __init__(self, prompt: Tensor, *, state: State, capacity: int, keep_scores: bool = False) -> None:
+        self._prompt_length = prompt.shape[1]
+        self._ids = torch.cat([prompt, prompt.new_zeros((1, capacity))], dim=1)
+        self.capacity = capacity
+        self.tokens: list[int] = []
+        self.unchanged = 0
+        self.node = Node()
+        self.state = state
+        self.settled = 0
+        self.withdrawn = 0
+        self.matcher_seconds = 0.0
+        self.is_finished = False
+        self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep_scores else None
+
+    @property
+    def ids(self) -> Tensor:
+        """Prompt and tokens, [1, tokens]."""
+        return self.ids_up_to(len(self.tokens))
+
+    def ids_up_to(self, length: int) -> Tensor:
+        """Prompt and the first `length` tokens, [1, tokens]."""
+        return self._ids[:, : self._prompt_length + length]
+
+    def append(self, token: int, state: State) -> None:
+        """Add a token to the text."""
+        self._ids[0, self._prompt_length + len(self.tokens)] = token
+        self.tokens.append(token)
+        self.state = state
+        if self.kept is not None:
+            assert self.node.logits is not None and self.node.scores is not None
+            self.kept.append((self.node.logits, self.node.scores))
+
+    def rewind(self, length: int) -> tuple[int, ...]:
+        """Go back to `length` tokens and return the others."""
+        withdrawn = tuple(self.tokens[length:])
+        del self.tokens[length:]
+        if self.kept is not None:
+            del self.kept[length:]
+        self.state = self.state.back_to(length)
+        self.node = self.node.back_to(length)
+        self.unchanged = min(self.unchanged, length)
+        self.withdrawn += len(withdrawn)
+        return withdrawn
+
+
+def decode(rows: Sequence[Row], *, model: Model, matcher: Matcher, policy: Policy) -> Iterator[tuple[int, Event]]:
+    """Generate until every row is finished; yield (row, event) as things happen."""
+    walkers = [_Walker(row, model=model, matcher=matcher, policy=policy) for row in rows]
+    while waiting := [number for number, row in enumerate(rows) if not row.is_finished]:
+        passes = model.forward([rows[number] for number in waiting])
+        for number, (logits, fed, cut) in zip(waiting, passes, strict=True):
+            row = rows[number]
+            row.node.fill(logits, model.process(row.ids, logits))
+            row.unchanged = len(row.tokens)
+            yield number, Forwarded(fed, cut)
+        for number in waiting:
+            for event in walkers[number].walk():
+                yield number, event
+
+
+class _Walker:
+    """Moves one row through its tree until it needs the model."""
+
+    def __init__(self, row: Row, *, model: Model, matcher: Matcher, policy: Policy) -> None:
+        self.row = row
+        self.model = model
+        self.matcher = matcher
+        self.policy = policy
+
+    def walk(self) -> Iterator[Event]:
+        row = self.row
+        while not row.is_finished and row.node.is_filled:
+            token = row.node.draw(do_sample=self.policy.do_sample)
+            row.append(token, self._feed(row.state, token))
+            yield Drawn(token)
+            violations, is_done = row.state.violations, self.model.is_done(row)
+            if is_done:
+                violations = _in_order((*violations, *self.matcher.finish(row.state)))
+            if violations and not (yield from self._judge(token, violations)):
+                continue
+            row.node = row.node.child(token)
+            yield from self._finish("done") if is_done else self._settle(row.state.hold)
+
+    def _feed(self, state: State, token: int) -> State:
+        began = time.perf_counter()
+        after = self.matcher.feed(state, token)
+        self.row.matcher_seconds += time.perf_counter() - began
+        return after
+
+    def _settle(self, length: int) -> Iterator[Event]:
+        """Let go of what no rewind can reach."""
+        row = self.row
+        if length > row.settled:
+            yield Settled(tuple(row.tokens[row.settled : length]))
+            row.settled = length
+            row.node.back_to(length).cut_loose()
+
+    def _finish(self, reason: Reason) -> Iterator[Event]:
+        self.row.is_finished = True
+        yield from self._settle(len(self.row.tokens))
+        yield Finished(reason, self.row.matcher_seconds)
+
+    def _judge(self, token: int, violations: Sequence[Violation]) -> Iterator[Event]:
+        """Return whether the token stays; if not, the row has gone back or is finished."""
+        for violation in violations:
+            if self._is_admitted(token, violation):
+                yield Admitted(violation)
+                continue
+            self._take(token, violation, violations)
+            target = self._find_way_back(violation)
+            if target is not None:
+                target.rewinds += 1
+                yield Rewound(target.depth, self.row.rewind(target.depth), violation)
+                return False
+            if self.policy.on_exhausted == "raise":
+                raise Exhausted(
+                    f"nothing is left to say at token {violation.start} but the banned {violation.ban.phrase!r}: "
+                    "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
+                )
+            if self.policy.on_exhausted == "stop":
+                yield from self._stop(violation)
+                return False
+            yield Conceded(violation)
+        return True
+
+    def _is_admitted(self, token: int, violation: Violation) -> bool:
+        """Tell whether a ban's weight lets this occurrence stay: by a coin, or because its mass was taken already."""
+        row, weight = self.row, violation.ban.weight
+        if self.policy.method == "token":
+            start = row.node.back_to(violation.start)
+            return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
+        if row.node.has_resolved(violation, token=token):
+            return weight > 0
+        return self.policy.do_sample and weight > 0 and float(torch.rand(())) < weight
+
+    def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
+        """Take a violation's mass out of the ledger."""
+        row = self.row
+        if self.policy.method == "token":
+            start = row.node.back_to(violation.start)
+            start.scale(row.tokens[violation.start], _at_start(violation))
+            return
+        row.node.take(token, violations)
+        before = row.state.back_to(len(row.tokens) - 1)
+        for other in row.node.likeliest(CANDIDATES):
+            after = self._feed(before, other)
+            found = after.violations
+            if len(row.tokens) == row.capacity:
+                found = _in_order((*found, *self.matcher.finish(after)))
+            if found:
+                row.node.take(other, found)
+        row.node.carry()
+
+    def _find_way_back(self, violation: Violation) -> Node | None:
+        """Return the node to draw from next, or None where there is no alternative to the violation."""
+        row, policy = self.row, self.policy
+        node = row.node.back_to(violation.start)
+        if policy.do_sample:
+            node = node.bounce()
+        if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn:
+            return None
+        while not self._has_choice(node):
+            if node.parent is None or row.state.back_to(node.depth - 1).horizon < row.settled:
+                return None
+            node.parent.close(node.token)
+            node = node.parent
+            node.carry()
+        return node
+
+    def _has_choice(self, node: Node) -> bool:
+        """Tell whether there is something to draw at a node; where little is left, first look for more."""
+        if node.mass_left() + sum(node.exits().values()) >= SCARCE and node.mass_left() > 0:
+            return True
+        assert node.logits is not None
+        likely = torch.softmax(node.logits[0], dim=-1) >= FLOOR
+        likely[list(self.model.eos_token_ids)] = False  # a text does not end merely because the rest is banned
+        candidates = likely & (node.left > 0)
+        if candidates.any():
+            node.keep_only(candidates)
+            return True
+        return self._look_further(node, likely)
+
+    def _look_further(self, node: Node, likely: Tensor) -> bool:
+        """Apply top-k, top-p, min-p and the like to what bans left of the raw logits; tell whether that finds anything."""
+        assert node.logits is not None
+        node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
+        rest = node.logits.masked_fill(node.spent, -torch.inf)
+        scores = self.model.process(self.row.ids_up_to(node.depth), rest)[0]
+        candidates = likely & ~node.spent & (scores > -torch.inf)
+        if candidates.any():
+            node.renew(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
+        return bool(candidates.any())
+
+    def _stop(self, violation: Violation) -> Iterator[Event]:
+        """End the text before a violation, and before what that end would complete."""
+        row, ended = self.row, [violation]
+        while ended:
+            yield Rewound(ended[0].start, row.rewind(ended[0].start), ended[0])
+            ended = list(self.matcher.finish(row.state))
+        yield from self._finish("exhausted")
+
+
+def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    return tuple(sorted(violations, key=lambda violation: violation.start))
+
+
+def _at_start(violation: Violation) -> Violation:
+    """Return the violation without its length: the classic rule asks only where a ban begins."""
+    return Violation(violation.ban, violation.start, violation.start)

@@ -1,0 +1,70 @@
+"""What happens while tokens are drawn, as small frozen records.
+
+The loop yields events and nothing else. Streaming, reports and pictures are folds over them; replaying `Drawn` and
+`Rewound` gives the text. Plain data: no torch, no transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from antislop.matcher import Violation
+
+Reason = Literal["done", "exhausted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The model read `fed` tokens in one forward pass, after `cut` were taken out of its cache."""
+
+    fed: int
+    cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token was added to the text."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """The text went back to `length` tokens; `withdrawn` are those that it lost."""
+
+    length: int
+    withdrawn: tuple[int, ...]
+    violation: Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A ban was completed and stays, as its weight allows."""
+
+    violation: Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Conceded:
+    """A ban was completed and stays, because there was nothing else to say."""
+
+    violation: Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """These tokens, the next in the text, can't be withdrawn any more."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The text is complete: a stopping criterion is met ("done"), or nothing was left to say ("exhausted")."""
+
+    reason: Reason
+    matcher_seconds: float
+
+
+Event: TypeAlias = Forwarded | Drawn | Rewound | Admitted | Conceded | Settled | Finished

@@ -1,0 +1,145 @@
+"""Fold text so that what reads the same compares the same.
+
+Case, canonical equivalence, quotes, dashes, white space and zero-width characters are folded away, and the
+edges of words become symbols of their own. It knows nothing of bans or tokens; it works on any cutting of a
+text into pieces and remembers in a `Context` what the next piece depends on.
+
+Folding is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
+with the replacements below.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal, NamedTuple
+
+import regex
+
+Edges = Literal["word", "anywhere"]
+
+BOUNDARY = "\0"  # stands between a letter or digit and anything else, and at both ends of a text
+
+_ALIKE = str.maketrans(
+    dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u201f\u2033", '"')
+    | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
+    | {"\u2026": "...", BOUNDARY: "\ufffd"}
+)
+# Zero-width space, joiners, direction marks, word joiner, byte order mark, soft hyphen, variation selectors.
+_INVISIBLE = regex.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad\ufe00-\ufe0f]")
+# Scripts written without spaces: every character may begin or end a word.
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_ASCII_WORD = re.compile(r"[0-9A-Za-z]+")
+_WHITE = re.compile(r"\s+")
+
+_OTHER, _WORD, _SPACE, _ATTACHED, _MARK = range(5)
+
+
+class _Piece(NamedTuple):
+    symbols: str
+    kind: int
+    order: int  # canonical combining class, 0 for what does not move
+
+
+class Context(NamedTuple):
+    """What folding the next piece of a text depends on.
+
+    `marks` are combining marks that may still change places, each with its combining class and with the number
+    of pieces since it came.
+    """
+
+    last: int = _OTHER
+    marks: tuple[tuple[int, str, int], ...] = ()
+
+
+class Folded(NamedTuple):
+    """Symbols and, for each, its origin: an index into the piece, or -n for the piece n before it."""
+
+    symbols: str
+    origins: list[int]
+    context: Context
+
+
+START = Context()
+
+
+class _Table(dict[str, tuple[_Piece, ...]]):
+    """Character -> what it folds to, worked out at first sight."""
+
+    def __init__(self, *, case_sensitive: bool) -> None:
+        self.case_sensitive = case_sensitive
+
+    def __missing__(self, char: str) -> tuple[_Piece, ...]:
+        pieces = () if _INVISIBLE.match(char) else tuple(map(self._piece, unicodedata.normalize("NFD", char)))
+        self[char] = pieces
+        return pieces
+
+    def _piece(self, char: str) -> _Piece:
+        symbols = char if self.case_sensitive else unicodedata.normalize("NFD", char.casefold())
+        order = unicodedata.combining(char)
+        if order:
+            return _Piece(symbols, _MARK, order)
+        if char.isspace():
+            return _Piece(" ", _SPACE, 0)
+        if unicodedata.category(char).startswith("M"):
+            return _Piece(symbols, _ATTACHED, 0)
+        is_word = char.isalnum() and not _UNSPACED.match(char)
+        return _Piece(symbols.translate(_ALIKE), _WORD if is_word else _OTHER, 0)
+
+
+_TABLES = {case_sensitive: _Table(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
+
+
+def fold(text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False) -> Folded:
+    """Fold one piece of a text; `final` also brings out what waits for a character that will not come.
+
+    >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
+    '|a| |testament|'
+    """
+    table = _TABLES[case_sensitive]
+    symbols: list[str] = []
+    origins: list[int] = []
+    last, marks = context.last, [(order, mark, -age) for order, mark, age in context.marks]
+
+    def emit(characters: str, origin: int) -> None:
+        symbols.append(characters)
+        origins.extend([origin] * len(characters))
+
+    def settle_marks() -> None:
+        for _, mark, origin in sorted(marks, key=lambda waiting: waiting[0]):
+            emit(mark, origin)
+        marks.clear()
+
+    for index, char in enumerate(text):
+        for characters, kind, order in table[char]:
+            if kind == _MARK:
+                marks.append((order, characters, index))
+                continue
+            if marks:
+                settle_marks()
+            if kind == _ATTACHED:
+                emit(characters, index)
+                continue
+            if (kind == _WORD) != (last == _WORD):
+                emit(BOUNDARY, index)
+            if kind != _SPACE or last != _SPACE:
+                emit(characters, index)
+            last = kind
+    if final:
+        settle_marks()
+        if last == _WORD:
+            emit(BOUNDARY, len(text))
+        return Folded("".join(symbols), origins, START)
+    waiting = tuple((order, mark, 1 - min(origin, 0)) for order, mark, origin in marks)
+    return Folded("".join(symbols), origins, Context(last, waiting))
+
+
+def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "word") -> str:
+    """Fold a whole phrase into the symbols that a text must hold for the phrase to stand in it."""
+    if phrase.isascii():
+        cased = (phrase if case_sensitive else phrase.lower()).translate(_ALIKE)
+        symbols = _ASCII_WORD.sub(rf"{BOUNDARY}\g<0>{BOUNDARY}", _WHITE.sub(" ", cased))
+    else:
+        symbols = fold(phrase, case_sensitive=case_sensitive, final=True).symbols
+    return symbols if edges == "word" else symbols.strip(BOUNDARY)

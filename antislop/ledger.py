@@ -1,0 +1,210 @@
+"""Keep the probabilities that bans have left.
+
+A node is the known distribution over the next token after one path of tokens; the nodes of the unsettled text
+form a tree. What a violation takes is taken here, and drawing draws from what is left. Knows nothing of text, caches
+or transformers.
+
+Why it is exact. Rejection sampling cuts the text back to where a violation starts and draws again, so it is a
+Markov chain on prefixes whose rejections are jumps back. Jumps from below a node to the node itself can be conditioned
+away there: what remains is renormalized. Jumps to an earlier start can be conditioned away only at that start. So each
+node remembers its `exits`, the mass that is known to lead back further, by start. Seen from its parent a node's share
+is what is left over what has not come back to the node itself, and after a rewind the chain may go on to an earlier start
+with the probability of the node's exits, without walking there (`Node.bounce`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from antislop.matcher import Violation
+
+SCARCE = 1e-3
+"""Less than this left of a distribution, and what is left may be noise."""
+FLOOR = 1e-4
+"""Where little is left, tokens that the model finds less likely than this are no alternative."""
+
+
+class Node:
+    """The distribution after `depth` generated tokens, the last of which is `token`.
+
+    Filled by the first forward pass that reaches it: logits [1, vocab] as the model gave them, scores [1, vocab] as
+    the processors left them, both float32.
+    """
+
+    __slots__ = (
+        "_entering", "_left", "_lost", "_probs", "_resolved", "children", "depth", "logits", "parent", "rewinds", "scores",
+        "spent", "token",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None = None, token: int = -1) -> None:
+        self.parent = parent
+        self.token = token
+        self.depth = 0 if parent is None else parent.depth + 1
+        self.children: dict[int, Node] = {}
+        self.rewinds = 0
+        self.logits: Tensor | None = None
+        self.scores: Tensor | None = None
+        self._left: Tensor | None = None  # [vocab]; None while nothing was taken
+        self.spent: Tensor | None = None  # [vocab], bool: tokens of distributions that this node has given up
+        self._probs: Tensor | None = None
+        self._entering: dict[int, float] = {}  # mass of a token once its own bans are resolved
+        self._resolved: dict[int, set[Violation]] = {}
+        self._lost: dict[int, tuple[dict[int, float], dict[int, float]]] = {}  # own and children's exits
+
+    def fill(self, logits: Tensor, scores: Tensor) -> None:
+        """Take in what the model says here."""
+        self.logits, self.scores = logits, scores
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the model has been here."""
+        return self.scores is not None
+
+    @property
+    def probs(self) -> Tensor:
+        """The distribution that `generate` would draw from, [1, vocab]."""
+        assert self.scores is not None, "the model has not been here"
+        if self._probs is None:
+            self._probs = torch.softmax(self.scores, dim=-1)
+        return self._probs
+
+    def child(self, token: int) -> Node:
+        """Return the node after one more token, a new one if need be."""
+        node = self.children.get(token)
+        if node is None:
+            node = self.children[token] = Node(self, token)
+        return node
+
+    def back_to(self, depth: int) -> Node:
+        """Return the ancestor at a depth, or this node."""
+        node = self
+        while node.depth > depth:
+            assert node.parent is not None, "the way back leads past what is settled"
+            node = node.parent
+        return node
+
+    def draw(self, *, do_sample: bool) -> int:
+        """Draw a token from what is left, or take the likeliest.
+
+        The first draw at a node is `generate`'s own, to the bit and to the random number.
+        """
+        if not do_sample:
+            ranked = self.scores if self._left is None else self._left
+            assert ranked is not None, "the model has not been here"
+            return int(ranked.argmax())
+        return int(torch.multinomial(self.probs if self._left is None else self._left[None], num_samples=1))
+
+    def likeliest(self, count: int) -> list[int]:
+        """Return up to `count` tokens that are left, the likeliest first."""
+        mass, tokens = self.left.topk(min(count, self.probs.shape[-1]))
+        return tokens[mass > 0].tolist()
+
+    def has_resolved(self, violation: Violation, *, token: int) -> bool:
+        """Tell whether a token's violation is already taken off its mass, so that it is free to be drawn."""
+        return violation in self._resolved.get(token, ())
+
+    def take(self, token: int, violations: Iterable[Violation]) -> None:
+        """Multiply a token's mass by the weights of the bans that it completes, each once.
+
+        What a ban takes is owed to its start: mass that starts here comes back here, and is forgotten.
+        """
+        left, resolved = self.left, self._resolved.setdefault(token, set())
+        mass = self._entering.get(token, float(self.probs[0, token]))
+        own, _ = self._lost.setdefault(token, ({}, {}))
+        for violation in violations:
+            if violation not in resolved:
+                resolved.add(violation)
+                lost = mass * (1 - violation.ban.weight)
+                mass -= lost
+                if violation.start < self.depth:
+                    own[violation.start] = own.get(violation.start, 0.0) + lost
+        self._entering[token] = mass
+        left[token] = mass
+        if token in self.children:
+            self.absorb(self.children[token])
+
+    def scale(self, token: int, violation: Violation) -> None:
+        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
+        if not self.has_resolved(violation, token=token):
+            self._resolved.setdefault(token, set()).add(violation)
+            self.left[token] *= violation.ban.weight
+
+    def close(self, token: int) -> None:
+        """Leave nothing of a token."""
+        self.left[token] = 0.0
+        self._entering[token] = 0.0
+
+    def carry(self) -> None:
+        """Tell all ancestors what is left below them."""
+        node = self
+        while node.parent is not None and node.parent.absorb(node):
+            node = node.parent
+
+    def absorb(self, child: Node) -> bool:
+        """Take over what is left of a child; return whether that changes anything here."""
+        exits, left = child.exits(), child.mass_left()
+        total = left + sum(exits.values())
+        if not exits and total > 0 and child.token not in self._entering:
+            return False  # all that was taken comes back to the child itself
+        stock = self.left
+        mass = self._entering.setdefault(child.token, float(self.probs[0, child.token]))
+        own, _ = self._lost.get(child.token, ({}, {}))
+        through = {start: mass * lost / total for start, lost in exits.items() if start < self.depth}
+        self._lost[child.token] = own, through
+        stock[child.token] = mass * left / total if total else 0.0
+        return True
+
+    def exits(self) -> dict[int, float]:
+        """Return the mass that is known to lead back to before this node, by the start that it leads to."""
+        total: dict[int, float] = {}
+        for losses in self._lost.values():
+            for lost in losses:
+                for start, mass in lost.items():
+                    total[start] = total.get(start, 0.0) + mass
+        return total
+
+    def mass_left(self) -> float:
+        """Return how much of the distribution is left, 1 at first."""
+        return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
+
+    def bounce(self) -> Node:
+        """Return where a rewind to this node really ends: here, or by known ways at an earlier start."""
+        node = self
+        while exits := node.exits():
+            at = float(torch.rand((), dtype=torch.float64)) * (node.mass_left() + sum(exits.values()))
+            for start, mass in exits.items():
+                at -= mass
+                if at < 0:
+                    node = node.back_to(start)
+                    break
+            else:
+                break
+        return node
+
+    def keep_only(self, candidates: Tensor) -> None:
+        """Leave nothing of all tokens but the candidates [vocab]."""
+        self.left.masked_fill_(~candidates, 0.0)
+
+    def renew(self, probs: Tensor) -> None:
+        """Draw from another distribution [vocab] from now on, over tokens that had no chance so far."""
+        self._left = probs / probs.sum()
+        self._probs = self._left.clone()[None]
+        self._entering.clear()
+        self._lost.clear()
+
+    def cut_loose(self) -> None:
+        """Make this node the root; the rest of the tree is let go of at once, without waiting for the collector."""
+        ancestor, self.parent = self.parent, None
+        while ancestor is not None:
+            ancestor.children.clear()
+            ancestor = ancestor.parent
+
+    @property
+    def left(self) -> Tensor:
+        """What is left of the distribution [vocab], to be changed in place."""
+        if self._left is None:
+            self._left = self.probs[0].clone()
+        return self._left

@@ -1,0 +1,75 @@
+"""Say what is not supported, in one sentence each, before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+
+# Processors that remember more than the ids they are given; a rewind would leave them behind.
+_REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
+
+
+def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> None:
+    """Raise `ValueError` for arguments of `generate` that never reach the loop."""
+    if arguments.get("assistant_model") is not None:
+        raise ValueError("assistant_model is not supported yet: leave it out; bans and speculation don't go together so far")
+    if hook and arguments.get("streamer") is not None:
+        raise ValueError(
+            "generate() does not hand its streamer to a custom_generate: "
+            "call sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …) instead"
+        )
+    if arguments.get("custom_generate") is not None:
+        raise ValueError("custom_generate can't be passed to a sampler, which takes that place itself: leave it out")
+    if arguments.get("inputs_embeds") is not None:
+        raise ValueError("inputs_embeds are not supported yet: pass input_ids, whose text the bans can see")
+
+
+def refuse_settings(
+    model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList, *, rows: int, prompt: int
+) -> None:
+    """Raise `ValueError` for a model or settings under which the sampler would not be exact, or not do as asked."""
+    if model.config.is_encoder_decoder:
+        raise ValueError("encoder-decoder models are not supported yet: choose a decoder-only model")
+    if rows != 1 or config.num_return_sequences not in (None, 1):
+        raise ValueError(
+            f"one text at a time is supported so far, not {rows}: pass one prompt and num_return_sequences=1, and loop over the rest"
+        )
+    if prompt == 0:
+        raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    for name, allowed, advice in _SETTINGS:
+        value = getattr(config, name, None)
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} is not supported: {advice}")
+    for processor in processors:
+        if type(processor).__name__ in _REMEMBERING:
+            raise ValueError(
+                f"{type(processor).__name__} remembers tokens that a rewind would withdraw, so it is not supported yet: "
+                "leave out guidance_scale or watermarking_config"
+            )
+    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type")} | {part.get("rope_type") for part in rope.values() if isinstance(part, dict)}
+    if "dynamic" in kinds:
+        raise ValueError(
+            "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
+            "load the model with another rope_type, 'yarn' or 'linear' for instance"
+        )
+
+
+_NO = (None, False)
+_SETTINGS = (
+    ("num_beams", (None, 1), "beams can't go back one by one; use num_beams=1"),
+    ("use_cache", (None, True), "a rewind needs the cache; use use_cache=True"),
+    ("cache_implementation", (None, "dynamic"), "only a dynamic cache can be cut back so far; leave it out"),
+    ("prompt_lookup_num_tokens", (None,), "bans and speculation don't go together so far; leave it out"),
+    ("assistant_early_exit", (None,), "bans and speculation don't go together so far; leave it out"),
+    ("penalty_alpha", (None,), "contrastive search is another loop; leave it out"),
+    ("dola_layers", (None,), "DoLa is another loop; leave it out"),
+    ("constraints", (None,), "constrained beam search is another loop; leave it out"),
+    ("force_words_ids", (None,), "constrained beam search is another loop; leave it out"),
+    ("guidance_scale", (None, 1, 1.0), "guidance keeps a second cache that a rewind would not cut; leave it out"),
+    ("token_healing", _NO, "it rewrites the prompt; leave it out"),
+    ("output_attentions", _NO, "attentions of withdrawn tokens can't be told apart yet; leave it out"),
+    ("output_hidden_states", _NO, "hidden states of withdrawn tokens can't be told apart yet; leave it out"),
+)

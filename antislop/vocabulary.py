@@ -1,0 +1,115 @@
+"""Turn token ids into the bytes that each adds to the text: its surface.
+
+Surfaces are read off the vocabulary once, in the way that the tokenizer's own decoder would. Joined and decoded as
+UTF-8 they are the text, but for the one space that SentencePiece decoders take from the very beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Surfaces by token id; `breaks` are the special tokens, which have none and separate words."""
+
+    surfaces: Sequence[bytes]
+    breaks: frozenset[int]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        """Read the surfaces of a tokenizer that is backed by the `tokenizers` library.
+
+        Raises `ValueError` for a decoder whose surfaces are not known: anything but byte-level BPE, SentencePiece
+        (BPE or Unigram, with byte fallback or without) and WordPiece.
+        """
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise ValueError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass the tokenizer first")
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError(
+                f"{type(tokenizer).__name__} is not backed by the tokenizers library, so the text of its tokens can't be read: "
+                "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
+            )
+        to_bytes = _choose_reader(json.loads(backend.to_str()).get("decoder") or {}, type(tokenizer).__name__)
+        tokens: dict[str, int] = tokenizer.get_vocab()
+        special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
+        breaks = frozenset(special | set(tokenizer.all_special_ids))
+        surfaces = [b""] * (max(tokens.values()) + 1)
+        for token, token_id in tokens.items():
+            if token_id not in breaks:
+                surfaces[token_id] = to_bytes(token)
+        return cls(surfaces, breaks)
+
+    def join(self, token_ids: Iterable[int]) -> bytes:
+        """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""
+        return b"".join(map(self.surface, token_ids))
+
+    def surface(self, token_id: int) -> bytes:
+        """Return the bytes of one token."""
+        return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
+
+
+def _choose_reader(decoder: dict[str, Any], tokenizer: str) -> Any:
+    parts = decoder.get("decoders", [decoder])
+    kinds = {part.get("type") for part in parts}
+    if kinds == {"ByteLevel"}:
+        return _read_byte_level
+    if kinds == {"WordPiece"}:
+        return _Prefixed(decoder["prefix"]).read
+    if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and kinds & {"Replace", "Metaspace"}:
+        space = next(p["replacement"] if p["type"] == "Metaspace" else p["pattern"]["String"] for p in parts if p["type"] in ("Replace", "Metaspace"))
+        return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
+    raise ValueError(
+        f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, whose tokens can't be read off the vocabulary yet: "
+        "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
+    )
+
+
+def _byte_of_char() -> dict[str, int]:
+    """Return the alphabet of byte-level BPE: printable Latin-1 stands for itself, the rest is moved past 255."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(moved)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+def _read_byte_level(token: str) -> bytes:
+    try:
+        return bytes(map(_BYTE_OF_CHAR.__getitem__, token))
+    except KeyError:  # an added token, which stands in the vocabulary as it is written
+        return token.encode()
+
+
+@dataclass(frozen=True)
+class _Spaced:
+    """SentencePiece: one character stands for the space."""
+
+    space: str
+    has_byte_fallback: bool
+
+    def read(self, token: str) -> bytes:
+        if self.has_byte_fallback and (byte := _BYTE.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        return token.replace(self.space, " ").encode()
+
+
+@dataclass(frozen=True)
+class _Prefixed:
+    """WordPiece: a prefix glues a token to the one before it, all others stand apart."""
+
+    prefix: str
+
+    def read(self, token: str) -> bytes:
+        glued = token.startswith(self.prefix)
+        return token[len(self.prefix) :].encode() if glued else f" {token}".encode()
