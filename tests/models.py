@@ -1,0 +1,78 @@
+"""Tiny transformers models with random weights, large enough that positions matter."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+LETTERS = "abcdefghij .,'\n"
+SPECIAL = ["<s>", "</s>"]
+VOCABULARY = 48
+WINDOW = 12
+
+_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+
+FAMILIES = ("llama", "gpt2", "gemma3", "mistral")
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer of 2 special tokens, 15 characters and pairs of them: texts have many tokenizations."""
+    alphabet = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(c)[0][0] for c in LETTERS]
+    pairs = [(a, b) for a in alphabet[:6] for b in alphabet[:6]][: VOCABULARY - len(SPECIAL) - len(alphabet)]
+    tokens = [*SPECIAL, *alphabet, *(a + b for a, b in pairs)]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+
+
+def build_model(family: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A model of two layers; windows, where there are any, are shorter than the texts of the tests."""
+    torch.manual_seed(seed)
+    if family == "llama":
+        model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(**_SHAPE))
+    elif family == "gpt2":
+        ids = {name: _SHAPE[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=512, **ids))
+    elif family == "gemma3":
+        model = Gemma3ForCausalLM(
+            Gemma3TextConfig(
+                **_SHAPE,
+                head_dim=8,
+                sliding_window=WINDOW,
+                query_pre_attn_scalar=8,
+                layer_types=["sliding_attention", "full_attention"],
+            )
+        )
+    elif family == "mistral":
+        model = MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=WINDOW))
+    else:
+        raise ValueError(family)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight *= 8  # or the model is blind to positions, and wrong ones pass
+    return model.eval().requires_grad_(False).to(dtype)
