@@ -17,6 +17,7 @@ from transformers.utils import ModelOutput
 
 from antislop.cache import take_out
 from antislop.decoding import Pass, Row
+from antislop.support import memory_of, refuse_memory
 
 _GROWING = ("position_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 
@@ -36,6 +37,8 @@ class Engine:
         self._model = model
         self._config = generation_config
         self._processor = logits_processor
+        self._strangers = [p for p in logits_processor if not type(p).__module__.startswith("transformers.")]
+        self._memories: list[dict[str, tuple[int, int]]] = []
         self._kwargs = model_kwargs
         self.cache = model_kwargs["past_key_values"]
         self._fed: list[int] | None = None  # generated tokens in the cache; None before the prompt is
@@ -62,7 +65,17 @@ class Engine:
     def process(self, ids: Tensor, logits: Tensor) -> Tensor:
         """Apply the logits processors to logits [1, vocab] after ids [1, tokens]."""
         scores: Tensor = self._processor(ids, logits)
+        if self._strangers:
+            self._check_strangers()
         return scores
+
+    def _check_strangers(self) -> None:
+        """Compare each processor of the user's with itself, after the first and the second call."""
+        if self._memories:
+            for processor, before in zip(self._strangers, self._memories, strict=True):
+                refuse_memory(processor, before=before)
+            self._strangers = []
+        self._memories = [memory_of(processor) for processor in self._strangers]
 
     def is_done(self, row: Row) -> bool:
         """Tell whether the text is at its end: an end token, the length limit or any other criterion."""

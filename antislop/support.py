@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -32,16 +32,16 @@ def refuse_settings(
     """Raise `ValueError` for a model or settings under which the sampler would not be exact, or not do as asked."""
     if model.config.is_encoder_decoder:
         raise ValueError("encoder-decoder models are not supported yet: choose a decoder-only model")
-    if rows != 1 or config.num_return_sequences not in (None, 1):
-        raise ValueError(
-            f"one text at a time is supported so far, not {rows}: pass one prompt and num_return_sequences=1, and loop over the rest"
-        )
     if prompt == 0:
         raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
     for name, allowed, advice in _SETTINGS:
         value = getattr(config, name, None)
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is not supported: {advice}")
+    if rows != 1 or config.num_return_sequences not in (None, 1):
+        raise ValueError(
+            f"one text at a time is supported so far, not {rows}: pass one prompt and num_return_sequences=1, and loop over the rest"
+        )
     for processor in processors:
         if type(processor).__name__ in _REMEMBERING:
             raise ValueError(
@@ -54,6 +54,21 @@ def refuse_settings(
         raise ValueError(
             "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
             "load the model with another rope_type, 'yarn' or 'linear' for instance"
+        )
+
+
+def memory_of(processor: Callable[..., Any]) -> dict[str, tuple[int, int]]:
+    """Return what tells whether a processor's own attributes were bound anew or have grown."""
+    attributes: dict[str, Any] = getattr(processor, "__dict__", {})
+    return {name: (id(value), len(value) if isinstance(value, Sized) else 0) for name, value in attributes.items()}
+
+
+def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int, int]]) -> None:
+    """Raise `ValueError` for a processor whose attributes change from call to call; what it sets up first is fine."""
+    if memory_of(processor) != before:
+        raise ValueError(
+            f"{type(processor).__name__} changes with every call, and a rewind would not change it back: "
+            "make its scores depend on the ids and scores alone"
         )
 
 

@@ -1,0 +1,175 @@
+"""What is not supported is refused with one sentence that says what to do, before the model runs (C10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from models import VOCABULARY, build_model, build_tokenizer
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    PreTrainedModel,
+    Qwen3NextConfig,
+    StaticCache,
+    T5Config,
+    T5ForConditionalGeneration,
+    TextStreamer,
+)
+
+from antislop import AntiSlop, BanError, BanList
+from antislop.cache import choose_cache, take_out
+
+TOKENIZER = build_tokenizer()
+PROMPT = torch.tensor([[0, 5, 9, 2]])
+SAMPLER = AntiSlop(TOKENIZER, ["a b"])
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, **kwargs: Any) -> None:
+    """Both ways in refuse, with one sentence, and the model never runs."""
+    ran: list[int] = []
+    handle = model.register_forward_pre_hook(lambda *_: ran.append(1))
+    kwargs = {"max_new_tokens": 3, "attention_mask": torch.ones_like(inputs), **kwargs}
+    with pytest.raises(ValueError, match=match) as caught:
+        SAMPLER.generate(model, inputs, **kwargs)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=match):
+        model.generate(inputs, custom_generate=SAMPLER, **kwargs)
+    handle.remove()
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
+        ({"num_return_sequences": 2, "do_sample": True}, "one text at a time"),
+        ({"use_cache": False}, "use_cache"),
+        ({"cache_implementation": "static"}, "StaticCache|cache_implementation='static'"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 is not supported"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
+        ({"guidance_scale": 1.5}, "guidance"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"output_hidden_states": True}, "output_hidden_states"),
+    ],
+)
+def test_settings_that_the_loop_can_not_honor(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
+    refuses(llama, match, **kwargs)
+
+
+def test_an_assistant_model(llama: PreTrainedModel) -> None:
+    refuses(llama, "assistant_model is not supported yet", assistant_model=build_model("llama", seed=1))
+
+
+def test_a_streamer_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, streamer=streamer\)"):
+        llama.generate(PROMPT, custom_generate=SAMPLER, streamer=TextStreamer(TOKENIZER), max_new_tokens=3)
+
+
+def test_more_than_one_prompt(llama: PreTrainedModel) -> None:
+    refuses(llama, "one text at a time is supported so far, not 2", PROMPT.repeat(2, 1))
+
+
+def test_embeddings_instead_of_tokens(llama: PreTrainedModel) -> None:
+    embeds = llama.get_input_embeddings()(PROMPT)
+    with pytest.raises(ValueError, match="inputs_embeds"):
+        SAMPLER.generate(llama, inputs_embeds=embeds, max_new_tokens=3)
+    with pytest.raises(ValueError, match="inputs_embeds|empty prompt"):
+        llama.generate(inputs_embeds=embeds, custom_generate=SAMPLER, max_new_tokens=3)
+
+
+def test_encoder_decoder_models() -> None:
+    config = T5Config(vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    refuses(T5ForConditionalGeneration(config), "encoder-decoder models are not supported yet")
+
+
+def test_recurrent_and_hybrid_models() -> None:
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 1, "eos_token_id": 1}
+    mamba = Mamba2ForCausalLM(Mamba2Config(**shape, num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=8))
+    refuses(mamba, "can't be taken back|past_key_values")
+    hybrid = DynamicCache(config=Qwen3NextConfig(num_hidden_layers=4))
+    with pytest.raises(ValueError, match="LinearAttention"):
+        choose_cache({"past_key_values": hybrid})
+
+
+def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
+    refuses(llama, "StaticCache", past_key_values=StaticCache(config=llama.config, max_cache_len=20))
+    mistral = build_model("mistral")
+    refuses(mistral, r"pass DynamicCache\(\) without a config", past_key_values=DynamicCache(config=mistral.config))
+
+
+def test_rotary_scaling_that_remembers() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4, rope_parameters=rope
+    )
+    refuses(LlamaForCausalLM(config), "rope_type='dynamic'", pad_token_id=1)
+
+
+class Counting(LogitsProcessor):
+    """Keeps a state of its own."""
+
+    calls = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return scores - self.calls
+
+
+def test_a_processor_with_a_memory_of_its_own(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="Counting changes with every call"):
+        SAMPLER.generate(
+            llama,
+            PROMPT,
+            attention_mask=torch.ones_like(PROMPT),
+            max_new_tokens=5,
+            logits_processor=LogitsProcessorList([Counting()]),
+        )
+
+
+def test_a_cache_is_cut_by_no_more_than_it_holds_and_by_no_less_than_nothing(llama: PreTrainedModel) -> None:
+    cache = DynamicCache()
+    llama(PROMPT, past_key_values=cache)
+    for count in (-1, 5):
+        with pytest.raises(ValueError, match="can't be taken out of a cache of 4"):
+            take_out(cache, count)
+    take_out(cache, 0)
+    take_out(cache, 4)
+    assert cache.get_seq_length() == 0
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"method": "fast"}, "method is 'fast'; it is one of 'exact', 'token'"),
+        ({"on_exhausted": "cry"}, "on_exhausted is 'cry'; it is one of"),
+        ({"max_rewinds": -1}, "max_rewinds is -1"),
+        ({"max_rewinds": True}, "max_rewinds is True"),
+    ],
+)
+def test_options_of_the_sampler(kwargs: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        AntiSlop(TOKENIZER, ["a"], **kwargs)
+
+
+def test_a_string_in_the_place_of_a_list() -> None:
+    with pytest.raises(BanError, match="'a testament to' is one string"):
+        AntiSlop(TOKENIZER, "a testament to")
+    with pytest.raises(BanError, match="is one string"):
+        BanList("delve")
+
+
+def test_something_else_in_the_place_of_the_tokenizer() -> None:
+    with pytest.raises(ValueError, match="a Hugging Face tokenizer was expected, not LlamaForCausalLM"):
+        AntiSlop(build_model("llama"), ["a"])  # type: ignore[arg-type]
