@@ -7,7 +7,7 @@ compiling is sorting and memory goes to the states that are really visited. It k
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 ROOT = 0
@@ -36,7 +36,6 @@ class Automaton:
         self._ranges = [(0, len(self._sorted))]
         self._fallbacks = [ROOT]
         self._steps: list[dict[str, int]] = [{}]
-        self._states = {"": ROOT}
         self.matches: list[tuple[int, ...]] = [()]
         """Per state, the patterns that end in it, longest first."""
         self.depths: list[tuple[int, ...]] = [()]
@@ -54,46 +53,34 @@ class Automaton:
         return self._prefixes[state]
 
     def _advance(self, state: int, symbol: str) -> int:
-        while True:
-            child = self._states.get(prefix := self._prefixes[state] + symbol)
-            if child is not None:
-                return child
-            low, high = self._find(prefix, *self._ranges[state])
+        """Add the states of the suffixes that go on with this symbol, the shortest first: no recursion."""
+        missing = []
+        after = self._steps[state].get(symbol)
+        while after is None:
+            low, high = self._find(self._prefixes[state] + symbol, *self._ranges[state])
             if low < high:
-                return self._create(prefix, low, high)
+                missing.append((state, low, high))
             if state == ROOT:
-                return ROOT
-            state = self._fallbacks[state]
+                after = ROOT
+            else:
+                state = self._fallbacks[state]
+                after = self._steps[state].get(symbol)
+        for state, low, high in reversed(missing):
+            after = self._steps[state][symbol] = self._append(self._prefixes[state] + symbol, low, high, after)
+        return after
 
     def _find(self, prefix: str, low: int, high: int) -> tuple[int, int]:
         """Return the range of the patterns with this prefix within low..high."""
         low = bisect_left(self._sorted, prefix, low, high)
-        beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        return low, bisect_left(self._sorted, beyond, low, high)
+        return low, bisect_right(self._sorted, prefix, low, high, key=lambda pattern: pattern[: len(prefix)])
 
-    def _create(self, prefix: str, low: int, high: int) -> int:
-        """Add the state of a prefix after those of its suffixes, the shortest first: no recursion."""
-        missing = [(prefix, low, high)]
-        for start in range(1, len(prefix)):
-            suffix = prefix[start:]
-            if suffix in self._states:
-                break
-            low, high = self._find(suffix, 0, len(self._sorted))
-            if low < high:
-                missing.append((suffix, low, high))
-        for suffix, low, high in reversed(missing):
-            self._append(suffix, low, high)
-        return self._states[prefix]
-
-    def _append(self, prefix: str, low: int, high: int) -> None:
-        suffixes = (prefix[start:] for start in range(1, len(prefix) + 1))
-        fallback = next(state for suffix in suffixes if (state := self._states.get(suffix)) is not None)
+    def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:
         # A pattern that is this prefix sorts before all that go on.
         whole = bisect_left(self._sorted, prefix + "\0", low, high)
-        self._states[prefix] = len(self._prefixes)
         self._prefixes.append(prefix)
         self._ranges.append((low, high))
         self._fallbacks.append(fallback)
         self._steps.append({})
         self.matches.append((*self._ids[low:whole], *self.matches[fallback]))
         self.depths.append((len(prefix), *self.depths[fallback]))
+        return len(self._prefixes) - 1

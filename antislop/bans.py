@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,12 +46,16 @@ class Ban:
         if not isinstance(self.phrase, str):
             raise BanError(f"a ban is a phrase (str), not {self.phrase!r}: write Ban('…') or leave it out")
         if not fold_phrase(self.phrase).strip(BOUNDARY + " "):
-            raise BanError(f"the ban {self.phrase!r} holds no visible character and would match everywhere: leave it out")
+            raise BanError(
+                f"the ban {self.phrase!r} holds no visible character and would match everywhere: leave it out"
+            )
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
             raise BanError(
                 f"the weight of {self.phrase!r} is {self.weight!r}; it is the share of probability that is kept, "
                 "a number from 0.0 (never) to 1.0 (as often as before)"
             )
+        if not isinstance(self.case_sensitive, bool):
+            raise BanError(f"case_sensitive of {self.phrase!r} is {self.case_sensitive!r}; it is True or False")
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.phrase!r} are {self.edges!r}; they are 'word' or 'anywhere'")
 
@@ -65,7 +69,7 @@ class Match(NamedTuple):
 
 
 class BanList(Sequence[Ban]):
-    """Hold bans in order, checked when they come in.
+    r"""Hold bans in order, checked when they come in.
 
     entries: phrases (`str`) or `Ban`s, in any mixture. A bare `str` is refused, since each of its characters
         would become a ban.
@@ -74,7 +78,7 @@ class BanList(Sequence[Ban]):
     Bans that compare as equal count once, with the smallest of their weights.
 
     >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
-    >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\\nto bobcats")]
+    >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
     [('a testament to', 0, 15), ('cat', 19, 22)]
     """
 
@@ -84,6 +88,8 @@ class BanList(Sequence[Ban]):
                 f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
                 "become a ban: write [phrase], or BanList.load(path) for a file"
             )
+        if isinstance(entries, Mapping):
+            raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
 
@@ -99,7 +105,9 @@ class BanList(Sequence[Ban]):
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except OSError as error:
-            raise BanError(f"{place}: can't be read ({error.strerror}): give the path of a text or JSON file") from error
+            raise BanError(
+                f"{place}: can't be read ({error.strerror}): give the path of a text or JSON file"
+            ) from error
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise BanError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
@@ -176,11 +184,11 @@ def _parse_json(text: str, place: str) -> Iterator[tuple[int, Any]]:
     """Yield (line, entry) for each item of a JSON list, [phrase, number] already made a Ban."""
     try:
         whole = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
         line = getattr(error, "lineno", 1)
         raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
     if not isinstance(whole, list):
-        raise BanError(f"{place}:1: a JSON list of phrases was expected, not {type(whole).__name__}: write [\"…\", …]")
+        raise BanError(f'{place}:1: a JSON list of phrases was expected, not {type(whole).__name__}: write ["…", …]')
     counted = _are_counts(whole)
     for line, entry in zip(_find_lines(text), whole, strict=True):
         if isinstance(entry, list) and len(entry) == 2:

@@ -20,12 +20,13 @@ def choose_cache(model_kwargs: dict[str, Any]) -> Cache:
     cache = model_kwargs.get("past_key_values")
     if cache is None:
         raise ValueError(
-            "the model generates without past_key_values (use_cache=False, or a recurrent model), so tokens can't be taken "
-            "back: pass use_cache=True or choose a transformer with attention caches"
+            "the model generates without past_key_values (use_cache=False, or a recurrent model), so tokens can't be "
+            "taken back: pass use_cache=True or choose a transformer with attention caches"
         )
     if type(cache) is not DynamicCache or cache.offloading:
+        name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
         raise ValueError(
-            f"tokens can't be taken back from a {type(cache).__name__}{' with offloading' if cache.offloading else ''} yet: "
+            f"tokens can't be taken back from a {name} yet: "
             "leave out past_key_values and cache_implementation, or pass a DynamicCache"
         )
     unknown = {type(layer).__name__ for layer in cache.layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}

@@ -9,7 +9,7 @@ tokens mean nor what computes the logits.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -179,7 +179,7 @@ class _Walker:
         yield from self._settle(len(self.row.tokens))
         yield Finished(reason, self.row.matcher_seconds)
 
-    def _judge(self, token: int, violations: Sequence[Violation]) -> Iterator[Event]:
+    def _judge(self, token: int, violations: Sequence[Violation]) -> Generator[Event, None, bool]:
         """Return whether the token stays; if not, the row has gone back or is finished."""
         for violation in violations:
             if self._is_admitted(token, violation):
@@ -260,7 +260,7 @@ class _Walker:
         return self._look_further(node, likely)
 
     def _look_further(self, node: Node, likely: Tensor) -> bool:
-        """Apply top-k, top-p, min-p and the like to what bans left of the raw logits; tell whether that finds anything."""
+        """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
         assert node.logits is not None
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)

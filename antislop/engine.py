@@ -121,7 +121,9 @@ class Engine:
             shared += 1
         in_cache = self._prompt_in_cache + len(self._fed)
         # A cache that is too long would attend to withdrawn tokens, and nothing else would show it.
-        assert self.cache.get_seq_length() == in_cache, f"{self.cache.get_seq_length()} tokens in the cache, not {in_cache}"
+        assert self.cache.get_seq_length() == in_cache, (
+            f"{self.cache.get_seq_length()} tokens in the cache, not {in_cache}"
+        )
         cut = len(self._fed) - shared
         take_out(self.cache, cut)
         del self._fed[shared:]

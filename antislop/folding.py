@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import regex
@@ -29,7 +31,7 @@ _ALIKE = str.maketrans(
 # Zero-width space, joiners, direction marks, word joiner, byte order mark, soft hyphen, variation selectors.
 _INVISIBLE = regex.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad\ufe00-\ufe0f]")
 # Scripts written without spaces: every character may begin or end a word.
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_UNSPACED = regex.compile(r"[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _ASCII_WORD = re.compile(r"[0-9A-Za-z]+")
 _WHITE = re.compile(r"\s+")
 
@@ -71,28 +73,34 @@ class _Table(dict[str, tuple[_Piece, ...]]):
         self.case_sensitive = case_sensitive
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
-        pieces = () if _INVISIBLE.match(char) else tuple(map(self._piece, unicodedata.normalize("NFD", char)))
-        self[char] = pieces
+        parts = "" if _INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
+        pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
         return pieces
 
-    def _piece(self, char: str) -> _Piece:
+    def _pieces(self, char: str) -> Iterator[_Piece]:
         symbols = char if self.case_sensitive else unicodedata.normalize("NFD", char.casefold())
         order = unicodedata.combining(char)
         if order:
-            return _Piece(symbols, _MARK, order)
-        if char.isspace():
-            return _Piece(" ", _SPACE, 0)
-        if unicodedata.category(char).startswith("M"):
-            return _Piece(symbols, _ATTACHED, 0)
-        is_word = char.isalnum() and not _UNSPACED.match(char)
-        return _Piece(symbols.translate(_ALIKE), _WORD if is_word else _OTHER, 0)
+            yield _Piece(symbols, _MARK, order)
+        elif char.isspace():
+            yield _Piece(" ", _SPACE, 0)
+        elif unicodedata.category(char).startswith("M"):
+            yield _Piece(symbols, _ATTACHED, 0)
+        else:
+            for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it stands for is none
+                is_word = symbol.isalnum() and not _UNSPACED.match(symbol)
+                yield _Piece(symbol, _WORD if is_word else _OTHER, 0)
 
 
 _TABLES = {case_sensitive: _Table(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
 
 
-def fold(text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False) -> Folded:
+def fold(
+    text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False, begun: int = 0
+) -> Folded:
     """Fold one piece of a text; `final` also brings out what waits for a character that will not come.
+
+    begun: how many pieces ago the first character began, where its bytes came one after the other.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
@@ -107,11 +115,14 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
         origins.extend([origin] * len(characters))
 
     def settle_marks() -> None:
-        for _, mark, origin in sorted(marks, key=lambda waiting: waiting[0]):
+        marks.sort(key=lambda waiting: waiting[0])
+        # Whoever ends at a mark ends no earlier than the marks that moved in front of it.
+        for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
             emit(mark, origin)
         marks.clear()
 
-    for index, char in enumerate(text):
+    for position, char in enumerate(text):
+        index = position or -begun
         for characters, kind, order in table[char]:
             if kind == _MARK:
                 marks.append((order, characters, index))

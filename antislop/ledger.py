@@ -7,9 +7,9 @@ or transformers.
 Why it is exact. Rejection sampling cuts the text back to where a violation starts and draws again, so it is a
 Markov chain on prefixes whose rejections are jumps back. Jumps from below a node to the node itself can be conditioned
 away there: what remains is renormalized. Jumps to an earlier start can be conditioned away only at that start. So each
-node remembers its `exits`, the mass that is known to lead back further, by start. Seen from its parent a node's share
-is what is left over what has not come back to the node itself, and after a rewind the chain may go on to an earlier start
-with the probability of the node's exits, without walking there (`Node.bounce`).
+node remembers its `exits`, the mass that is known to lead back further, by start. Seen from its parent, a node's share
+is what is left of what does not come back to the node itself. After a rewind the chain may go on to an earlier start,
+with the probability of the node's exits and without walking there (`Node.bounce`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,25 @@ class Node:
     """
 
     __slots__ = (
-        "_entering", "_left", "_lost", "_probs", "_resolved", "children", "depth", "logits", "parent", "rewinds", "scores",
-        "spent", "token",
-    )  # fmt: skip
+        "_entering",
+        "_left",
+        "_lost",
+        "_probs",
+        "_resolved",
+        "children",
+        "depth",
+        "logits",
+        "parent",
+        "rewinds",
+        "scores",
+        "spent",
+        "token",
+    )
 
     def __init__(self, parent: Node | None = None, token: int = -1) -> None:
         self.parent = parent
         self.token = token
-        self.depth = 0 if parent is None else parent.depth + 1
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[int, Node] = {}
         self.rewinds = 0
         self.logits: Tensor | None = None

@@ -40,12 +40,13 @@ class Surfaces(Protocol):
 class _Core:
     """All that the future of a text depends on; one object for each such situation."""
 
-    __slots__ = ("age", "pending", "place", "steps")
+    __slots__ = ("age", "pending", "place", "steps", "waits")
 
     def __init__(self, pending: bytes, age: int, place: Place) -> None:
         self.pending = pending  # bytes of a character that is not complete
         self.age = age  # tokens since the first of them
         self.place = place
+        self.waits = age > 0 or any(context.marks for context in place.contexts)
         self.steps: dict[int, _Step] = {}
 
 
@@ -76,8 +77,7 @@ class State:
         self.length = length
         self.horizon = length
         self.hold = length - 1 if parent is None else parent.horizon
-        core = step.core
-        if step.open or core.age:
+        if step.open or step.core.waits:
             for start in self._open_starts():
                 before = self.back_to(start)
                 self.horizon = min(self.horizon, before.horizon)
@@ -177,9 +177,9 @@ class Matcher:
         decoder.setstate((core.pending, 0))
         text = decoder.decode(b"" if ends else self._surfaces.surface(token), final=ends)
         pending = decoder.getstate()[0]
-        reading = self._patterns.read(core.place, text, final=ends)
         # Bytes that were waiting belong to the first character of this piece.
-        lags = tuple(tuple(_lag(origin, core.age) for origin in origins) for origins in reading.origins)
+        reading = self._patterns.read(core.place, text, final=ends, begun=core.age)
+        lags = tuple(tuple(max(0, -origin) for origin in origins) for origins in reading.origins)
         hits = tuple((self._bans[hit.pattern], hit.first, hit.last) for hit in reading.hits)
         if ends:
             return _Step(self._core(b"", 0, self._patterns.start), lags, hits, ())
@@ -194,9 +194,3 @@ class Matcher:
 
     def _no_lags(self) -> tuple[tuple[int, ...], ...]:
         return ((),) * len(self._patterns.start.states)
-
-
-def _lag(origin: int, age: int) -> int:
-    if origin < 0:
-        return -origin
-    return age if origin == 0 else 0

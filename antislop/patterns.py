@@ -59,9 +59,7 @@ class _Track:
     """The patterns that compare under one kind of folding."""
 
     def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], *, case_sensitive: bool) -> None:
-        symbols = [
-            fold_phrase(phrases[i].phrase, case_sensitive=case_sensitive, edges=phrases[i].edges) for i in ids
-        ]
+        symbols = [fold_phrase(phrases[i].phrase, case_sensitive=case_sensitive, edges=phrases[i].edges) for i in ids]
         self.case_sensitive = case_sensitive
         self.automaton = Automaton(symbols)
         self.ids = ids
@@ -77,11 +75,11 @@ class Patterns:
         self._tracks = [_Track(phrases, ids, case_sensitive=kind) for kind, ids in kinds if ids]
         self.start = Place((START,) * len(self._tracks), (ROOT,) * len(self._tracks))
 
-    def read(self, place: Place, piece: str, *, final: bool = False) -> Reading:
-        """Read one more piece; `final` also reads the end of the text, which closes words."""
+    def read(self, place: Place, piece: str, *, final: bool = False, begun: int = 0) -> Reading:
+        """Read one more piece; `final` also reads the end of the text, which closes words; `begun` as in `fold`."""
         contexts, states, origins, hits, unfinished = [], [], [], [], []
         for number, (track, context, state) in enumerate(zip(self._tracks, *place, strict=True)):
-            folded = fold(piece, context=context, case_sensitive=track.case_sensitive, final=final)
+            folded = fold(piece, context=context, case_sensitive=track.case_sensitive, final=final, begun=begun)
             automaton, total = track.automaton, len(folded.symbols)
             for index, symbol in enumerate(folded.symbols):
                 state = automaton.step(state, symbol)
@@ -90,8 +88,7 @@ class Patterns:
                     rest = total - index
                     hits.append(Hit(track.ids[match], Mark(number, rest - 1 + length), Mark(number, rest + closed)))
             prefix = automaton.prefix(state)
-            for depth in automaton.depths[state]:
-                unfinished.append(Mark(number, depth - (prefix[-depth] == BOUNDARY)))
+            unfinished.extend(Mark(number, n - (prefix[-n] == BOUNDARY)) for n in automaton.depths[state])
             contexts.append(folded.context)
             states.append(state)
             origins.append(folded.origins)

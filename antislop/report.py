@@ -16,8 +16,8 @@ class Report:
     rewinds, withdrawn_tokens: how often the text went back, and the tokens it lost by that.
     conceded: bans that stand in the text because there was nothing else to say.
     admitted: bans that stand in the text because their weight allows it.
-    forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of its
-        cache again: tokens_fed == prompt + kept + cut_tokens - 1.
+    forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of
+        its cache again: tokens_fed == prompt + kept + cut_tokens - 1.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it goes on.
     events: everything, in order.

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+)
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
@@ -132,13 +140,18 @@ class AntiSlop:
     def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> _Run:
         """Have `generate` prepare a run and hand it out before the first forward pass."""
         refuse_arguments(kwargs)
-        config = kwargs.get("generation_config") or model.generation_config
-        stop_strings = kwargs.pop("stop_strings", None) or config.stop_strings
+        config = kwargs.get("generation_config")
+        stop_strings = kwargs.pop("stop_strings", None) or (config or model.generation_config).stop_strings
         if stop_strings:
-            kwargs["stop_strings"] = None  # `generate` can't build the criterion for a callable; it never gets the tokenizer
-            given = kwargs.get("stopping_criteria") or []
+            # `generate` would need the tokenizer for these, which it never hands to a callable.
             criterion = StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)
+            given = kwargs.get("stopping_criteria") or []
             kwargs["stopping_criteria"] = StoppingCriteriaList([*given, criterion])
+            if config is None:
+                kwargs["stop_strings"] = None
+            else:
+                kwargs["generation_config"] = copy(config)
+                kwargs["generation_config"].stop_strings = None
         run: _Run = model.generate(inputs, custom_generate=self._prepare, **kwargs)
         return run
 
@@ -227,7 +240,7 @@ class _Run:
 def _to_ban_list(bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str) -> BanList:
     if isinstance(bans, BanList):
         return bans
-    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and os.path.isfile(bans)):
+    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and Path(bans).is_file()):
         return BanList.load(bans)
     return BanList(bans)
 

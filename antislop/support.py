@@ -14,7 +14,9 @@ _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWa
 def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> None:
     """Raise `ValueError` for arguments of `generate` that never reach the loop."""
     if arguments.get("assistant_model") is not None:
-        raise ValueError("assistant_model is not supported yet: leave it out; bans and speculation don't go together so far")
+        raise ValueError(
+            "assistant_model is not supported yet: leave it out; bans and speculation don't go together so far"
+        )
     if hook and arguments.get("streamer") is not None:
         raise ValueError(
             "generate() does not hand its streamer to a custom_generate: "
@@ -40,12 +42,13 @@ def refuse_settings(
             raise ValueError(f"{name}={value!r} is not supported: {advice}")
     if rows != 1 or config.num_return_sequences not in (None, 1):
         raise ValueError(
-            f"one text at a time is supported so far, not {rows}: pass one prompt and num_return_sequences=1, and loop over the rest"
+            f"one text at a time is supported so far, not {rows}: "
+            "pass one prompt and num_return_sequences=1, and loop over the rest"
         )
     for processor in processors:
         if type(processor).__name__ in _REMEMBERING:
             raise ValueError(
-                f"{type(processor).__name__} remembers tokens that a rewind would withdraw, so it is not supported yet: "
+                f"{type(processor).__name__} remembers tokens that a rewind would withdraw and is not supported yet: "
                 "leave out guidance_scale or watermarking_config"
             )
     rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}

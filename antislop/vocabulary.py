@@ -32,11 +32,11 @@ class Vocabulary:
         (BPE or Unigram, with byte fallback or without) and WordPiece.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise ValueError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass the tokenizer first")
+            raise ValueError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ValueError(
-                f"{type(tokenizer).__name__} is not backed by the tokenizers library, so the text of its tokens can't be read: "
+                f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
         to_bytes = _choose_reader(json.loads(backend.to_str()).get("decoder") or {}, type(tokenizer).__name__)
@@ -66,10 +66,14 @@ def _choose_reader(decoder: dict[str, Any], tokenizer: str) -> Any:
     if kinds == {"WordPiece"}:
         return _Prefixed(decoder["prefix"]).read
     if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and kinds & {"Replace", "Metaspace"}:
-        space = next(p["replacement"] if p["type"] == "Metaspace" else p["pattern"]["String"] for p in parts if p["type"] in ("Replace", "Metaspace"))
+        space = next(
+            p["replacement"] if p["type"] == "Metaspace" else p["pattern"]["String"]
+            for p in parts
+            if p["type"] in ("Replace", "Metaspace")
+        )
         return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
     raise ValueError(
-        f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, whose tokens can't be read off the vocabulary yet: "
+        f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
         "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
     )
 

@@ -40,7 +40,9 @@ FAMILIES = ("llama", "gpt2", "gemma3", "mistral")
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level tokenizer of 2 special tokens, 15 characters and pairs of them: texts have many tokenizations."""
-    alphabet = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(c)[0][0] for c in LETTERS]
+    alphabet = [
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(c)[0][0] for c in LETTERS
+    ]
     pairs = [(a, b) for a in alphabet[:6] for b in alphabet[:6]][: VOCABULARY - len(SPECIAL) - len(alphabet)]
     tokens = [*SPECIAL, *alphabet, *(a + b for a, b in pairs)]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
@@ -56,7 +58,9 @@ def build_model(family: str = "llama", *, seed: int = 0, dtype: torch.dtype = to
         model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(**_SHAPE))
     elif family == "gpt2":
         ids = {name: _SHAPE[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=512, **ids))
+        model = GPT2LMHeadModel(
+            GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=512, **ids)
+        )
     elif family == "gemma3":
         model = Gemma3ForCausalLM(
             Gemma3TextConfig(

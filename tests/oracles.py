@@ -72,7 +72,7 @@ def absorb(
         if target in row:
             among[row[source], row[target]] -= mass
     visits = np.linalg.solve(among.T, np.eye(len(prefixes))[0])
-    ends = {text: 0.0 for text in texts}
+    ends = dict.fromkeys(texts, 0.0)
     for source, target, mass in jumps:
         if target in ends:
             ends[target] += visits[row[source]] * mass

@@ -146,7 +146,7 @@ def test_bans_at_a_position_vanish_when_an_earlier_token_changes() -> None:
 
 
 def test_variants_of_the_first_token_do_not_slip_in_one_after_another() -> None:
-    """ "Elara" in five tokenizations: all are withdrawn, in a bounded number of rewinds."""
+    """Five tokenizations of "Elara": all are withdrawn, in a bounded number of rewinds."""
     words = Words("Elara", " Elara", "El", "ara", "E", "lara", " El", "Tom", " ")
     model = Markov(len(words), seed=0, length=8)
     model.table[..., [0, 1, 2, 4, 6]] += 3
@@ -174,7 +174,7 @@ def test_a_model_that_knows_only_the_phrase_concedes_it_and_says_so() -> None:
 
 
 def test_detection_goes_on_after_a_concession() -> None:
-    """ "aa" was let through at 0, and is found again at 1, 2 and 3."""
+    """What was let through at 0, and is found again at 1, 2 and 3."""
     _, report = run(table(*ONLY_A, length=5), LETTERS, [anywhere("aa")], prompt=(1, 1))
     starts = {e.violation.start for e in report.events if isinstance(e, (Conceded, Rewound))}
     assert starts == {0, 1, 2, 3}
@@ -189,7 +189,7 @@ def test_stop_ends_the_text_before_the_phrase() -> None:
 
 
 def test_stop_leaves_nothing_banned_at_the_end_that_it_makes() -> None:
-    """ "cat" was free while "s" followed; ending the text before "s.s." must not leave it there."""
+    """The word was free while "s" followed; ending the text before "s.s." must not leave it there."""
     words = Words("cat", "s", ".", "x")
     model = table(
         (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), length=9

@@ -12,7 +12,7 @@ from conftest import DEPTH
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import first_token_text, rejection_distribution
-from scipy.stats import chisquare, chi2_contingency
+from scipy.stats import chi2_contingency, chisquare
 from toys import Markov, Words, run
 from transformers import (
     MinPLogitsWarper,
@@ -29,7 +29,9 @@ LETTERS = Words("a", "b", "c", "d")
 EDGED = Words(" ", "cat", "s", ".", " cat", "the")
 
 
-def draw(model: Markov, words: Words, bans: Sequence[Ban], *, times: int, method: str = "exact") -> Counter[tuple[int, ...]]:
+def draw(
+    model: Markov, words: Words, bans: Sequence[Ban], *, times: int, method: str = "exact"
+) -> Counter[tuple[int, ...]]:
     torch.manual_seed(0)
     matcher = Matcher(bans, words)
     return Counter(run(model, words, bans, matcher=matcher, lookback=False, method=method)[0] for _ in range(times))
@@ -131,8 +133,10 @@ def test_a_wrong_rule_is_found_out() -> None:
 
 
 def test_a_rewind_goes_on_to_an_earlier_start_as_often_as_it_would_by_walking_there() -> None:
-    """After "b", "c" leads back to the start of the text and "d" back to itself: being thrown back by "d" must not spare a
-    text what it knows of "c". Without `Node.bounce`, too many texts begin with "b"."""
+    """After "b", "c" leads back to the start of the text and "d" back to itself.
+
+    Being thrown back by "d" must not spare a text what is known of "c": without `Node.bounce`, too many begin with "b".
+    """
     model = Markov(4, sharpness=0.0, length=2)
     model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
     model.table[0, 1] = torch.log(torch.tensor([0.3, 0.0, 0.2, 0.5]))

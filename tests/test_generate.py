@@ -10,6 +10,7 @@ from models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer
 from torch import Tensor
 from transformers import (
     DynamicCache,
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
@@ -96,7 +97,13 @@ def test_half_precision_is_generates_own_too(dtype: torch.dtype) -> None:
 
 
 def test_the_dict_holds_what_generates_dict_holds_and_the_report(llama: PreTrainedModel) -> None:
-    asked = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True, "do_sample": True, "top_k": 9}
+    asked = {
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_logits": True,
+        "do_sample": True,
+        "top_k": 9,
+    }
     theirs = generate(llama, **asked)
     ours = generate(llama, custom_generate=AntiSlop(TOKENIZER, ["zz"]), **asked)
     assert type(ours) is type(theirs)
@@ -156,7 +163,9 @@ def own_phrases(model: PreTrainedModel) -> list[Ban]:
 def test_full_attention_is_rewound_to_the_bit(llama: PreTrainedModel) -> None:
     exact = 0
     for seed in range(6):
-        out = sample(AntiSlop(TOKENIZER, own_phrases(llama)), llama, seed=seed, do_sample=True, output_logits=True, **NARROW)
+        out = sample(
+            AntiSlop(TOKENIZER, own_phrases(llama)), llama, seed=seed, do_sample=True, output_logits=True, **NARROW
+        )
         fed = [event.fed for event in out.report.events if isinstance(event, Forwarded)]
         if out.report.cut_tokens and set(fed[1:]) == {1}:  # several tokens at once may round differently
             assert torch.equal(torch.cat(out.logits), straight_logits(llama, out.sequences))
@@ -188,7 +197,13 @@ def test_14_rewinds_after_a_200_token_prompt_feed_no_prompt_token_again(llama: P
     mask = torch.ones_like(prompt)
     sampler = AntiSlop(TOKENIZER, COMMON)
     out = sampler.generate(
-        llama, prompt, attention_mask=mask, max_new_tokens=60, do_sample=True, suppress_tokens=[1], return_dict_in_generate=True
+        llama,
+        prompt,
+        attention_mask=mask,
+        max_new_tokens=60,
+        do_sample=True,
+        suppress_tokens=[1],
+        return_dict_in_generate=True,
     )
     handle.remove()
     assert out.report.rewinds >= 14
@@ -245,13 +260,19 @@ def test_the_budget_is_about_kept_tokens(llama: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("eos", [9, [9, 14, 3]])
-def test_every_end_token_ends_the_text_and_a_withdrawn_one_does_not(llama: PreTrainedModel, eos: int | list[int]) -> None:
+def test_every_end_token_ends_the_text_and_a_withdrawn_one_does_not(
+    llama: PreTrainedModel, eos: int | list[int]
+) -> None:
     ends = {eos} if isinstance(eos, int) else set(eos)
     expected = generate(llama, do_sample=True, eos_token_id=eos)
-    assert torch.equal(generate(llama, custom_generate=AntiSlop(TOKENIZER, []), do_sample=True, eos_token_id=eos), expected)
+    assert torch.equal(
+        generate(llama, custom_generate=AntiSlop(TOKENIZER, []), do_sample=True, eos_token_id=eos), expected
+    )
     ended = 0
     for seed in range(10):
-        tokens = sample(AntiSlop(TOKENIZER, COMMON), llama, seed=seed, do_sample=True, eos_token_id=eos).sequences[0, 6:]
+        tokens = sample(AntiSlop(TOKENIZER, COMMON), llama, seed=seed, do_sample=True, eos_token_id=eos).sequences[
+            0, 6:
+        ]
         assert not ends & set(tokens[:-1].tolist())
         ended += int(tokens[-1]) in ends
     assert ended
@@ -288,7 +309,9 @@ def test_generation_goes_on_from_a_cache_of_the_user(llama: PreTrainedModel) -> 
     llama(PROMPT[:, :4], past_key_values=theirs)
     expected = generate(llama, past_key_values=theirs, do_sample=True)
     sampler = AntiSlop(TOKENIZER, COMMON)
-    assert torch.equal(generate(llama, custom_generate=AntiSlop(TOKENIZER, []), past_key_values=cache, do_sample=True), expected)
+    assert torch.equal(
+        generate(llama, custom_generate=AntiSlop(TOKENIZER, []), past_key_values=cache, do_sample=True), expected
+    )
     cache = DynamicCache()
     llama(PROMPT[:, :4], past_key_values=cache)
     out = sample(sampler, llama, past_key_values=cache, do_sample=True, output_logits=True)
@@ -327,7 +350,9 @@ def test_a_processor_that_depends_on_the_text_is_asked_again_after_a_rewind(llam
     out = sample(AntiSlop(TOKENIZER, COMMON), llama, **settings)
     assert out.report.rewinds
     processors = llama._get_logits_processor(
-        generation_config=llama._prepare_generation_config(None, **{k: v for k, v in settings.items() if k != "output_scores"})[0],
+        generation_config=llama._prepare_generation_config(
+            None, **{k: v for k, v in settings.items() if k != "output_scores"}
+        )[0],
         input_ids_seq_length=PROMPT.shape[1],
     )
     for length, scores in enumerate(out.scores, start=PROMPT.shape[1]):
@@ -344,3 +369,14 @@ def test_stop_strings_end_the_text_as_they_do_for_generate(llama: PreTrainedMode
     set_seed(0)
     assert torch.equal(AntiSlop(TOKENIZER, ["zz"]).generate(llama, PROMPT, **asked), expected)
     assert expected.shape[1] < 46
+
+
+def test_stop_strings_of_a_generation_config_work_too(llama: PreTrainedModel) -> None:
+    config = GenerationConfig(max_new_tokens=40, do_sample=True, stop_strings=["ad"], pad_token_id=1, eos_token_id=1)
+    mask = torch.ones_like(PROMPT)
+    set_seed(0)
+    expected = llama.generate(PROMPT, attention_mask=mask, generation_config=config, tokenizer=TOKENIZER)
+    set_seed(0)
+    ours = AntiSlop(TOKENIZER, ["zz"]).generate(llama, PROMPT, attention_mask=mask, generation_config=config)
+    assert torch.equal(ours, expected)
+    assert config.stop_strings == ["ad"]

@@ -85,19 +85,21 @@ def test_embeddings_instead_of_tokens(llama: PreTrainedModel) -> None:
     embeds = llama.get_input_embeddings()(PROMPT)
     with pytest.raises(ValueError, match="inputs_embeds"):
         SAMPLER.generate(llama, inputs_embeds=embeds, max_new_tokens=3)
-    with pytest.raises(ValueError, match="inputs_embeds|empty prompt"):
+    with pytest.raises(ValueError, match=r"inputs_embeds|empty prompt"):
         llama.generate(inputs_embeds=embeds, custom_generate=SAMPLER, max_new_tokens=3)
 
 
 def test_encoder_decoder_models() -> None:
-    config = T5Config(vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    config = T5Config(
+        vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
     refuses(T5ForConditionalGeneration(config), "encoder-decoder models are not supported yet")
 
 
 def test_recurrent_and_hybrid_models() -> None:
     shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 1, "eos_token_id": 1}
     mamba = Mamba2ForCausalLM(Mamba2Config(**shape, num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=8))
-    refuses(mamba, "can't be taken back|past_key_values")
+    refuses(mamba, r"can't be taken back|past_key_values")
     hybrid = DynamicCache(config=Qwen3NextConfig(num_hidden_layers=4))
     with pytest.raises(ValueError, match="LinearAttention"):
         choose_cache({"past_key_values": hybrid})
@@ -112,7 +114,12 @@ def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
 def test_rotary_scaling_that_remembers() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4, rope_parameters=rope
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        rope_parameters=rope,
     )
     refuses(LlamaForCausalLM(config), "rope_type='dynamic'", pad_token_id=1)
 

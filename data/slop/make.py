@@ -3,8 +3,8 @@
     python data/slop/make.py --lists LISTS --models LLM --humans HUMAN --out antislop/data/slop.txt
 
 Candidates are the phrases of antislop-sampler's two lists. Each is counted, as the sampler itself matches, in the
-models' fiction and in human writing; kept are those that models use often and much more often than people. A single word
-must also be rare in English at large (wordfreq's Zipf frequency), or the list would ban "nodded" and "Sarah".
+models' fiction and in human writing; kept are those that models use often and much more often than people. A single
+word must also be rare in English at large (wordfreq's Zipf frequency), or the list would ban "nodded" and "Sarah".
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def read_humans(folder: Path, pairs: Path) -> Iterator[str]:
     """Yield novels and the human side of the writing prompts."""
     for path in sorted(folder.rglob("*.txt.gz")):
         yield gzip.decompress(path.read_bytes()).decode()
-    for line in gzip.open(pairs / "gpt-4.jsonl.gz", "rt", encoding="utf-8"):
-        yield json.loads(line)["human"]
+    with gzip.open(pairs / "gpt-4.jsonl.gz", "rt", encoding="utf-8") as lines:
+        yield from (json.loads(line)["human"] for line in lines)
 
 
 def count(texts: Iterator[str], *, bans: BanList) -> Counts:
@@ -93,6 +93,22 @@ def choose(bans: BanList, *, models: Counts, humans: Counts, texts: int, least: 
     return sorted(kept, key=lambda ban: -models.phrases[ban.phrase])
 
 
+def describe(arguments: argparse.Namespace, *, kept: int, published: int, models: int, humans: int) -> list[str]:
+    """Return where the list comes from, as comments on top of it."""
+    hashes = ((name, hashlib.sha256((arguments.lists / name).read_bytes()).hexdigest()) for name in PUBLISHED)
+    return [
+        "# Phrases that language models overuse in English fiction, the most frequent first.",
+        "# source: https://github.com/sam-paech/antislop-sampler, two of its lists:",
+        *(f"#   {name}  sha256 {digest}" for name, digest in hashes),
+        f"# made by: data/slop/make.py --texts {arguments.texts} --least {arguments.least:g}",
+        f"# kept: {kept} of {published} published phrases, which stand in at least {arguments.texts} models' texts",
+        f"# ({models} words) and are at least {arguments.least:g} times as frequent as in human fiction",
+        f"# ({humans} words);",
+        f"# single words only with a Zipf frequency under {RARE} in wordfreq.",
+        "# licence: the source repository holds no licence file; this selection and its counts are Apache-2.0",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lists", type=Path, required=True)
@@ -107,17 +123,7 @@ def main() -> None:
     models = count(read_models(arguments.models), bans=bans)
     humans = count(read_humans(arguments.humans, arguments.models / "writingprompts_pairs"), bans=bans)
     kept = choose(bans, models=models, humans=humans, texts=arguments.texts, least=arguments.least)
-    sums = (f"#   {name}  sha256 {hashlib.sha256((arguments.lists / name).read_bytes()).hexdigest()}" for name in PUBLISHED)
-    header = [
-        "# Phrases that language models overuse in English fiction, the most frequent first.",
-        "# source: https://github.com/sam-paech/antislop-sampler, two of its lists:",
-        *sums,
-        f"# made by: data/slop/make.py --texts {arguments.texts} --least {arguments.least:g}",
-        f"# kept: {len(kept)} of {len(bans)} published phrases that stand in at least {arguments.texts} of the models' texts",
-        f"# ({models.words} words) and are at least {arguments.least:g} times as frequent as in human fiction ({humans.words} words);",
-        f"# single words only with a Zipf frequency under {RARE} in wordfreq.",
-        "# licence: the source repository holds no licence file; this selection and its counts are Apache-2.0",
-    ]
+    header = describe(arguments, kept=len(kept), published=len(bans), models=models.words, humans=humans.words)
     arguments.out.write_text("\n".join([*header, *(ban.phrase for ban in kept)]) + "\n", encoding="utf-8")
     print(f"{len(kept)} of {len(bans)} phrases kept in {arguments.out}")
 

@@ -163,13 +163,19 @@ def train(model: LlamaForCausalLM, *, tokens: Tensor, held_out: Tensor, minutes:
                 f"train {sum(losses[-250:]) / 250:.3f}  held out {evaluate(model, held_out):.3f}",
                 flush=True,
             )
-    return {"steps": step, "tokens": step * rows * CONTEXT * processes, "train_loss": sum(losses[-250:]) / len(losses[-250:])}
+    return {
+        "steps": step,
+        "tokens": step * rows * CONTEXT * processes,
+        "train_loss": sum(losses[-250:]) / len(losses[-250:]),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="folder with the models' writing")
-    parser.add_argument("--phrases", type=Path, required=True, help="JSON list of [phrase, count], to rank texts by slop")
+    parser.add_argument(
+        "--phrases", type=Path, required=True, help="JSON list of [phrase, count], to rank texts by slop"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=70)
     parser.add_argument("--rows", type=int, default=8, help="windows per process and step")
@@ -213,12 +219,14 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def save(model: LlamaForCausalLM, *, tokenizer: PreTrainedTokenizerFast, held_out: Tensor, facts: dict, out: Path) -> None:
+def save(
+    model: LlamaForCausalLM, *, tokenizer: PreTrainedTokenizerFast, held_out: Tensor, facts: dict, out: Path
+) -> None:
     """Write the float16 weights, the tokenizer and ``training.json`` and print the last losses."""
     loss = evaluate(model, held_out, windows=256)
     facts["held_out_loss"] = loss
-    facts["held_out_bits_per_character"] = loss / math.log(2) * len(held_out) / len(
-        tokenizer.decode(held_out.tolist(), skip_special_tokens=True)
+    facts["held_out_bits_per_character"] = (
+        loss / math.log(2) * len(held_out) / len(tokenizer.decode(held_out.tolist(), skip_special_tokens=True))
     )
     model.generation_config.update(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=EOS)
     model.half().save_pretrained(out)

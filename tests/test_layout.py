@@ -1,0 +1,113 @@
+"""Imports point down only, what needs no torch stays without it, and the public surface is what it says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import antislop
+
+PACKAGE = Path(antislop.__file__).parent
+
+LAYERS = (
+    {"folding"},
+    {"automaton"},
+    {"patterns"},
+    {"bans"},
+    {"matcher"},
+    {"events", "ledger"},
+    {"decoding", "report", "streaming"},
+    {"render"},
+    {"support", "cache", "vocabulary"},
+    {"engine"},
+    {"sampler", "bundled"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
+)
+LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
+TORCH_FREE = {
+    "folding",
+    "automaton",
+    "patterns",
+    "bans",
+    "matcher",
+    "events",
+    "report",
+    "streaming",
+    "render",
+    "cli",
+    "__init__",
+}
+TRANSFORMERS = {"engine", "cache", "vocabulary", "sampler", "support", "bundled", "cli"}
+
+
+def imports(module: str, *, at_run_time: bool = False) -> set[str]:
+    """Full names of what a module imports; at run time only those outside functions and `if TYPE_CHECKING`."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    if at_run_time:
+        nodes = list(tree.body)
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def test_every_module_has_its_place() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == set(LEVEL)
+
+
+@pytest.mark.parametrize("module", sorted(set(LEVEL) - {"__init__", "cli", "__main__"}))
+def test_imports_point_down(module: str) -> None:
+    used = {name.split(".")[1] for name in imports(module) if name.startswith("antislop.")} & set(LEVEL)
+    assert all(LEVEL[name] < LEVEL[module] for name in used), used
+
+
+@pytest.mark.parametrize("module", sorted(LEVEL))
+def test_only_the_border_knows_transformers(module: str) -> None:
+    if module not in TRANSFORMERS:
+        assert not {name.split(".")[0] for name in imports(module)} & {"transformers", "tokenizers"}
+
+
+@pytest.mark.parametrize("module", sorted(TORCH_FREE))
+def test_torch_free_modules_stay_torch_free(module: str) -> None:
+    assert "torch" not in {name.split(".")[0] for name in imports(module, at_run_time=True)}
+
+
+def test_bans_are_found_without_torch_and_transformers() -> None:
+    code = (
+        "import sys, antislop; antislop.BanList(['a b']).find('a b'); antislop.default_bans();"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_public_surface_is_all_there_and_all_there_is() -> None:
+    assert sorted(antislop.__all__) == antislop.__all__
+    for name in antislop.__all__:
+        assert getattr(antislop, name).__doc__, name
+        assert name in dir(antislop)
+    with pytest.raises(AttributeError, match="no attribute 'Elara'"):
+        antislop.Elara  # noqa: B018
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_examples_in_docstrings_run() -> None:
+    import doctest
+
+    tried = 0
+    for module in sorted(set(LEVEL) - {"__main__"}):
+        name = "antislop" if module == "__init__" else f"antislop.{module}"
+        result = doctest.testmod(importlib.import_module(name))
+        assert result.failed == 0, name
+        tried += result.attempted
+    assert tried >= 5
