@@ -24,9 +24,9 @@ class Automaton:
     u () ()
     s () (1,)
     h () (2, 1)
-    e (0, 1) (3, 2)
+    e (0, 1) (2,)
     r () (3,)
-    s (2,) (4, 1)
+    s (2,) (1,)
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ class Automaton:
         self.matches: list[tuple[int, ...]] = [()]
         """Per state, the patterns that end in it, longest first."""
         self.depths: list[tuple[int, ...]] = [()]
-        """Per state, the lengths of all prefixes of patterns that end in it, longest first."""
+        """Per state, the lengths of all beginnings of patterns that end in it and may go on, longest first."""
 
     def step(self, state: int, symbol: str) -> int:
         """Return the state after one more symbol."""
@@ -82,5 +82,6 @@ class Automaton:
         self._fallbacks.append(fallback)
         self._steps.append({})
         self.matches.append((*self._ids[low:whole], *self.matches[fallback]))
-        self.depths.append((len(prefix), *self.depths[fallback]))
+        going_on = (len(prefix),) if whole < high else ()
+        self.depths.append((*going_on, *self.depths[fallback]))
         return len(self._prefixes) - 1

@@ -77,7 +77,8 @@ class Patterns:
 
     def read(self, place: Place, piece: str, *, final: bool = False, begun: int = 0) -> Reading:
         """Read one more piece; `final` also reads the end of the text, which closes words; `begun` as in `fold`."""
-        contexts, states, origins, hits, unfinished = [], [], [], [], []
+        contexts, states, origins, hits = [], [], [], []
+        unfinished: list[Mark] = []
         for number, (track, context, state) in enumerate(zip(self._tracks, *place, strict=True)):
             folded = fold(piece, context=context, case_sensitive=track.case_sensitive, final=final, begun=begun)
             automaton, total = track.automaton, len(folded.symbols)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Vocabulary:
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
-        to_bytes = _choose_reader(json.loads(backend.to_str()).get("decoder") or {}, type(tokenizer).__name__)
+        to_bytes = _choose_reader(backend, type(tokenizer).__name__)
         tokens: dict[str, int] = tokenizer.get_vocab()
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
         breaks = frozenset(special | set(tokenizer.all_special_ids))
@@ -58,24 +58,30 @@ class Vocabulary:
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
 
 
-def _choose_reader(decoder: dict[str, Any], tokenizer: str) -> Any:
+def _choose_reader(backend: Any, tokenizer: str) -> Any:
+    decoder = json.loads(backend.to_str()).get("decoder") or {}
     parts = decoder.get("decoders", [decoder])
     kinds = {part.get("type") for part in parts}
     if kinds == {"ByteLevel"}:
         return _read_byte_level
     if kinds == {"WordPiece"}:
-        return _Prefixed(decoder["prefix"]).read
-    if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and kinds & {"Replace", "Metaspace"}:
-        space = next(
-            p["replacement"] if p["type"] == "Metaspace" else p["pattern"]["String"]
-            for p in parts
-            if p["type"] in ("Replace", "Metaspace")
-        )
+        return _Following(backend.decoder).read
+    space, *others = {*_find_spaces(parts)} or {None}
+    if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
         return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
     raise ValueError(
         f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
         "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
     )
+
+
+def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
+    """Yield what each part makes a space, None where it makes anything else or is a regular expression."""
+    for part in parts:
+        if part.get("type") == "Metaspace":
+            yield part["replacement"]
+        elif part.get("type") == "Replace":
+            yield part["pattern"].get("String") if part["content"] == " " else None
 
 
 def _byte_of_char() -> dict[str, int]:
@@ -109,11 +115,10 @@ class _Spaced:
 
 
 @dataclass(frozen=True)
-class _Prefixed:
-    """WordPiece: a prefix glues a token to the one before it, all others stand apart."""
+class _Following:
+    """WordPiece: a token is glued to the one before it or stands apart, as its decoder says, clean-up included."""
 
-    prefix: str
+    decoder: Any
 
     def read(self, token: str) -> bytes:
-        glued = token.startswith(self.prefix)
-        return token[len(self.prefix) :].encode() if glued else f" {token}".encode()
+        return str(self.decoder.decode(["a", token]))[1:].encode()

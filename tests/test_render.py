@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from antislop.render import Page, Piece, Trail, paint, picture, point_out, save_
 from antislop.report import Report
 
 WORDS = Words(" a", " testament", " to", " tapestry", " quiet", ".", "I", "You", "\n", " cat", " s", None)
-A, TESTAMENT, TO, TAPESTRY, QUIET, DOT, I, YOU, BREAK, CAT, S, END = range(12)
+A, TESTAMENT, TO, TAPESTRY, QUIET, DOT, ME, YOU, BREAK, CAT, S, END = range(12)
 
 
 def violation(phrase: str, start: int, end: int, *, weight: float = 0.0) -> Violation:
@@ -50,36 +50,36 @@ def text_of(pieces: Sequence[Piece]) -> str:
 
 
 def test_withdrawn_text_stands_before_what_was_written_instead() -> None:
-    events = [*drawn(I, A, TESTAMENT, TO), rewound(1, A, TESTAMENT, TO), *drawn(A, QUIET), *ended(I, A, QUIET)]
+    events = [*drawn(ME, A, TESTAMENT, TO), rewound(1, A, TESTAMENT, TO), *drawn(A, QUIET), *ended(ME, A, QUIET)]
     assert shown(events) == "I [-a testament to-] a quiet"
 
 
 def test_a_rewind_inside_what_replaced_other_text_keeps_the_order_of_time() -> None:
     events = [
-        *drawn(I, A, TESTAMENT, TO),
+        *drawn(ME, A, TESTAMENT, TO),
         rewound(2, TESTAMENT, TO),
         *drawn(TAPESTRY, DOT),
         rewound(1, A, TAPESTRY, DOT),
         *drawn(QUIET),
-        *ended(I, QUIET),
+        *ended(ME, QUIET),
     ]
     assert shown(events) == "I [-a-] [-testament to-] [-tapestry.-] quiet"
 
 
 def test_withdrawn_pieces_that_would_touch_are_set_apart() -> None:
-    events = [*drawn(I), rewound(0, I), *drawn(YOU), rewound(0, YOU), *drawn(A), *ended(A)]
+    events = [*drawn(ME), rewound(0, ME), *drawn(YOU), rewound(0, YOU), *drawn(A), *ended(A)]
     assert shown(events) == "[-I-] [-You-] a"
 
 
 def test_a_withdrawn_line_break_does_not_break_the_line() -> None:
-    events = [*drawn(I, BREAK, BREAK), rewound(1, BREAK, BREAK), *drawn(BREAK, DOT), *ended(I, BREAK, DOT)]
+    events = [*drawn(ME, BREAK, BREAK), rewound(1, BREAK, BREAK), *drawn(BREAK, DOT), *ended(ME, BREAK, DOT)]
     assert shown(events) == "I[-↵↵-]\n."
 
 
 def test_withdrawn_text_appears_when_it_is_withdrawn_and_kept_text_when_it_is_settled() -> None:
     trail = Trail(WORDS)
-    assert [trail.add(event) for event in drawn(I, A)] == [[], []]
-    assert trail.add(Settled((I,))) == [Piece("I", "kept")]
+    assert [trail.add(event) for event in drawn(ME, A)] == [[], []]
+    assert trail.add(Settled((ME,))) == [Piece("I", "kept")]
     assert trail.add(rewound(1, A)) == [Piece(" a", "withdrawn")]
     assert trail.add(Drawn(QUIET)) == []
     assert trail.add(Settled((QUIET,))) == [Piece(" quiet", "kept")]
@@ -87,19 +87,19 @@ def test_withdrawn_text_appears_when_it_is_withdrawn_and_kept_text_when_it_is_se
 
 def test_withdrawn_text_waits_for_text_before_it_that_may_still_be_withdrawn() -> None:
     trail = Trail(WORDS)
-    for event in drawn(I, A):
+    for event in drawn(ME, A):
         trail.add(event)
     assert trail.add(rewound(1, A)) == []
-    assert trail.add(Settled((I,))) == [Piece("I", "kept"), Piece(" a", "withdrawn")]
+    assert trail.add(Settled((ME,))) == [Piece("I", "kept"), Piece(" a", "withdrawn")]
 
 
 def test_what_stands_though_banned_is_marked_to_the_character() -> None:
     events = [
-        *drawn(I, CAT, S),
+        *drawn(ME, CAT, S),
         Conceded(violation("cat", 1, 2)),
         *drawn(TAPESTRY),
         Admitted(violation("tapestry", 3, 3, weight=0.5)),
-        *ended(I, CAT, S, TAPESTRY),
+        *ended(ME, CAT, S, TAPESTRY),
     ]
     trail = Trail(WORDS)
     pieces = [piece for event in events for piece in trail.add(event)]
@@ -118,7 +118,7 @@ def test_a_ban_that_began_in_the_prompt_is_marked_from_the_start_of_the_output()
 
 
 def test_special_tokens_add_nothing() -> None:
-    assert shown([*drawn(I, END), *ended(I, END)]) == "I"
+    assert shown([*drawn(ME, END), *ended(ME, END)]) == "I"
 
 
 def test_events_without_a_picture_add_nothing() -> None:
@@ -302,10 +302,10 @@ def test_the_summary_of_nothing_does_not_divide_by_nothing() -> None:
 
 
 @pytest.fixture
-def svg(tmp_path: Path) -> Iterator[str]:
+def svg(tmp_path: Path) -> str:
     path = tmp_path / "picture.svg"
     save_svg(paint([Piece("<so>", "kept"), Piece(" a\x00cat", "withdrawn"), Piece(" dog", "conceded")]), path)
-    yield path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def test_the_svg_is_valid_xml_that_strikes_through_and_underlines(svg: str) -> None:

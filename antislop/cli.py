@@ -1,0 +1,621 @@
+"""The command line: generate without slop, find slop in files.
+
+Data goes to standard output, everything else to standard error. torch and transformers are imported when a command
+needs them, so that `antislop scan` and `antislop --help` start at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from itertools import chain
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from antislop import __version__
+from antislop.bans import BanError, BanList
+from antislop.bundled import default_bans, tiny_model
+from antislop.events import Admitted, Conceded, Event, Rewound, Settled
+from antislop.render import Page, Piece, Trail, paint, point_out, save_svg, summarize
+from antislop.report import Report
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from antislop.matcher import Violation
+    from antislop.vocabulary import Vocabulary
+
+TEMPERATURE = 1.0
+MIN_P = 0.05
+
+_EXIT_CODES = (
+    "Exit status: 0 all went well, and scan found nothing; 1 scan found a banned phrase, or generate had nothing left "
+    "to say under --on-exhausted raise; 2 an input can't be used; 130 interrupted; 141 output not read to its end."
+)
+
+
+class Refused(Exception):
+    """Raised with one sentence for the user: what was expected, what came, what to do."""
+
+    def __init__(self, sentence: str, *, status: int = 2) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+# The base of all usage errors, which typer does not export under a name that all its versions have.
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
+
+class _Commands(TyperGroup):
+    """Ends every command with an exit status and at most one sentence."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            status = super().main(*args, **{**options, "standalone_mode": False})
+        except _UsageError as error:
+            _complain(error.format_message())
+            status = 2
+        if options.get("standalone_mode", True):
+            sys.exit(status)
+        return status
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except Refused as refusal:
+            _complain(str(refusal))
+            return refusal.status
+        except BanError as error:
+            _complain(str(error))
+            return 2
+        except KeyboardInterrupt:
+            return 130
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+            return 141
+        return status
+
+
+app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app(prog_name="antislop")
+
+
+@app.callback(invoke_without_command=True, epilog=_EXIT_CODES)
+def _antislop(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> int:
+    """A language model, minus the phrases you never want to read again."""
+    if version:
+        typer.echo(f"antislop {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+    return 0
+
+
+# -- generate ---------------------------------------------------------------------------------------------------------
+
+
+class Method(str, Enum):
+    """`antislop.decoding.Method`, which can't be imported without torch."""
+
+    EXACT = "exact"
+    TOKEN = "token"
+
+
+class OnExhausted(str, Enum):
+    """`antislop.decoding.OnExhausted`, which can't be imported without torch."""
+
+    CONCEDE = "concede"
+    STOP = "stop"
+    RAISE = "raise"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of `generate`; their meaning is in its help."""
+
+    prompt: str
+    model: str | None
+    chat: bool
+    max_new_tokens: int
+    stop: list[str] | None
+    bans: list[Path] | None
+    ban: list[str] | None
+    no_bans: bool
+    method: Method
+    on_exhausted: OnExhausted
+    greedy: bool
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    show: bool
+    compare: bool
+    svg: Path | None
+    report: Path | None
+
+
+_BANS_HELP = "Bans, one per line or JSON. Repeatable."
+_METHOD_HELP = "exact: all else stays as frequent as before; token: the first-token rule."
+_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
+_REPORT_HELP = "Write what was withdrawn and what it cost as JSON; - is standard error."
+_option = typer.Option
+_ban_option = partial(typer.Option, rich_help_panel="Bans")
+_sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+_output_option = partial(typer.Option, rich_help_panel="Output")
+
+
+@app.command(epilog=_EXIT_CODES)
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads it from standard input.")],
+    model: Annotated[str | None, _option(help="A Hugging Face id or a folder.", show_default="the bundled one")] = None,
+    chat: Annotated[bool, _option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False,
+    max_new_tokens: Annotated[int, _option(min=1, help="The most to generate; what is withdrawn doesn't count.")] = 200,
+    stop: Annotated[list[str] | None, _option(metavar="STRING", help="End with this string. Repeatable.")] = None,
+    bans: Annotated[
+        list[Path] | None, _ban_option(metavar="FILE", show_default="the bundled list", help=_BANS_HELP)
+    ] = None,
+    ban: Annotated[list[str] | None, _ban_option(metavar="PHRASE", help="Ban this too. Repeatable.")] = None,
+    no_bans: Annotated[bool, _ban_option("--no-bans", help="Leave out the bundled list.")] = False,
+    method: Annotated[Method, _ban_option(help=_METHOD_HELP)] = Method.EXACT,
+    on_exhausted: Annotated[
+        OnExhausted, _ban_option(help="What to do where only bans are left to say.")
+    ] = OnExhausted.CONCEDE,
+    greedy: Annotated[bool, _sampling_option("--greedy", help="Take the likeliest token, draw nothing.")] = False,
+    temperature: Annotated[
+        float | None, _sampling_option(min=0, show_default=str(TEMPERATURE), help="Above 1 bolder.")
+    ] = None,
+    top_k: Annotated[
+        int | None, _sampling_option(min=1, show_default="off", help="Keep the k likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, _sampling_option(min=0, max=1, show_default="off", help="Keep the likeliest that make up p.")
+    ] = None,
+    min_p: Annotated[float | None, _sampling_option(min=0, max=1, show_default=str(MIN_P), help=_MIN_P_HELP)] = None,
+    repetition_penalty: Annotated[
+        float | None, _sampling_option(show_default="off", help="Above 1, repeat less.")
+    ] = None,
+    seed: Annotated[
+        int | None, _sampling_option(min=0, max=2**63 - 1, show_default="a new one", help="Same seed, same text.")
+    ] = None,
+    show: Annotated[bool, _output_option("--show", help="Show what was withdrawn, struck through.")] = False,
+    compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False,
+    svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save the picture that --show shows.")] = None,
+    report: Annotated[Path | None, _output_option(metavar="FILE", help=_REPORT_HELP)] = None,
+) -> int:
+    """Continue a text without what is banned.
+
+    On a terminal the text comes as it settles, after the prompt; anywhere else only the continuation is written, and
+    what --show adds stands in brackets. The sampling options replace the model's own defaults.
+    """
+    return _generate(_Settings(**locals()))
+
+
+def _generate(settings: _Settings) -> int:
+    _check(settings)
+    bans = _gather(settings.bans, settings.ban, bundled=not (settings.bans or settings.no_bans))
+    prompt = _read_prompt(settings.prompt)
+    writer = _Writer.load(settings, bans, prompt)
+    console = _console()
+    runs = (
+        _compare(writer, console, show=settings.show)
+        if settings.compare
+        else [_write(writer, console, show=settings.show)]
+    )
+    _save(settings, writer, runs)
+    seed = "" if settings.greedy else f" (seed {writer.seed})"
+    _console(stderr=True).print(runs[-1].summary + seed, style="dim", soft_wrap=True)
+    return 0
+
+
+def _check(settings: _Settings) -> None:
+    """Refuse what can be refused before anything is loaded."""
+    drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
+    given = [f"--{name.replace('_', '-')}" for name in drawn if getattr(settings, name) is not None]
+    if settings.greedy and given:
+        raise Refused(f"{given[0]} has no effect with --greedy, which draws nothing: leave one of them out")
+    if settings.temperature == 0:
+        raise Refused("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
+    if settings.repetition_penalty is not None and settings.repetition_penalty <= 0:
+        raise Refused(
+            f"the repetition penalty is {settings.repetition_penalty}, but must be above 0: 1 is none, 1.1 is common"
+        )
+    if settings.no_bans and settings.bans:
+        raise Refused(
+            "--no-bans and --bans exclude each other: --bans FILE already takes the place of the bundled list"
+        )
+    if settings.no_bans and not settings.ban and settings.compare:
+        raise Refused("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
+    for path in (settings.svg, settings.report):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            why = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+            raise Refused(f"{path}: can't be written ({why}): pass the path of a file")
+
+
+def _read_prompt(prompt: str) -> str:
+    if prompt == "-":
+        return _read("-").removesuffix("\n")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise Refused("the prompt is not UTF-8: save it in a UTF-8 file, and pass - with < FILE") from None
+    return prompt
+
+
+@dataclass
+class _Writer:
+    """A model and all that it takes to write the continuation of one prompt, any number of times."""
+
+    settings: _Settings
+    bans: BanList
+    prompt: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    vocabulary: Vocabulary
+    inputs: dict[str, Tensor]
+    seed: int
+
+    @classmethod
+    def load(cls, settings: _Settings, bans: BanList, prompt: str) -> _Writer:
+        with _console(stderr=True).status("loading the model"):
+            model, tokenizer = _load(settings.model)
+            from antislop.vocabulary import Vocabulary
+
+            with _as_refusal():
+                vocabulary = Vocabulary.of(tokenizer)
+        inputs = _encode(tokenizer, prompt, chat=settings.chat)
+        _check_length(model, inputs["input_ids"].shape[1], settings.max_new_tokens)
+        seed = random.randrange(2**32) if settings.seed is None else settings.seed
+        inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+        return cls(settings, bans, prompt, model, tokenizer, vocabulary, inputs, seed)
+
+    def events(self, *, with_bans: bool = True) -> Iterator[Event]:
+        """Yield what happens. Without bans it is what the model writes by itself, where bans stand as conceded."""
+        import torch
+
+        from antislop.sampler import AntiSlop
+
+        torch.manual_seed(self.seed)
+        with _as_refusal():
+            sampler = AntiSlop(
+                self.tokenizer,
+                self.bans if with_bans else [],
+                method=self.settings.method.value,
+                on_exhausted=self.settings.on_exhausted.value,
+            )
+            events = sampler.events(self.model, **{**self.inputs, **_sampling(self.settings)})
+        return events if with_bans else self._point_out(events)
+
+    def _point_out(self, events: Iterator[Event]) -> Iterator[Event]:
+        from antislop.matcher import Matcher
+
+        matcher = Matcher(self.bans, self.vocabulary)
+        return point_out(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
+
+
+def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
+    try:
+        return tiny_model() if name is None else _load_named(name)
+    except (OSError, ValueError, ImportError) as error:
+        what = "the bundled model" if name is None else f"the model {name!r}"
+        advice = (
+            "install antislop again" if name is None else "pass a causal language model's Hugging Face id or folder"
+        )
+        raise Refused(f"{what} can't be loaded ({_first_line(error)}): {advice}") from error
+
+
+def _load_named(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool) -> dict[str, Tensor]:
+    if not chat:
+        encoded = tokenizer(prompt, return_tensors="pt")
+    elif tokenizer.chat_template is None:
+        raise Refused("--chat needs a chat template, which this model's tokenizer has not: leave it out")
+    else:
+        messages = [{"role": "user", "content": prompt}]
+        encoded = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+    if encoded["input_ids"].shape[1] == 0:
+        raise Refused("the prompt is empty, and this model needs at least one token to go on from: write one")
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # the rest is not every model's
+
+
+def _check_length(model: PreTrainedModel, prompt: int, new: int) -> None:
+    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if most is None or prompt + new <= most:
+        return
+    advice = f"pass --max-new-tokens {most - prompt} or less" if prompt < most else "shorten the prompt"
+    fault = f"the prompt has {prompt:,} tokens, which with {new:,} new ones exceeds the model's {most:,} positions"
+    raise Refused(f"{fault}: {advice}")
+
+
+def _sampling(settings: _Settings) -> dict[str, Any]:
+    """Return arguments of `generate` that leave nothing about drawing to the model's own defaults."""
+    chosen: dict[str, Any] = {
+        "max_new_tokens": settings.max_new_tokens,
+        "stop_strings": settings.stop or None,
+        "repetition_penalty": settings.repetition_penalty or 1.0,
+        "do_sample": not settings.greedy,
+    }
+    if not settings.greedy:
+        chosen["temperature"] = TEMPERATURE if settings.temperature is None else settings.temperature
+        chosen["min_p"] = MIN_P if settings.min_p is None else settings.min_p
+        chosen["top_k"] = settings.top_k or 0
+        chosen["top_p"] = 1.0 if settings.top_p is None else settings.top_p
+    return chosen
+
+
+@dataclass
+class _Run:
+    """A text that was written, and how; the first piece is the prompt."""
+
+    pieces: list[Piece]
+    report: Report
+    seconds: float = 0.0
+    tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces[1:] if piece.kind != "withdrawn")
+
+    @property
+    def summary(self) -> str:
+        return summarize(self.report, seconds=self.seconds, kept_tokens=self.tokens)
+
+
+def _write(writer: _Writer, console: Console, *, show: bool, with_bans: bool = True) -> _Run:
+    """Generate, and write to the console what is certain."""
+    from antislop.decoding import Exhausted
+
+    prompt = Piece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
+    page, trail, run = Page(console, show_withdrawn=show), Trail(writer.vocabulary), _Run([prompt], Report())
+    events, began = writer.events(with_bans=with_bans), time.perf_counter()
+    page.write([prompt])
+    try:
+        for event in events:
+            run.report.add(event)
+            run.tokens += len(event.tokens) if isinstance(event, Settled) else 0
+            pieces = trail.add(event)
+            run.pieces += pieces
+            page.write(pieces)
+    except Exhausted as error:
+        raise Refused(str(error), status=1) from error
+    finally:
+        page.end()
+    run.seconds = time.perf_counter() - began
+    return run
+
+
+def _compare(writer: _Writer, console: Console, *, show: bool) -> list[_Run]:
+    runs = []
+    for title in _TITLES:
+        console.rule(title, align="left")
+        runs.append(_write(writer, console, show=show, with_bans=title == _TITLES[1]))
+        console.print()
+    console.print(_tabulate(runs, writer.bans))
+    return runs
+
+
+_TITLES = ("without bans", "with bans")
+
+
+def _tabulate(runs: list[_Run], bans: BanList) -> Table:
+    table = Table("", *_TITLES, box=None, padding=(0, 2, 0, 0))
+    found = [len(bans.find(run.text)) for run in runs]
+    words = [len(run.text.split()) for run in runs]
+    rates = [1000 * count / max(1, total) for count, total in zip(found, words, strict=True)]
+    table.add_row("banned phrases", *map(str, found))
+    table.add_row("per 1,000 words", *(f"{rate:.1f}" for rate in rates), style="bold")
+    table.add_row("words", *map(str, words))
+    table.add_row("forward passes", *(str(run.report.forward_passes) for run in runs))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _save(settings: _Settings, writer: _Writer, runs: list[_Run]) -> None:
+    if settings.svg is not None:
+        with _writing(settings.svg):
+            save_svg(_draw(runs), settings.svg)
+    if settings.report is not None:
+        with _writing(settings.report):
+            _save_report(settings.report, _describe(writer, runs[-1]))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{path}: can't be written ({error.strerror}): pass the path of a file") from error
+
+
+def _draw(runs: list[_Run]) -> Text:
+    if len(runs) == 1:
+        return paint(runs[0].pieces)
+    plain, banned = (paint(run.pieces) for run in runs)
+    return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain, (f"\n\n{_TITLES[1]}\n", "bold"), banned)
+
+
+def _save_report(path: Path, report: dict[str, Any]) -> None:
+    text = json.dumps(report, indent=2, ensure_ascii=False)
+    if path == Path("-"):
+        typer.echo(text, err=True)
+    else:
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
+    """Return a run as plain data: how to repeat it, its text, the counts of its report, and the bans it met."""
+    report = run.report
+    counts = {name: value for name, value in vars(report).items() if name != "events"}
+    withdrawn = [
+        {
+            "at": event.length,
+            "text": writer.vocabulary.join(event.withdrawn).decode(errors="replace"),
+            **_place(event.violation),
+        }
+        for event in report.events
+        if isinstance(event, Rewound)
+    ]
+    return {
+        "model": writer.settings.model or "bundled",
+        "bans": len(writer.bans),
+        "method": writer.settings.method.value,
+        "seed": writer.seed,
+        **_sampling(writer.settings),
+        "prompt": writer.prompt,
+        "text": run.text,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+        **counts,
+        "withdrawn": withdrawn,
+        "stands": [_place(e.violation) for e in report.events if isinstance(e, (Conceded, Admitted))],
+    }
+
+
+def _place(violation: Violation) -> dict[str, Any]:
+    return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}
+
+
+# -- scan -------------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog=_EXIT_CODES)
+def scan(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 texts; - is standard input.")],
+    bans: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Bans, one per line or JSON. Repeatable.", show_default="the bundled list"),
+    ] = None,
+    ban: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PHRASE", help="Look for this, and not for the bundled list. Repeatable."),
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit status tells.")] = False,
+) -> int:
+    """Find banned phrases in files: file:line:column: phrase, each where it begins."""
+    chosen = _gather(bans, ban, bundled=not (bans or ban))
+    found = failed = False
+    for name in files:
+        try:
+            hits = list(_find(chosen, _read(name)))
+        except Refused as refusal:
+            _complain(str(refusal))
+            failed = True
+            continue
+        found = found or bool(hits)
+        if not quiet:
+            _print_hits("<stdin>" if name == "-" else name, hits, count=count)
+    return 2 if failed else int(found)
+
+
+def _find(bans: BanList, text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield (line, column, phrase) of each ban in a text, the first character at 1, 1."""
+    lines = [0, *(i + 1 for i, character in enumerate(text) if character == "\n")]
+    for match in bans.find(text):
+        line = bisect_right(lines, match.start)
+        yield line, match.start - lines[line - 1] + 1, match.ban.phrase
+
+
+def _print_hits(name: str, hits: list[tuple[int, int, str]], *, count: bool) -> None:
+    console = _console()
+    places = [(f":{len(hits)}", "")] if count else [(f":{line}:{column}: ", phrase) for line, column, phrase in hits]
+    for place, phrase in places:
+        if console.is_terminal:
+            console.print(Text.assemble((name, "magenta"), place, (phrase, "bold red")), soft_wrap=True)
+        else:  # rich takes a hundred times as long
+            console.file.write(f"{name}{place}{phrase}\n")
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def _gather(files: list[Path] | None, phrases: list[str] | None, *, bundled: bool) -> BanList:
+    lists = [default_bans()] if bundled else [BanList.load(path) for path in files or []]
+    return BanList([*chain.from_iterable(lists), *(phrases or [])])
+
+
+def _read(name: str) -> str:
+    """Return a text file, or standard input for "-"."""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except IsADirectoryError:
+        raise Refused(f"{name}: is a folder: pass the files in it, {Path(name, '*.txt')} for instance") from None
+    except OSError as error:
+        raise Refused(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
+
+
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    """Turn what the sampler refuses into a sentence without a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(_first_line(error)) from error
+
+
+class _Console(Console):
+    """A console that leaves a broken pipe to `_Commands`."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def _console(*, stderr: bool = False) -> Console:
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _complain(sentence: str) -> None:
+    typer.echo(f"antislop: {sentence}", err=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")

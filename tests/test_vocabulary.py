@@ -1,0 +1,297 @@
+"""Surfaces, joined, are the text that the tokenizer itself would decode."""
+
+from __future__ import annotations
+
+import random
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import DEPTH
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from antislop.bans import Ban
+from antislop.matcher import Matcher
+from antislop.vocabulary import Vocabulary
+
+BYTE_LEVEL = ["gpt2", "gpt-neox-20b", "qwen2", "llama3", "tinystories-chat-3m"]
+BYTE_FALLBACK = ["llama2", "mistral-v3", "stories3M", "stories260K", "tinystories-656k"]
+METASPACE = ["t5"]
+NAMES = [*BYTE_LEVEL, *BYTE_FALLBACK, *METASPACE]
+
+TEXTS = [
+    "A quiet street in the rain.",
+    "Her eyes, a testament to it — “delve”, she said…",
+    "  two spaces before, two  inside, and two after  ",
+    "line one\nline two\r\n\n\ttabbed\n",
+    "naïve café, Ångström, straße, İstanbul",
+    "Слово не воробей",
+    "שלום עולם, مرحبا بالعالم",
+    "हिन्दी में लिखा हुआ",
+    "吾輩は猫である。名前はまだ無い。",
+    "ภาษาไทยไม่มีช่องว่าง",
+    "👩‍👩‍👧 🚀🏳️‍🌈 ❤️",
+    "e\u0301 a\u0323\u0301 \u200b\ufeff\u00a0",
+    "{'a': [1, 2.5], \"b\": None}  # don't, we'll",
+    "<0x41> ▁ Ġ ## </w>",
+]
+
+
+@dataclass
+class Known:
+    """A tokenizer, read once."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.of(self.tokenizer)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The tokens that are not special."""
+        tokens = self.tokenizer.get_vocab().items()
+        return {token_id: name for name, token_id in tokens if token_id not in self.vocabulary.breaks}
+
+    @cached_property
+    def plain(self) -> list[int]:
+        return sorted(self.names)
+
+    def decode(self, tokens: list[int]) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+@pytest.fixture(scope="session")
+def folders(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(assets / "tokenizers.tar.xz") as archive:
+        archive.extractall(unpacked, filter="data")
+    for model in (assets / "models").iterdir():
+        (unpacked / "tokenizers" / model.name).symlink_to(model, target_is_directory=True)
+    return unpacked / "tokenizers"
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def known(request: pytest.FixtureRequest, folders: Path) -> Known:
+    """One after the other, so that only one large vocabulary is in memory."""
+    return Known(request.param, AutoTokenizer.from_pretrained(folders / request.param))
+
+
+def collapsed(text: str) -> str:
+    """Runs of replacement characters as one: a byte-fallback decoder puts one for each byte, Python one for as many as
+    may begin a character.
+    """
+    return re.sub("\ufffd+", "\ufffd", text)
+
+
+def without_first_space(known: Known, tokens: list[int], joined: str) -> str:
+    """What a decoder leaves out at the very beginning of a text."""
+    if known.name in BYTE_FALLBACK:
+        return joined.removeprefix(" ")
+    if known.name in METASPACE:  # all the spaces of the first token
+        first = known.vocabulary.surface(tokens[0]).decode() if tokens else ""
+        return joined[len(first) - len(first.lstrip(" ")) :]
+    return joined
+
+
+def check_join(known: Known, tokens: list[int]) -> None:
+    decoded, joined = known.decode(tokens), known.vocabulary.join(tokens).decode(errors="replace")
+    joined = without_first_space(known, tokens, joined)
+    if known.name in BYTE_FALLBACK:
+        decoded, joined = collapsed(decoded), collapsed(joined)
+    assert joined == decoded
+
+
+def random_tokens(known: Known, *, seed: int) -> Iterator[list[int]]:
+    drawn = random.Random(seed)
+    is_byte = {token for token, name in known.names.items() if re.fullmatch("<0x..>", name)}
+    for _ in range(50 * DEPTH):
+        tokens = drawn.choices(known.plain, k=drawn.randint(0, 12))
+        # A byte-fallback decoder gives up a whole run of bytes where one of them is wrong: never two in a row here.
+        yield [token for i, token in enumerate(tokens) if not (i and {token, tokens[i - 1]} <= is_byte)]
+
+
+def test_surfaces_of_random_tokens_join_to_what_the_tokenizer_decodes(known: Known) -> None:
+    for tokens in random_tokens(known, seed=1):
+        check_join(known, tokens)
+
+
+def test_the_surface_of_every_token_is_what_it_adds_to_a_text(known: Known) -> None:
+    """After a letter, since the beginning of a text is decoded otherwise; 1,000 tokens of each."""
+    anchor = known.encode("a")[-1]
+    for token in random.Random(2).choices(known.plain, k=1000):
+        check_join(known, [anchor, token])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_surfaces_of_an_encoded_text_join_to_what_the_tokenizer_decodes(known: Known, text: str) -> None:
+    for tokens in (known.encode(text), known.encode(f"So {text}")):
+        check_join(known, [token for token in tokens if token not in known.vocabulary.breaks])  # <unk> is special
+
+
+def test_texts_survive_where_the_tokenizer_keeps_them(known: Known) -> None:
+    """Otherwise the comparisons above would hold for a tokenizer that loses everything."""
+    joined = {text: known.vocabulary.join(known.encode(text)).decode() for text in TEXTS}
+    kept = [text for text in TEXTS if joined[text] in (text, f" {text}")]
+    loses_much = known.name in (*METASPACE, "tinystories-656k")
+    assert len(kept) >= (1 if loses_much else len(TEXTS) - 1)
+
+
+def test_special_tokens_have_no_surface(known: Known) -> None:
+    special = set(known.tokenizer.all_special_ids)
+    assert special
+    assert special <= known.vocabulary.breaks
+    assert known.vocabulary.join(sorted(known.vocabulary.breaks)) == b""
+    assert not known.vocabulary.breaks & set(known.plain)
+
+
+def test_a_token_beyond_the_tokenizer_has_no_surface(known: Known) -> None:
+    beyond = len(known.vocabulary.surfaces)
+    assert beyond > max(known.plain)
+    assert known.vocabulary.join([beyond, beyond + 1000]) == b""
+
+
+def test_a_phrase_is_found_in_what_a_real_tokenizer_makes_of_it(known: Known) -> None:
+    matcher = Matcher([Ban("a testament to"), Ban("Elara")], known.vocabulary)
+    tokens = known.encode("Elara's smile was a testament to her.")
+    state, found = matcher.start(), []
+    for token in tokens:
+        state = matcher.feed(state, token)
+        found += [(violation.ban.phrase, violation.start) for violation in state.violations]
+    begins = [known.vocabulary.join(tokens[:i]).decode().lstrip() for i in range(len(tokens) + 1)]
+    start = max(i for i, begin in enumerate(begins) if len(begin) <= len("Elara's smile was "))
+    assert found == [("Elara", _first_with_text(known, tokens)), ("a testament to", start)]
+
+
+def _first_with_text(known: Known, tokens: list[int]) -> int:
+    return next(i for i, token in enumerate(tokens) if known.vocabulary.surface(token).strip())
+
+
+# Tokenizers made here, so that a clean clone tests them too
+
+
+def wrapped(model: models.Model, decoder: decoders.Decoder | None, *, special: str = "<eos>") -> Known:
+    backend = Tokenizer(model)
+    backend.add_special_tokens([special])
+    if decoder is not None:
+        backend.decoder = decoder
+    return Known("made here", PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=special))
+
+
+def byte_level() -> Known:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*alphabet, "he", "Ġt", "Ġthe", "Ã©", "ĊĊ"]
+    merges = [("h", "e"), ("Ġ", "t"), ("Ġt", "he"), ("Ã", "©"), ("Ċ", "Ċ")]
+    known = wrapped(models.BPE({token: i for i, token in enumerate(tokens)}, merges), decoders.ByteLevel())
+    known.tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    known.tokenizer.add_tokens([AddedToken("two words"), AddedToken("→")])
+    return known
+
+
+def test_every_byte_is_a_surface_of_a_byte_level_tokenizer() -> None:
+    known = byte_level()
+    assert {known.vocabulary.surface(i) for i in range(256)} == {bytes([i]) for i in range(256)}
+    assert [known.vocabulary.surface(i) for i in range(256, 261)] == [b"he", b" t", b" the", "é".encode(), b"\n\n"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_byte_level_tokenizer_joins_to_the_text_itself(text: str) -> None:
+    known = byte_level()
+    tokens = known.encode(text)
+    assert known.vocabulary.join(tokens).decode() == known.decode(tokens) == text
+
+
+def test_invalid_bytes_of_a_byte_level_tokenizer_decode_as_its_own_do() -> None:
+    known = byte_level()
+    for tokens in random_tokens(known, seed=3):
+        check_join(known, tokens)
+
+
+def test_added_tokens_have_a_surface_where_they_are_not_special() -> None:
+    known = byte_level()
+    tokens = known.encode("→two words the")
+    assert [known.vocabulary.surface(token) for token in tokens] == ["→".encode(), b"two words", b" the"]
+    assert known.vocabulary.breaks == {known.tokenizer.eos_token_id}
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+def test_a_sentencepiece_tokenizer_without_its_first_space_joins_to_what_it_decodes(fallback: bool) -> None:
+    tokens = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "▁the", "▁", "cat", "▁▁", "s", "é"]
+    steps = [decoders.Replace("▁", " "), *([decoders.ByteFallback()] if fallback else []), decoders.Fuse()]
+    decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    known = wrapped(models.BPE({token: i for i, token in enumerate(tokens)}, [], byte_fallback=fallback), decoder)
+    e_acute = [tokens.index("<0xC3>"), tokens.index("<0xA9>")]
+    ids = [*map(tokens.index, ["▁the", "▁", "cat", "s", "▁▁", "é"]), *e_acute]
+    assert known.vocabulary.join(ids).decode().removeprefix(" ") == known.decode(ids)
+    assert known.decode(ids).endswith("é" if fallback else "<0xA9>")
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("cleanup", [True, False])
+def test_a_wordpiece_tokenizer_joins_to_what_it_decodes_after_the_first_space(cleanup: bool, is_whole: bool) -> None:
+    """Its own clean-up of spaces before punctuation works token by token, so that surfaces can say it."""
+    tokens = ["[UNK]", "the", "cat", "##s", "##é", "猫", ".", "##.", "#", "'", "n't", "?!", "do"]
+    model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+    decoder: decoders.Decoder = decoders.WordPiece("##", cleanup=cleanup)
+    known = wrapped(model, decoder if is_whole else decoders.Sequence([decoder]))
+    drawn = random.Random(4)
+    for _ in range(50):
+        ids = [drawn.choice([1, 2, 5, 8]), *drawn.choices(range(1, len(tokens)), k=drawn.randint(0, 8))]
+        assert known.vocabulary.join(ids).decode() == " " + known.decode(ids)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("given", [None, "gpt2", 7, SimpleNamespace(backend_tokenizer=Tokenizer(models.BPE()))])
+def test_what_is_no_tokenizer_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a Hugging Face tokenizer was expected, not \w+: pass ") as caught:
+        Vocabulary.of(given)
+    assert type(given).__name__ in str(caught.value)
+
+
+class Slow(PreTrainedTokenizerBase):
+    """A tokenizer in Python."""
+
+
+def test_a_tokenizer_in_python_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^Slow is not backed by the tokenizers library, .*: load it with AutoTokenizer"
+    ):
+        Vocabulary.of(Slow())
+
+
+UNKNOWN = {
+    "none": (None, "None"),
+    "CTC": (decoders.CTC(), "CTC"),
+    "BPE with a suffix": (decoders.BPEDecoder("</w>"), "BPEDecoder"),
+    "byte fallback alone": (decoders.ByteFallback(), "ByteFallback"),
+    "something else as well": (decoders.Sequence([decoders.Replace("▁", " "), decoders.CTC()]), "CTC, Replace"),
+    "a regular expression": (decoders.Replace(Regex("▁+"), " "), "Replace"),
+    "something that is no space": (decoders.Sequence([decoders.Replace("▁", "_"), decoders.Fuse()]), "Fuse, Replace"),
+    "two kinds of space": (
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Metaspace("_")]),
+        "Metaspace, Replace",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_decoder_that_is_not_known_is_refused_by_its_name(case: str) -> None:
+    decoder, named = UNKNOWN[case]
+    known = wrapped(models.BPE({"a": 0}, []), decoder)
+    with pytest.raises(
+        ValueError, match=rf"decodes with {named}, .*: use a byte-level BPE, SentencePiece or WordPiece"
+    ):
+        Vocabulary.of(known.tokenizer)
