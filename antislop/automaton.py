@@ -72,6 +72,8 @@ class Automaton:
     def _find(self, prefix: str, low: int, high: int) -> tuple[int, int]:
         """Return the range of the patterns with this prefix within low..high."""
         low = bisect_left(self._sorted, prefix, low, high)
+        if low == high or not self._sorted[low].startswith(prefix):
+            return low, low
         return low, bisect_right(self._sorted, prefix, low, high, key=lambda pattern: pattern[: len(prefix)])
 
     def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:

@@ -23,7 +23,7 @@ from antislop.matcher import Matcher, State, Violation
 Method = Literal["exact", "token"]
 OnExhausted = Literal["concede", "stop", "raise"]
 
-CANDIDATES = 64
+CANDIDATES = 32
 """Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
 
 

@@ -20,6 +20,7 @@ from antislop.decoding import Pass, Row
 from antislop.support import memory_of, refuse_memory
 
 _GROWING = ("position_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+_AHEAD = 64  # tokens for which these are prepared at once
 
 
 class Engine:
@@ -44,7 +45,7 @@ class Engine:
         self._fed: list[int] | None = None  # generated tokens in the cache; None before the prompt is
         self._prompt_in_cache = 0
         self._prompt_sizes = {n: model_kwargs[n].shape[-1] for n in _GROWING if model_kwargs.get(n) is not None}
-        self._covered = 0  # generated tokens that the growing arguments cover
+        self._covered = 0  # generated tokens that the growing arguments reach to
         eos = [criterion for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
         self.eos_token_ids = frozenset(int(i) for criterion in eos for i in criterion.eos_token_id.flatten())
         # The two criteria that every run has are a look at an int; only others are worth their tensors.
@@ -53,6 +54,7 @@ class Engine:
             c for c in stopping_criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)
         )
 
+    @torch.no_grad()
     def forward(self, rows: Sequence[Row]) -> list[Pass]:
         """Return the logits after the row's tokens; the cache is cut back to what it shares with them."""
         (row,) = rows
@@ -62,6 +64,7 @@ class Engine:
         fed = len(row.tokens) - len(self._fed)
         return [Pass(_last_logits(self._feed(row, len(row.tokens)), row.ids), fed, cut)]
 
+    @torch.no_grad()
     def process(self, ids: Tensor, logits: Tensor) -> Tensor:
         """Apply the logits processors to logits [1, vocab] after ids [1, tokens]."""
         scores: Tensor = self._processor(ids, logits)
@@ -87,6 +90,7 @@ class Engine:
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
         return bool(self._other_criteria(row.ids, scores).all())
 
+    @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
         """Leave in the cache all tokens of the row but the last, as `generate` does; return tokens fed and cut."""
         cut, fed = self._cut_back(row), 0
@@ -104,10 +108,9 @@ class Engine:
     def _feed(self, row: Row, length: int) -> Any:
         """Run the model over those of the first `length` tokens that are not in the cache."""
         assert self._fed is not None, "the prompt comes first"
-        self._cover(length)
         missing = row.tokens[len(self._fed) : length]
         model_inputs = self._model.prepare_inputs_for_generation(
-            row.ids_up_to(length), next_sequence_length=len(missing), **self._kwargs
+            row.ids_up_to(length), next_sequence_length=len(missing), **self._kwargs_at(length)
         )
         self._fed.extend(missing)
         return self._model(**model_inputs, return_dict=True)
@@ -129,16 +132,17 @@ class Engine:
         del self._fed[shared:]
         return cut
 
-    def _cover(self, length: int) -> None:
-        """Make positions, mask and token types reach as far as `length` generated tokens."""
-        more = length - self._covered
-        if more > 0:
+    def _kwargs_at(self, length: int) -> dict[str, Any]:
+        """Return the model's arguments for a text of `length` generated tokens."""
+        while self._covered < length:
+            # Token types are continued by repeating as many as are asked for, so one at a time.
+            more = 1 if "token_type_ids" in self._prompt_sizes else _AHEAD
             self._kwargs = self._model._update_model_kwargs_for_generation(
                 ModelOutput(past_key_values=self.cache), self._kwargs, num_new_tokens=more
             )
-        for name, size in self._prompt_sizes.items() if more < 0 else ():
-            self._kwargs[name] = self._kwargs[name][..., : size + length]
-        self._covered = length
+            self._covered += more
+        fitting = {name: self._kwargs[name][..., : size + length] for name, size in self._prompt_sizes.items()}
+        return {**self._kwargs, **fitting}
 
 
 def _last_logits(outputs: Any, ids: Tensor) -> Tensor:

@@ -173,10 +173,7 @@ class Matcher:
 
     def _work_out(self, core: _Core, token: int) -> _Step:
         ends = token == _END or token in self._surfaces.breaks
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        decoder.setstate((core.pending, 0))
-        text = decoder.decode(b"" if ends else self._surfaces.surface(token), final=ends)
-        pending = decoder.getstate()[0]
+        text, pending = _decode(b"" if ends else self._surfaces.surface(token), core.pending, final=ends)
         # Bytes that were waiting belong to the first character of this piece.
         reading = self._patterns.read(core.place, text, final=ends, begun=core.age)
         lags = tuple(tuple(max(0, -origin) for origin in origins) for origins in reading.origins)
@@ -194,3 +191,15 @@ class Matcher:
 
     def _no_lags(self) -> tuple[tuple[int, ...], ...]:
         return ((),) * len(self._patterns.start.states)
+
+
+def _decode(surface: bytes, pending: bytes, *, final: bool) -> tuple[str, bytes]:
+    """Return the characters that are now complete, and the bytes of one that is not."""
+    if not pending:
+        try:
+            return surface.decode(), b""
+        except UnicodeDecodeError:
+            pass  # a character goes on in the next token, or never
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.setstate((pending, 0))
+    return decoder.decode(surface, final=final), decoder.getstate()[0]

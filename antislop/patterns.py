@@ -7,10 +7,14 @@ nor tokens: a pattern is its index, a place is a number of symbols counted back 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from antislop.automaton import ROOT, Automaton
 from antislop.folding import BOUNDARY, START, Context, Edges, fold, fold_phrase
+
+SHORT = 40  # characters
+_fold_again = lru_cache(maxsize=1 << 15)(fold)  # for short pieces: tokens come again and again
 
 
 class Phrase(Protocol):
@@ -78,9 +82,10 @@ class Patterns:
     def read(self, place: Place, piece: str, *, final: bool = False, begun: int = 0) -> Reading:
         """Read one more piece; `final` also reads the end of the text, which closes words; `begun` as in `fold`."""
         contexts, states, origins, hits = [], [], [], []
+        fold_piece = _fold_again if len(piece) < SHORT else fold
         unfinished: list[Mark] = []
         for number, (track, context, state) in enumerate(zip(self._tracks, *place, strict=True)):
-            folded = fold(piece, context=context, case_sensitive=track.case_sensitive, final=final, begun=begun)
+            folded = fold_piece(piece, context=context, case_sensitive=track.case_sensitive, final=final, begun=begun)
             automaton, total = track.automaton, len(folded.symbols)
             for index, symbol in enumerate(folded.symbols):
                 state = automaton.step(state, symbol)

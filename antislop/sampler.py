@@ -201,13 +201,11 @@ class _Run:
     policy: Policy
     config: GenerationConfig
 
-    @torch.no_grad()
     def events(self) -> Iterator[Event]:
         with self.model._optimize_model_for_decode():
             for _, event in decode([self.row], model=self.engine, matcher=self.matcher, policy=self.policy):
                 yield event
 
-    @torch.no_grad()
     def complete(self, streamer: BaseStreamer | None = None) -> Tensor | GenerateDecoderOnlyOutput:
         """Run to the end and return what `generate` returns."""
         report = Report()

@@ -1,0 +1,249 @@
+"""Time contestants against each other: interleaved, the same seeds, medians of the rounds' ratios.
+
+Knows of models and clocks, but not which lists are banned or what the goals are.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib.metadata
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+import antislop
+from antislop import AntiSlop
+from antislop.bundled import FOLDER
+
+ASSETS = Path(__file__).resolve().parents[2] / "shared" / "assets"
+PROMPTS = ("One day", "She", "The old man", "In the morning")
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class Skipped(Exception):
+    """Raised, with one sentence that says why, for what can't be measured here."""
+
+
+class Written(NamedTuple):
+    """What one run gave: the tokens kept, prompt left out, and what they cost. Zeros where a contestant can't tell."""
+
+    tokens: list[int]
+    forward_passes: int
+    violations: int = 0
+    matcher_seconds: float = 0.0
+
+
+Contestant = Callable[[int], Written]
+"""Writes one text from a seed."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    tokens: int
+
+    def prompt(self, seed: int) -> str:
+        """Return the prompt that goes with a seed."""
+        return PROMPTS[seed % len(PROMPTS)]
+
+    def write(self, seed: int, sampler: AntiSlop | None = None) -> Written:
+        """Write one text, with `model.generate`'s own loop or a sampler in its place."""
+        inputs = self.tokenizer(self.prompt(seed), return_tensors="pt")
+        torch.manual_seed(seed)
+        output: Any = self.model.generate(
+            inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            custom_generate=sampler,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            max_new_tokens=self.tokens,
+            # Never drawn: all write the same number of tokens, and pay for the criterion but for no processor.
+            eos_token_id=self.model.config.vocab_size,
+            return_dict_in_generate=True,
+        )
+        tokens = output.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+        report = output.get("report")
+        if report is None:
+            return Written(tokens, forward_passes=len(tokens))
+        return Written(tokens, report.forward_passes, report.violations, report.matcher_seconds)
+
+    def read(self, seed: int, written: Written) -> str:
+        """Return the prompt and the text, special tokens as they are spelled."""
+        ids = self.tokenizer(self.prompt(seed))["input_ids"]
+        return str(self.tokenizer.decode([*ids, *written.tokens]))
+
+
+def load(name: str, tokens: int) -> Subject:
+    """Load "tiny", the bundled model, or a folder of the shared assets' models; raise `Skipped` if it is not there."""
+    if name == "tiny":
+        if not (FOLDER / "tiny").is_dir():
+            raise Skipped("tiny: the bundled model is not in antislop/data/tiny, so it is not measured.")
+        return Subject(name, *antislop.tiny_model(), tokens)
+    folder = ASSETS / "models" / name
+    if not folder.is_dir():
+        raise Skipped(f"{name}: ../shared/assets/models/{name} is not beside this repository, so it is not measured.")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return Subject(name, model, AutoTokenizer.from_pretrained(folder), tokens)
+
+
+@dataclass
+class Lap:
+    """What a contestant did in one round, summed over the round's texts."""
+
+    seconds: float = 0.0
+    texts: list[list[int]] = field(default_factory=list)
+    forward_passes: int = 0
+    violations: int = 0
+    matcher_seconds: float = 0.0
+
+    @property
+    def kept(self) -> int:
+        """Tokens in the texts, prompts left out."""
+        return sum(map(len, self.texts))
+
+    @property
+    def speed(self) -> float:
+        """Kept tokens per second."""
+        return self.kept / self.seconds
+
+    def add(self, written: Written, seconds: float) -> None:
+        """Count one more text."""
+        self.seconds += seconds
+        self.texts.append(written.tokens)
+        self.forward_passes += written.forward_passes
+        self.violations += written.violations
+        self.matcher_seconds += written.matcher_seconds
+
+
+@dataclass(frozen=True)
+class Race:
+    """How the rounds are run. The seeds of the timed texts are never used to warm up."""
+
+    rounds: int
+    texts: int
+    clock: str
+    warm_up: int = 8
+
+    @property
+    def seeds(self) -> range:
+        """All seeds of the timed texts."""
+        return range(1000, 1000 + self.rounds * self.texts)
+
+    def run(self, contestants: Mapping[str, Contestant]) -> dict[str, list[Lap]]:
+        """Let all write each text in turn, every time another one first; return each one's laps, a lap per round."""
+        names = list(contestants)
+        laps = {name: [Lap() for _ in range(self.rounds)] for name in names}
+        for name in names:
+            for seed in range(self.warm_up):
+                contestants[name](seed)
+        for number, seed in enumerate(self.seeds):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                seconds, written = timed(functools.partial(contestants[name], seed), self.clock)
+                laps[name][number // self.texts].add(written, seconds)
+        return laps
+
+
+def timed(work: Callable[[], Any], clock: str) -> tuple[float, Any]:
+    """Do some work from a clean heap; return the seconds it took and its result."""
+    gc.collect()
+    now = CLOCKS[clock]
+    began = now()
+    result = work()
+    return now() - began, result
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table: the values of all rounds, and a goal that their median is held against."""
+
+    model: str
+    benchmark: str
+    case: str
+    values: Sequence[float]
+    unit: str
+    goal: float | None = None
+    is_floor: bool = True
+    note: str = ""
+    figures: Mapping[str, float] | None = None
+
+    @property
+    def median(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the goal is met; empty where there is none."""
+        if self.goal is None:
+            return ""
+        return "met" if (self.median >= self.goal if self.is_floor else self.median <= self.goal) else "missed"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the JSON line holds of it."""
+        return {
+            "model": self.model,
+            "benchmark": self.benchmark,
+            "case": self.case,
+            "median": round(self.median, 4),
+            "min": round(min(self.values), 4),
+            "max": round(max(self.values), 4),
+            "unit": self.unit,
+            "goal": self.goal,
+            "verdict": self.verdict,
+            "note": self.note,
+            **{name: round(value, 4) for name, value in (self.figures or {}).items()},
+        }
+
+
+def compare(ours: Sequence[Lap], theirs: Sequence[Lap]) -> list[float]:
+    """Return per round how many times as fast ours was, in kept tokens per second."""
+    return [mine.speed / other.speed for mine, other in zip(ours, theirs, strict=True)]
+
+
+def figures(laps: Sequence[Lap]) -> dict[str, float]:
+    """Return what the laps cost, per token."""
+    kept = sum(lap.kept for lap in laps)
+    return {
+        "tokens_per_second": statistics.median(lap.speed for lap in laps),
+        "violations_per_1000": 1000 * sum(lap.violations for lap in laps) / kept,
+        "passes_per_token": sum(lap.forward_passes for lap in laps) / kept,
+        "matcher_us_per_token": 1e6 * sum(lap.matcher_seconds for lap in laps) / kept,
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the numbers depend on besides the code."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+        "antislop": antislop.__version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
