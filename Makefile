@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## a sloppy story, and the same without its slop
-	@$(BIN)/antislop generate --compare --show --seed 3 "The old house at the edge of the village"
+	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
 test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 looks ten times deeper
 	$(BIN)/python -m pytest

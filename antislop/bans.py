@@ -99,6 +99,7 @@ class BanList(Sequence[Ban]):
 
         Text: one phrase per line; empty lines and lines that begin with "#" are left out. JSON: a list of phrases,
         or of [phrase, number] pairs; numbers up to 1 are weights, larger ones counts, which rank but don't weigh.
+        A name in .json or .txt decides which it is, else the first character does.
         Raises `BanError`, with path:line, for the first entry that can't be used.
         """
         place = os.fspath(path)
@@ -111,7 +112,8 @@ class BanList(Sequence[Ban]):
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise BanError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
-        is_json = text.lstrip().startswith(("[", "{"))
+        suffix = Path(path).suffix.lower()
+        is_json = suffix == ".json" or (suffix != ".txt" and text.lstrip().startswith(("[", "{")))
         entries = _parse_json(text, place) if is_json else _parse_lines(text)
         return cls(_checked(entries, place), source=place)
 

@@ -350,3 +350,16 @@ def _load_or_refuse(path: Path) -> BanList | BanError:
         return BanList.load(path)
     except BanError as error:
         return error
+
+
+def test_the_name_of_a_file_decides_its_format_before_its_first_character(tmp_path: Path) -> None:
+    text = tmp_path / "list.txt"
+    text.write_text("[sic]\na b\n", encoding="utf-8")
+    assert [ban.phrase for ban in BanList.load(text)] == ["[sic]", "a b"]
+    nameless = tmp_path / "list"
+    nameless.write_text('["a b"]', encoding="utf-8")
+    assert [ban.phrase for ban in BanList.load(nameless)] == ["a b"]
+    json_file = tmp_path / "list.json"
+    json_file.write_text("a b\n", encoding="utf-8")
+    with pytest.raises(BanError, match=r"list.json:1: not JSON"):
+        BanList.load(json_file)

@@ -1,7 +1,6 @@
 """Train the bundled tiny model: a small Llama on model-written fiction, for CPU cores and an hour.
 
-    torchrun --nproc-per-node 2 data/tiny/train.py --texts LLM_FOLDER --phrases PHRASES.json \
-        --minutes 70 --out data/tiny/run
+    torchrun --nproc-per-node 2 data/tiny/train.py --texts LLM --phrases PHRASES.json --minutes 70 --out data/tiny/run
 
 Prints the loss on the training and the held-out documents (nats per token) and ends with a folder that
 ``AutoModelForCausalLM`` and ``AutoTokenizer`` load. The learning rate follows the clock, not the step

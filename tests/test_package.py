@@ -1,0 +1,62 @@
+"""What is installed is complete: the wheel holds the code, the model, the list and the marker of its types."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import antislop
+from antislop.bundled import FOLDER
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = {str(p.relative_to(ROOT)) for p in (ROOT / "antislop").rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    assert package <= names
+    assert wheel.stat().st_size < 10e6
+
+
+@pytest.mark.parametrize("file", ["tiny/model.safetensors", "tiny/tokenizer.json", "slop.txt"])
+def test_what_is_shipped_is_what_its_provenance_describes(file: str) -> None:
+    digest = hashlib.sha256((FOLDER / file).read_bytes()).hexdigest()
+    assert digest in (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_bundled_list_is_long_and_its_phrases_are_distinct() -> None:
+    bans = antislop.default_bans()
+    assert len(bans) > 500
+    assert len({ban.phrase.lower() for ban in bans}) == len(bans)
+
+
+def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws() -> None:
+    import torch
+
+    model, tokenizer = antislop.tiny_model()
+    assert (FOLDER / "tiny" / "model.safetensors").stat().st_size <= 8e6
+    inputs = tokenizer("The old house at the edge of the village", return_tensors="pt")
+    asked = {**inputs, "max_new_tokens": 200, "do_sample": True, "min_p": 0.05}
+    bans = antislop.default_bans()
+    sampler = antislop.AntiSlop(tokenizer, bans)
+    found = kept = 0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found += len(bans.find(tokenizer.decode(model.generate(**asked)[0], skip_special_tokens=True)))
+        torch.manual_seed(seed)
+        out = sampler.generate(model, **asked, return_dict_in_generate=True)
+        kept += len(bans.find(tokenizer.decode(out.sequences[0], skip_special_tokens=True))) - out.report.conceded
+    assert found > 5
+    assert kept == 0
