@@ -252,7 +252,8 @@ class _Walker:
             return True
         assert node.logits is not None
         likely = torch.softmax(node.logits[0], dim=-1) >= FLOOR
-        likely[list(self.model.eos_token_ids)] = False  # a text does not end merely because the rest is banned
+        for end in self.model.eos_token_ids:  # a text does not end merely because the rest is banned
+            likely[end : end + 1] = False
         candidates = likely & (node.left > 0)
         if candidates.any():
             node.keep_only(candidates)

@@ -255,4 +255,5 @@ def _refuse_what_generate_keeps() -> None:
     """
     frame = sys._getframe(2)
     if frame.f_code.co_name == "generate":
-        refuse_arguments({name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}, hook=True)
+        kept = ("streamer", "assistant_model", "synced_gpus")
+        refuse_arguments({name: frame.f_locals.get(name) for name in kept}, hook=True)

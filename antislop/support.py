@@ -22,6 +22,8 @@ def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> Non
             "generate() does not hand its streamer to a custom_generate: "
             "call sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …) instead"
         )
+    if arguments.get("synced_gpus"):
+        raise ValueError("synced_gpus is not supported yet: leave it out, and run the model on one device")
     if arguments.get("custom_generate") is not None:
         raise ValueError("custom_generate can't be passed to a sampler, which takes that place itself: leave it out")
     if arguments.get("inputs_embeds") is not None:

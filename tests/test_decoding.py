@@ -263,6 +263,12 @@ def test_the_text_does_not_end_because_everything_else_is_banned() -> None:
     assert any(isinstance(event, Rewound) for event in report.events), "and the report says how it came to that"
 
 
+def test_end_tokens_beyond_the_vocabulary_do_no_harm() -> None:
+    """Some configurations name an end token that the model can't draw."""
+    model = table(*ONLY_A, length=3, eos=frozenset({99}))
+    assert run(model, LETTERS, [anywhere("aa")], prompt=(1, 1))[1].conceded == 2
+
+
 def test_where_all_that_follows_is_banned_the_token_before_is_taken_back() -> None:
     """After "a" come only banned tokens: step back and choose "d" instead of stopping or conceding."""
     model = table((0.0, 0.5, 0.5, 0.0), *[(0.7, 0.0, 0.0, 0.3)] * 3, length=4)

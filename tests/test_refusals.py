@@ -72,6 +72,12 @@ def test_an_assistant_model(llama: PreTrainedModel) -> None:
     refuses(llama, "assistant_model is not supported yet", assistant_model=build_model("llama", seed=1))
 
 
+def test_synced_gpus_and_a_second_custom_generate(llama: PreTrainedModel) -> None:
+    refuses(llama, "synced_gpus is not supported yet", synced_gpus=True)
+    with pytest.raises(ValueError, match="custom_generate can't be passed to a sampler"):
+        SAMPLER.generate(llama, PROMPT, custom_generate=SAMPLER)
+
+
 def test_a_streamer_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, streamer=streamer\)"):
         llama.generate(PROMPT, custom_generate=SAMPLER, streamer=TextStreamer(TOKENIZER), max_new_tokens=3)
