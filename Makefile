@@ -12,7 +12,7 @@ help:           ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,check]'
 	@touch $@
 
 demo: $(READY)  ## a sloppy story, and the same without its slop

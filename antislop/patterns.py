@@ -67,8 +67,8 @@ class _Track:
         self.case_sensitive = case_sensitive
         self.automaton = Automaton(symbols)
         self.ids = ids
-        # A hit is counted from the first to the last character, not from the boundary around them.
-        self.spans = [(len(s) - s.startswith(BOUNDARY), int(s.endswith(BOUNDARY))) for s in symbols]
+        # A boundary has the place of the character after it: it may stand for a hit's first character, not its last.
+        self.spans = [(len(s), int(s.endswith(BOUNDARY))) for s in symbols]
 
 
 class Patterns:
@@ -93,8 +93,7 @@ class Patterns:
                     length, closed = track.spans[match]
                     rest = total - index
                     hits.append(Hit(track.ids[match], Mark(number, rest - 1 + length), Mark(number, rest + closed)))
-            prefix = automaton.prefix(state)
-            unfinished.extend(Mark(number, n - (prefix[-n] == BOUNDARY)) for n in automaton.depths[state])
+            unfinished.extend(Mark(number, depth) for depth in automaton.depths[state])
             contexts.append(folded.context)
             states.append(state)
             origins.append(folded.origins)
