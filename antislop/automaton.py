@@ -7,10 +7,11 @@ compiling is sorting and memory goes to the states that are really visited. It k
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 
 ROOT = 0
+LAST = "\U0010ffff"  # no character sorts after it
 
 
 class Automaton:
@@ -74,7 +75,9 @@ class Automaton:
         low = bisect_left(self._sorted, prefix, low, high)
         if low == high or not self._sorted[low].startswith(prefix):
             return low, low
-        return low, bisect_right(self._sorted, prefix, low, high, key=lambda pattern: pattern[: len(prefix)])
+        stem = prefix.rstrip(LAST)
+        beyond = stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""  # sorts right after all that begin with the prefix
+        return low, bisect_left(self._sorted, beyond, low, high) if beyond else high
 
     def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:
         # A pattern that is this prefix sorts before all that go on.
