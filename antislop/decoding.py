@@ -200,6 +200,10 @@ class _Walker:
                 yield from self._stop(violation)
                 return False
             yield Conceded(violation)
+        if self.policy.method == "exact":
+            # What stays has passed its coin. Way back from what follows, its weight counts like any other.
+            self.row.node.take(token, violations)
+            self.row.node.carry()
         return True
 
     def _is_admitted(self, token: int, violation: Violation) -> bool:

@@ -144,9 +144,10 @@ class Node:
             self.left[token] *= violation.ban.weight
 
     def close(self, token: int) -> None:
-        """Leave nothing of a token."""
+        """Leave nothing of a token, nor of what lies below it."""
         self.left[token] = 0.0
         self._entering[token] = 0.0
+        self._lost.pop(token, None)
 
     def carry(self) -> None:
         """Tell all ancestors what is left below them."""

@@ -144,3 +144,17 @@ def test_a_rewind_goes_on_to_an_earlier_start_as_often_as_it_would_by_walking_th
     expected = rejection_distribution(model, LETTERS, bans)
     assert sum(share for text, share in expected.items() if text[0] == 1) == pytest.approx(3 / 8)
     assert p_value(draw(model, LETTERS, bans, times=4000), expected) > 1e-4
+
+
+def test_the_way_back_from_below_a_ban_that_stayed_counts_its_coin() -> None:
+    """After "b", "c" stays in half of the cases, and then mostly leads on to "bcd", which goes back to the very start."""
+    model = Markov(4, sharpness=0.0, length=3)
+    model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    model.table[0, 1] = torch.log(torch.tensor([0.1, 0.0, 0.9, 0.0]))
+    model.table[1, 2] = torch.log(torch.tensor([0.1, 0.0, 0.0, 0.9]))
+    bans = [anywhere("c", 0.5), anywhere("bcd")]
+    expected = rejection_distribution(model, LETTERS, bans)
+    drawn = draw(model, LETTERS, bans, times=10_000)
+    with_b = sum(share for text, share in expected.items() if text[0] == 1)
+    assert sum(times for text, times in drawn.items() if text[0] == 1) / 10_000 == pytest.approx(with_b, abs=0.012)
+    assert p_value(drawn, expected) > 1e-4
