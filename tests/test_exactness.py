@@ -147,7 +147,7 @@ def test_a_rewind_goes_on_to_an_earlier_start_as_often_as_it_would_by_walking_th
 
 
 def test_the_way_back_from_below_a_ban_that_stayed_counts_its_coin() -> None:
-    """After "b", "c" stays in half of the cases, and then mostly leads on to "bcd", which goes back to the very start."""
+    """After "b", "c" stays in half of the cases, and then mostly leads on to "bcd", back to the very start."""
     model = Markov(4, sharpness=0.0, length=3)
     model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
     model.table[0, 1] = torch.log(torch.tensor([0.1, 0.0, 0.9, 0.0]))
