@@ -201,7 +201,7 @@ class _Walker:
                 return False
             yield Conceded(violation)
         if self.policy.method == "exact":
-            # What stays has passed its coin. Way back from what follows, its weight counts like any other.
+            # Resolved now, or a later exit from below it would weigh more than the coin that led there.
             self.row.node.take(token, violations)
             self.row.node.carry()
         return True
