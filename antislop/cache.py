@@ -1,53 +1,385 @@
-"""Choose a key-value cache whose latest tokens can be taken out without a trace.
+"""A transformers cache whose rows go back apart, and leave no trace of what was taken out.
 
-Which layers can was measured, not read off `is_croppable`, which promises more than it holds: sliding windows forget
-what a rewind needs, recurrent states can't be taken back at all.
+Which layers can be taken back was measured, not read off `is_croppable`, which promises more than it holds: sliding
+windows forget what a rewind needs, and a recurrent state has to be remembered at points to go back to. So the layers of
+the cache that `generate` prepared are replaced by our own while we run, and put back at the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from transformers import DynamicCache
-from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers.cache_utils import (
+    Cache,
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+)
+
+from antislop.inference import KVCache, KVStates
+from antislop.layers import Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
+from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, narrowed, put_row, repeat_rows
+
+TRIM = 64
+"""Columns that all rows have left on their left are worth dropping from here on, when memory has to grow anyway."""
 
 
-def choose_cache(model_kwargs: dict[str, Any]) -> Cache:
-    """Return a cache for `generate`'s model arguments: theirs, or one that keeps what sliding windows would drop.
+class TransformersCache:
+    """Rows of tokens in a transformers cache; a row takes up the columns from its start to the common end.
 
-    Raises `ValueError`, before anything is computed, where no exact cache is known.
+    Tokens count from the first column of the prompt, padding included. A rewind is an assignment; where rows went back
+    by different numbers, those that went further are moved right before the next forward.
+
+    cache: transformers' own, as the model is given it; it may hold tokens already. attention_mask: [rows, columns] of
+    them and the prompt, or None where nothing is masked. most: the columns that the run will need, if known. prompt:
+    what else the first forward is given.
     """
-    cache = model_kwargs.get("past_key_values")
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        rows: int,
+        attention_mask: Tensor | None = None,
+        most: int | None = None,
+        prompt: dict[str, Any] | None = None,
+        snapshot_every: int = SNAPSHOT_EVERY,
+    ) -> None:
+        self.cache = cache
+        self.prompt = prompt or {}
+        self.offsets: Tensor | None = None  # [rows] or [axes, rows]: a token's position minus its place in the row
+        self._types: dict[str, Tensor] = {}  # token types of what is generated, [rows, 1]
+        self.is_new = True
+        own = _decoders(cache)
+        held = _length_of(own)
+        self.columns = Columns(end=held, most=most)
+        self._starts, self._lengths, self._settled = [0] * rows, [held] * rows, [0] * rows
+        self._prompt_masks = list(attention_mask) if attention_mask is not None else [None] * rows
+        self._mask: Tensor | None = None  # [rows, columns and more]; what is to come is 1 already
+        self._snapshots = Snapshots(rows, every=snapshot_every)
+        own.layers = [_own_layer(layer, self.columns) for layer in own.layers]
+        if own.layer_class_to_replicate is not None:
+            own.layer_class_to_replicate = lambda: GrowingLayer(self.columns)
+
+    def start(self, position_ids: Tensor | None, token_types: dict[str, Tensor]) -> None:
+        """Take note of how a prompt ends: its positions, [rows, tokens] or [axes, rows, tokens], and token types."""
+        if position_ids is not None:
+            self.offsets = position_ids[..., -1] + 1 - position_ids.shape[-1]
+        self._types = {
+            name: torch.zeros_like(types[:, -1:]) if name.startswith("mm_") else types[:, -1:]
+            for name, types in token_types.items()
+            if types is not None
+        }
+
+    def mask_prompts(self, attention_mask: Tensor) -> None:
+        """Leave out of attention what is 0 in attention_mask [rows, columns], the columns of a prompt."""
+        self._prompt_masks = list(attention_mask)
+
+    @property
+    def layers(self) -> list[Any]:
+        """The layers, ours; those of the decoder where there is an encoder."""
+        layers: list[Any] = _decoders(self.cache).layers
+        return layers
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self._lengths)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens in each row."""
+        return tuple(self._lengths)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether some layers keep a state that can only be remembered, not cut."""
+        return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
+
+    def get_num_tokens(self) -> int:
+        """Return how many tokens the longest row holds."""
+        return max(self._lengths)
+
+    def get_kv_states(self) -> KVStates:
+        """Return keys and values per attention layer, [rows, heads, tokens, head_dim]; an empty list for a new cache.
+
+        Shorter rows are filled on the left; layers with a window give what they still hold.
+        """
+        self._align([0] * self.rows)
+        growing = [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
+        states = [(layer.keys, layer.values) for layer in growing]
+        return [(keys, values) for keys, values in states if keys is not None and values is not None]
+
+    def update(self, kv_states: KVStates) -> None:
+        """Hold these states and no others, all of their tokens in every row."""
+        sizes = {(states.shape[0], states.shape[2]) for pair in kv_states for states in pair}
+        if len(sizes) > 1 or any(rows != self.rows for rows, _ in sizes):
+            raise ValueError(f"states of {self.rows} rows and equally many tokens are expected, not {sorted(sizes)}")
+        if any(type(layer) is not GrowingLayer for layer in self.layers):
+            raise ValueError("only a cache of full attention in every layer can be given other states")
+        if self.layers and kv_states and len(self.layers) != len(kv_states):
+            raise ValueError(f"states of {len(self.layers)} layers are expected, not of {len(kv_states)}")
+        self.columns = Columns(end=next(iter(sizes))[1] if sizes else 0, most=self.columns.most)
+        layers = [GrowingLayer(self.columns) for _ in kv_states or self.layers]
+        for layer, (keys, values) in zip(layers, kv_states, strict=False):
+            layer.take_over(keys, values)
+        _decoders(self.cache).layers = layers
+        self._starts, self._lengths = [0] * self.rows, [self.columns.end] * self.rows
+        self._settled, self._prompt_masks, self._mask = [0] * self.rows, [None] * self.rows, None
+
+    def crop(self, num_tokens: int) -> None:
+        """Take the latest `num_tokens` tokens out of every row."""
+        if not 0 <= num_tokens <= min(self._lengths):
+            raise ValueError(f"{num_tokens} tokens can't be taken out of a cache of {min(self._lengths)}")
+        for row, length in enumerate(self._lengths):
+            if self.rewind(row, length - num_tokens) != length - num_tokens:
+                raise ValueError("the states of recurrent layers can't be cropped to any length; use rewind")
+
+    def rewind(self, row: int, length: int) -> int:
+        """Keep the first `length` tokens of one row, or fewer: return how many. Nothing is copied before a forward."""
+        held = self._lengths[row]
+        if not 0 <= length <= held:
+            raise ValueError(f"row {row} of the cache holds {held} tokens, so it can't be rewound to {length}")
+        if 0 < length < self._settled[row]:
+            raise ValueError(
+                f"row {row} was settled at {self._settled[row]} tokens, so it can't be rewound to {length}"
+            )
+        if 0 < length < held and self.is_recurrent:
+            length = self._snapshots.go_back(row, length, self.layers)
+        self._lengths[row] = length
+        if length == 0:
+            self._prompt_masks[row] = None
+        return length
+
+    def settle(self, row: int, length: int) -> None:
+        """Take note that no rewind but one to 0 will go below `length` tokens in a row."""
+        self._settled[row] = length
+        self._snapshots.settle(row, length)
+
+    def adopt(self, row: int, other: KVCache) -> None:
+        """Put the one row of another cache of the same model in the place of a row."""
+        if not isinstance(other, TransformersCache) or other.rows != 1:
+            raise ValueError("a cache of one row and of the same kind is expected")
+        if isinstance(self.cache, EncoderDecoderCache):
+            raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
+        length = other.columns.end
+        if self.columns.end < length:
+            self._shift_all(length - self.columns.end)
+        for own, new in zip(self.layers, other.layers, strict=True):
+            if isinstance(own, GrowingLayer):
+                own.adopt(row, new, length)
+        put_row(self.layers, row, other.layers)
+        self._snapshots.adopt(row, other._snapshots)
+        self._starts[row], self._lengths[row] = self.columns.end - length, length
+        self._settled[row] = other._settled[0]
+        self._prompt_masks[row] = other._prompt_masks[0]
+        self._write_mask(row)
+        if self.offsets is not None and other.offsets is not None:
+            self.offsets = self.offsets.expand(*self.offsets.shape[:-1], self.rows).clone()
+            self.offsets[..., row] = other.offsets[..., 0]
+
+    def repeat(self, times: int) -> None:
+        """Repeat what the layers hold of each row: prompts that stand in several rows are read once."""
+        for layer in self.layers:
+            if isinstance(layer, GrowingLayer):
+                layer.repeat(times)
+        repeat_rows(self.layers, times)
+
+    @contextmanager
+    def feeding(self, counts: Sequence[int]) -> Iterator[None]:
+        """Let a forward of max(counts) queries run inside; each row feeds the last `counts[row]` of them."""
+        self._align(counts)
+        self.columns.counts = None if len(set(counts)) == 1 else list(counts)
+        self.columns.settled = min(start + settled for start, settled in zip(self._starts, self._settled, strict=True))
+        yield
+        self.columns.counts = None
+        self.columns.end += max(counts)
+        for row, count in enumerate(counts):
+            self._lengths[row] += count
+        self.is_new = False
+        if self.is_recurrent:
+            self._snapshots.take(self._lengths, self.layers)
+
+    @contextmanager
+    def feeding_alone(self, row: int) -> Iterator[None]:
+        """Let a forward of one query run inside, for one row only."""
+        end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
+        self.columns.row = row
+        with narrowed(self.layers, row):
+            yield
+        self.columns.row, self.columns.end = None, end
+        self._lengths[row] += 1
+
+    def attention_mask(self, queries: int, *, row: int | None = None) -> Tensor | None:
+        """Return which columns hold tokens, those of the coming queries too: int64 [rows, columns], or None for all."""
+        if not any(self._starts) and all(mask is None for mask in self._prompt_masks):
+            return None
+        columns = self.columns.end + queries
+        if self._mask is None or self._mask.shape[1] < columns:
+            self._mask = torch.ones((self.rows, self.columns.room(columns)), dtype=torch.int64, device=self.device)
+            for number in range(self.rows):
+                self._write_mask(number)
+        mask = self._mask[:, :columns]
+        return mask if row is None else mask[row : row + 1]
+
+    def positions(self, queries: int, *, row: int | None = None) -> Tensor | None:
+        """Return the positions of the coming queries, [rows, queries] or [axes, rows, queries]; None without any.
+
+        Where a row feeds fewer, those of its own stand on the right, and what stands left of them means nothing.
+        """
+        if self.offsets is None:
+            return None
+        counts = self.columns.counts or [queries] * self.rows
+        firsts = [length + count - queries for length, count in zip(self._lengths, counts, strict=True)]
+        offsets = self.offsets
+        if row is not None:
+            offsets, firsts = offsets[..., min(row, offsets.shape[-1] - 1)][..., None], [self._lengths[row]]
+        first = firsts[0] if min(firsts) == max(firsts) else torch.tensor(firsts, device=self.device)
+        steps = torch.arange(queries, device=self.device)
+        return ((offsets + first)[..., None] + steps).clamp_(min=0)
+
+    def token_types(self, queries: int, *, row: int | None = None) -> dict[str, Tensor]:
+        """Return the token types of the coming queries, [rows, queries], by name."""
+        types = {name: last.expand(-1, queries) for name, last in self._types.items()}
+        return types if row is None else {name: own[row : row + 1] for name, own in types.items()}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first layer's states are."""
+        found = (layer.device for layer in self.layers if getattr(layer, "device", None) is not None)
+        return next(found, torch.device("cpu"))
+
+    def restore(self) -> None:
+        """Give the cache transformers' own layers back; row by row, its columns are the tokens that are left."""
+        self._align([0] * self.rows)
+        for row, start in enumerate(self._starts):
+            if start:
+                self._move(row, -start)
+        own = _decoders(self.cache)
+        own.layers = [layer.as_standard() if isinstance(layer, GrowingLayer) else layer for layer in own.layers]
+        if own.layer_class_to_replicate is not None:
+            own.layer_class_to_replicate = DynamicLayer
+
+    def _align(self, counts: Sequence[int]) -> None:
+        """Have all rows end in the same column once they have fed `counts` tokens."""
+        ends = [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
+        target, queries = max(ends), max(counts)
+        if min(ends) == target:
+            self.columns.end = target - queries
+            return
+        target -= self._trim()
+        self.columns.end = target - queries
+        for layer in self.layers:
+            if isinstance(layer, GrowingLayer):
+                layer.reserve(target)
+        for row in range(self.rows):
+            by = target - self._starts[row] - self._lengths[row] - counts[row]
+            if by:
+                self._move(row, by)
+
+    def _trim(self) -> int:
+        """Drop columns that all rows have left on their left, if there are enough; return how many."""
+        spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
+        if spare < TRIM:
+            return 0
+        self._shift_all(-spare)
+        return spare
+
+    def _shift_all(self, by: int) -> None:
+        """Move all rows by as many columns."""
+        self.columns.end += by
+        for layer in self.layers:
+            if isinstance(layer, GrowingLayer):
+                layer.drop(-by) if by < 0 else layer.insert(by)
+        self._starts = [max(start + by, 0) for start in self._starts]
+        self._mask = None
+
+    def _move(self, row: int, by: int) -> None:
+        """Move a row's tokens to the right, or to the left if `by` is negative."""
+        start, stop = self._starts[row], self._starts[row] + self._lengths[row]
+        for layer in self.layers:
+            if isinstance(layer, GrowingLayer) and stop > start:
+                layer.move(row, start, stop, by)
+        self._starts[row] += by
+        self._write_mask(row)
+
+    def _write_mask(self, row: int) -> None:
+        """Bring a row of the mask up to date with where the row starts."""
+        if self._mask is None:
+            return
+        mask, start, prompt = self._mask[row], self._starts[row], self._prompt_masks[row]
+        mask[:start] = 0
+        mask[start:] = 1
+        if prompt is not None:
+            mask[start : start + len(prompt)] = prompt
+
+
+def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
+    """Return the cache to run on: the one that `generate` prepared, or one for a model that has it turned off.
+
+    Raises `ValueError`, before anything is computed, where no exact way back is known.
+    """
+    if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     if cache is None:
-        raise ValueError(
-            "the model generates without past_key_values (use_cache=False, or a recurrent model), so tokens can't be "
-            "taken back: pass use_cache=True or choose a transformer with attention caches"
-        )
-    if type(cache) is not DynamicCache or cache.offloading:
-        name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
+        raise ValueError("the model generates without a cache, so tokens can't be taken back: pass use_cache=True")
+    own = _decoders(cache)
+    if type(own) is not DynamicCache or own.offloading:
+        name = type(own).__name__ + (" with offloading" if own.offloading else "")
         raise ValueError(
             f"tokens can't be taken back from a {name} yet: "
             "leave out past_key_values and cache_implementation, or pass a DynamicCache"
         )
-    unknown = {type(layer).__name__ for layer in cache.layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    unknown = {type(layer).__name__ for layer in own.layers if type(layer) not in _LAYERS}
     if unknown:
         raise ValueError(
             f"tokens can't be taken back from cache layers of type {', '.join(sorted(unknown))} yet: "
-            "choose a model with full or sliding-window attention in every layer"
+            "choose a model with full, sliding-window or recurrent layers"
         )
-    if all(type(layer) is DynamicLayer for layer in cache.layers):
-        return cache
-    if getattr(cache, "_is_user_defined", False):
-        raise ValueError(
-            f"the past_key_values passed have {DynamicSlidingWindowLayer.__name__}s, which forget what a rewind needs: "
-            "pass DynamicCache() without a config, or none"
-        )
-    return DynamicCache()
+    return cache
 
 
-def take_out(cache: Cache, count: int) -> None:
-    """Take the latest `count` tokens out of a cache; 0 is fine, more than it holds is an error."""
-    if not 0 <= count <= cache.get_seq_length():
-        raise ValueError(f"{count} tokens can't be taken out of a cache of {cache.get_seq_length()}")
-    if count:  # crop(0) is not a no-op for every layer
-        cache.crop(-count)
+def _decoders(cache: Cache) -> Cache:
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def _length_of(cache: Cache) -> int:
+    lengths = [layer.get_seq_length() for layer in cache.layers if hasattr(layer, "get_seq_length")]
+    return max(lengths, default=0)
+
+
+def _own_layer(layer: Any, columns: Columns) -> Any:
+    """Return our layer for one of transformers' own, with what that holds."""
+    kind = type(layer)
+    if kind is DynamicLayer:
+        own = GrowingLayer(columns)
+    elif kind is DynamicSlidingWindowLayer:
+        own = WindowLayer(columns, layer.sliding_window)
+    elif kind is LinearAttentionAndFullAttentionLayer:
+        own = HybridLayer(columns, layer.number_of_states)
+    elif kind is LinearAttentionAndSlidingWindowAttentionLayer:
+        own = HybridWindowLayer(columns, layer.sliding_window, layer.number_of_states)
+    else:
+        return layer
+    if layer.is_initialized:
+        own.take_over(layer.keys, layer.values)
+    return own
+
+
+_LAYERS = {
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    DummyLayer,
+}

@@ -9,7 +9,7 @@ tokens mean nor what computes the logits.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -31,25 +31,36 @@ class Exhausted(RuntimeError):
     """Raised where every alternative to a ban is used up and the policy is to raise."""
 
 
-class Pass(NamedTuple):
-    """One row's part of a forward pass: logits [1, vocab], and what it cost."""
+class Passes(NamedTuple):
+    """One forward pass of a batch.
+
+    logits: float32 [rows, positions, vocab]; the last position is the one after a row's last token, or that of its
+    draft. fed, cut: what it cost each row.
+    """
 
     logits: Tensor
-    fed: int
-    cut: int
+    fed: Sequence[int]
+    cut: Sequence[int]
 
 
-class Model(Protocol):
-    """What the loop needs of a model and its settings."""
+class Engine(Protocol):
+    """What the loop needs of whatever computes."""
 
-    def forward(self, rows: Sequence[Row]) -> Sequence[Pass]:
-        """Return for each row the logits after `row.ids`; up to `row.unchanged` tokens they are as in its last call."""
+    def forward(self, rows: Sequence[Row]) -> Passes:
+        """Read what each row has that was not read yet, and its draft; finished rows are kept up with the others."""
 
-    def process(self, ids: Tensor, logits: Tensor) -> Tensor:
-        """Return the scores [1, vocab] that the logits processors make of logits after ids [1, tokens]."""
+    def replace(self, rows: Sequence[Row], place: int) -> Passes:
+        """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
+
+
+class Settings(Protocol):
+    """What was asked for: processors, and when a text ends."""
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
 
     def is_done(self, row: Row) -> bool:
-        """Tell whether a stopping criterion is met after `row.ids`."""
+        """Tell whether a stopping criterion is met after the row's tokens."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -60,28 +71,43 @@ class Model(Protocol):
 class Policy:
     """How to draw and what to do when nothing is left.
 
-    max_rewinds counts per position; max_withdrawn bounds the tokens withdrawn in all.
+    max_rewinds counts per position. A row may withdraw `max_withdrawn_ratio` tokens for each one that it may have.
     """
 
     do_sample: bool
     method: Method
     on_exhausted: OnExhausted
     max_rewinds: int
-    max_withdrawn: int
+    max_withdrawn_ratio: float = 16
 
 
 class Row:
     """One text in the making.
 
     prompt: ids [1, tokens]. state: the matcher's after the prompt. capacity: the most tokens that may be generated.
+    place: its row in the batch. generator: its own random numbers, so that it does not matter what it is batched with.
     keep_scores: remember logits and scores of the kept tokens.
     """
 
-    def __init__(self, prompt: Tensor, *, state: State, capacity: int, keep_scores: bool = False) -> None:
-        self._prompt_length = prompt.shape[1]
+    def __init__(
+        self,
+        prompt: Tensor,
+        *,
+        settings: Settings,
+        state: State,
+        capacity: int,
+        place: int = 0,
+        generator: torch.Generator | None = None,
+        keep_scores: bool = False,
+    ) -> None:
+        self.prompt_length = prompt.shape[1]
         self._ids = torch.cat([prompt, prompt.new_zeros((1, capacity))], dim=1)
+        self.settings = settings
         self.capacity = capacity
+        self.place = place
+        self.generator = generator
         self.tokens: list[int] = []
+        self.draft: list[int] = []
         self.unchanged = 0
         self.node = Node()
         self.state = state
@@ -98,11 +124,11 @@ class Row:
 
     def ids_up_to(self, length: int) -> Tensor:
         """Prompt and the first `length` tokens, [1, tokens]."""
-        return self._ids[:, : self._prompt_length + length]
+        return self._ids[:, : self.prompt_length + length]
 
     def append(self, token: int, state: State) -> None:
         """Add a token to the text."""
-        self._ids[0, self._prompt_length + len(self.tokens)] = token
+        self._ids[0, self.prompt_length + len(self.tokens)] = token
         self.tokens.append(token)
         self.state = state
         if self.kept is not None:
@@ -122,42 +148,99 @@ class Row:
         return withdrawn
 
 
-def decode(rows: Sequence[Row], *, model: Model, matcher: Matcher, policy: Policy) -> Iterator[tuple[int, Event]]:
-    """Generate until every row is finished; yield (row, event) as things happen."""
-    walkers = [_Walker(row, model=model, matcher=matcher, policy=policy) for row in rows]
-    while waiting := [number for number, row in enumerate(rows) if not row.is_finished]:
-        passes = model.forward([rows[number] for number in waiting])
-        for number, (logits, fed, cut) in zip(waiting, passes, strict=True):
-            row = rows[number]
-            row.node.fill(logits, model.process(row.ids, logits))
-            row.unchanged = len(row.tokens)
-            yield number, Forwarded(fed, cut)
-        for number in waiting:
-            for event in walkers[number].walk():
-                yield number, event
+def decode(
+    rows: Sequence[Row], *, engine: Engine, matcher: Matcher, policy: Policy, queue: Iterable[Row] = ()
+) -> Iterator[tuple[int, Event]]:
+    """Generate until every row is finished; yield (number of the text, event) as things happen.
+
+    Texts are numbered as they come: first the rows, then those of the queue, each of which takes the place of a
+    finished row while the others go on.
+    """
+    walkers = [_Walker(number, row, matcher=matcher, policy=policy) for number, row in enumerate(rows)]
+    started, queue = len(walkers), iter(queue)
+    while any(not walker.row.is_finished for walker in walkers):
+        batch = [walker.row for walker in walkers]
+        yield from _advance(walkers, engine.forward(batch), policy=policy)
+        for place, walker in enumerate(walkers):
+            while walker.row.is_finished and (row := next(queue, None)) is not None:
+                row.place = place
+                batch[place] = row
+                walker = walkers[place] = _Walker(started, row, matcher=matcher, policy=policy)
+                started += 1
+                yield from _advance([walker], engine.replace(batch, place), policy=policy)
+
+
+def _advance(walkers: Sequence[_Walker], passes: Passes, *, policy: Policy) -> Iterator[tuple[int, Event]]:
+    """Fill nodes with what a forward pass says, draw in all rows that go on, and walk on from there."""
+    going = [number for number, walker in enumerate(walkers) if not walker.row.is_finished]
+    rows = [walkers[number].row for number in going]
+    logits = passes.logits[:, -1] if len(going) == len(walkers) else passes.logits[going, -1]
+    scores = _process(rows, [len(row.tokens) for row in rows], logits)
+    for i, row in enumerate(rows):
+        row.node.fill(logits[i : i + 1], scores[i : i + 1])
+        row.unchanged = len(row.tokens)
+    first = _draw_together(rows, scores, among=len(walkers), at=going, policy=policy)
+    for number, token in zip(going, first, strict=True):
+        walker = walkers[number]
+        yield walker.number, Forwarded(passes.fed[number], passes.cut[number])
+        for event in walker.walk(token):
+            yield walker.number, event
+
+
+def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+    """Have each row's settings make scores of its logits, those of rows that share them together."""
+    settings = rows[0].settings
+    if all(row.settings is settings for row in rows):
+        return settings.process(rows, lengths, logits)
+    scores = [
+        row.settings.process([row], [length], logits[i : i + 1])
+        for i, (row, length) in enumerate(zip(rows, lengths, strict=True))
+    ]
+    return torch.cat(scores)
+
+
+def _draw_together(
+    rows: Sequence[Row], scores: Tensor, *, among: int, at: Sequence[int], policy: Policy
+) -> Sequence[int]:
+    """Draw each row's token from scores [n, vocab] as `generate` does: with random numbers for finished rows, too."""
+    if not policy.do_sample:
+        return list(scores.argmax(dim=-1).tolist())
+    probs = torch.softmax(scores, dim=-1)
+    for i, row in enumerate(rows):
+        row.node.expect(probs[i : i + 1])
+    if rows[0].generator is not None:
+        return [row.node.draw(do_sample=True, generator=row.generator) for row in rows]
+    if len(rows) < among:
+        probs, some = probs.new_ones((among, probs.shape[1])), probs
+        probs[at] = some
+    tokens = torch.multinomial(probs, num_samples=1)[:, 0].tolist()
+    return [tokens[number] for number in at]
 
 
 class _Walker:
     """Moves one row through its tree until it needs the model."""
 
-    def __init__(self, row: Row, *, model: Model, matcher: Matcher, policy: Policy) -> None:
+    def __init__(self, number: int, row: Row, *, matcher: Matcher, policy: Policy) -> None:
+        self.number = number
         self.row = row
-        self.model = model
         self.matcher = matcher
         self.policy = policy
 
-    def walk(self) -> Iterator[Event]:
+    def walk(self, token: int | None = None) -> Iterator[Event]:
+        """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
         row = self.row
         while not row.is_finished and row.node.is_filled:
-            token = row.node.draw(do_sample=self.policy.do_sample)
+            if token is None:
+                token = row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
             row.append(token, self._feed(row.state, token))
             yield Drawn(token)
-            violations, is_done = row.state.violations, self.model.is_done(row)
+            violations, is_done = row.state.violations, row.settings.is_done(row)
             if is_done:
                 violations = _in_order((*violations, *self.matcher.finish(row.state)))
-            if violations and not (yield from self._judge(token, violations)):
+            drawn, token = token, None
+            if violations and not (yield from self._judge(drawn, violations)):
                 continue
-            row.node = row.node.child(token)
+            row.node = row.node.child(drawn)
             yield from self._finish("done") if is_done else self._settle(row.state.hold)
 
     def _feed(self, state: State, token: int) -> State:
@@ -214,7 +297,7 @@ class _Walker:
             return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
         if row.node.has_resolved(violation, token=token):
             return weight > 0
-        return self.policy.do_sample and weight > 0 and float(torch.rand(())) < weight
+        return self.policy.do_sample and weight > 0 and float(torch.rand((), generator=row.generator)) < weight
 
     def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
         """Take a violation's mass out of the ledger."""
@@ -239,8 +322,8 @@ class _Walker:
         row, policy = self.row, self.policy
         node = row.node.back_to(violation.start)
         if policy.do_sample:
-            node = node.bounce()
-        if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn:
+            node = node.bounce(row.generator)
+        if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn_ratio * row.capacity:
             return None
         while not self._has_choice(node):
             if node.parent is None or row.state.back_to(node.depth - 1).horizon < row.settled:
@@ -256,7 +339,7 @@ class _Walker:
             return True
         assert node.logits is not None
         likely = torch.softmax(node.logits[0], dim=-1) >= FLOOR
-        for end in self.model.eos_token_ids:  # a text does not end merely because the rest is banned
+        for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
             likely[end : end + 1] = False
         candidates = likely & (node.left > 0)
         if candidates.any():
@@ -269,7 +352,7 @@ class _Walker:
         assert node.logits is not None
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)
-        scores = self.model.process(self.row.ids_up_to(node.depth), rest)[0]
+        scores = self.row.settings.process([self.row], [node.depth], rest)[0]
         candidates = likely & ~node.spent & (scores > -torch.inf)
         if candidates.any():
             node.renew(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))

@@ -69,6 +69,10 @@ class Node:
         """Take in what the model says here."""
         self.logits, self.scores = logits, scores
 
+    def expect(self, probs: Tensor) -> None:
+        """Take in the softmax [1, vocab] of the scores, where it is known already."""
+        self._probs = probs
+
     @property
     def is_filled(self) -> bool:
         """Whether the model has been here."""
@@ -97,7 +101,7 @@ class Node:
             node = node.parent
         return node
 
-    def draw(self, *, do_sample: bool) -> int:
+    def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
         """Draw a token from what is left, or take the likeliest.
 
         The first draw at a node is `generate`'s own, to the bit and to the random number.
@@ -106,7 +110,8 @@ class Node:
             ranked = self.scores if self._left is None else self._left
             assert ranked is not None, "the model has not been here"
             return int(ranked.argmax())
-        return int(torch.multinomial(self.probs if self._left is None else self._left[None], num_samples=1))
+        left = self.probs if self._left is None else self._left[None]
+        return int(torch.multinomial(left, num_samples=1, generator=generator))
 
     def likeliest(self, count: int) -> list[int]:
         """Return up to `count` tokens that are left, the likeliest first."""
@@ -182,11 +187,13 @@ class Node:
         """Return how much of the distribution is left, 1 at first."""
         return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
 
-    def bounce(self) -> Node:
+    def bounce(self, generator: torch.Generator | None = None) -> Node:
         """Return where a rewind to this node really ends: here, or by known ways at an earlier start."""
         node = self
         while exits := node.exits():
-            at = float(torch.rand((), dtype=torch.float64)) * (node.mass_left() + sum(exits.values()))
+            at = float(torch.rand((), dtype=torch.float64, generator=generator)) * (
+                node.mass_left() + sum(exits.values())
+            )
             for start, mass in exits.items():
                 at -= mass
                 if at < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from antislop.events import Admitted, Conceded, Event, Finished, Forwarded, Reason, Rewound
 
@@ -54,6 +54,15 @@ class Report:
         elif isinstance(event, Finished):
             self.reason = event.reason
             self.matcher_seconds = event.matcher_seconds
+
+    @classmethod
+    def total(cls, reports: Sequence[Report]) -> Report:
+        """Add up the reports of a batch's rows; events and reasons stay with the rows.
+
+        Passes are counted once per row that took part in them.
+        """
+        names = [own.name for own in fields(cls) if own.name not in ("reason", "events")]
+        return cls(**{name: sum(getattr(report, name) for report in reports) for name in names})
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Report:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +24,18 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
-from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.bans import Ban, BanList
-from antislop.cache import choose_cache
+from antislop.cache import TransformersCache
 from antislop.decoding import Method, OnExhausted, Policy, Row, decode
-from antislop.engine import Engine
+from antislop.engine import BatchEngine
 from antislop.events import Event, Forwarded, Settled
-from antislop.matcher import Matcher
+from antislop.language_model import TransformersModel, split_arguments
+from antislop.matcher import Matcher, State
 from antislop.report import Report
+from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.support import refuse_arguments, refuse_settings
 from antislop.vocabulary import Vocabulary
@@ -165,29 +167,45 @@ class AntiSlop:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> _Run:
-        refuse_settings(model, generation_config, logits_processor, rows=input_ids.shape[0], prompt=input_ids.shape[1])
-        model_kwargs["past_key_values"] = choose_cache(model_kwargs)
-        engine = Engine(
-            model,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=generation_config,
-            model_kwargs=model_kwargs,
-        )
+        prompts = input_ids.shape[0]
+        refuse_settings(model, generation_config, logits_processor)
+        if input_ids.shape[1] == 0 and model_kwargs.get("inputs_embeds") is None:
+            raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
+        settings = Settings(logits_processor=logits_processor, stopping_criteria=stopping_criteria, rows=prompts)
+        language_model, cache = split_arguments(model, generation_config, model_kwargs, rows=prompts)
         capacity = generation_config.max_length - input_ids.shape[1]
-        state = self._matcher.start(input_ids[0].tolist(), lookback=self.prompt_lookback)
         keep_scores = generation_config.return_dict_in_generate and (
             generation_config.output_scores or generation_config.output_logits
         )
-        policy = Policy(
-            do_sample=generation_config.do_sample,
+        rows = [
+            Row(
+                input_ids[place : place + 1],
+                settings=settings,
+                state=self._read_prompt(input_ids[place], model_kwargs, place=place),
+                capacity=capacity,
+                place=place,
+                keep_scores=keep_scores,
+            )
+            for place in range(prompts)
+        ]
+        return _Run(
+            model, language_model, cache, rows, self._matcher, self._policy(generation_config), generation_config
+        )
+
+    def _read_prompt(self, ids: Tensor, model_kwargs: Mapping[str, Any], *, place: int) -> State:
+        """Return the matcher's state after a prompt, whose padding is no part of its text."""
+        mask = model_kwargs.get("attention_mask")
+        if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
+            ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
+        return self._matcher.start(ids.tolist(), lookback=self.prompt_lookback)
+
+    def _policy(self, config: GenerationConfig) -> Policy:
+        return Policy(
+            do_sample=config.do_sample,
             method=self.method,
             on_exhausted=self.on_exhausted,
             max_rewinds=self.max_rewinds,
-            max_withdrawn=16 * capacity,
         )
-        row = Row(input_ids, state=state, capacity=capacity, keep_scores=keep_scores)
-        return _Run(model, engine, row, self._matcher, policy, generation_config)
 
 
 @dataclass
@@ -195,44 +213,82 @@ class _Run:
     """A generation that is ready to go."""
 
     model: PreTrainedModel
-    engine: Engine
-    row: Row
+    language_model: TransformersModel
+    cache: TransformersCache
+    rows: list[Row]
     matcher: Matcher
     policy: Policy
     config: GenerationConfig
 
+    def __post_init__(self) -> None:
+        self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
+
+    @property
+    def _pad(self) -> int:
+        pad = self.config._pad_token_tensor
+        return 0 if pad is None else int(pad)
+
     def events(self) -> Iterator[Event]:
-        with self.model._optimize_model_for_decode():
-            for _, event in decode([self.row], model=self.engine, matcher=self.matcher, policy=self.policy):
-                yield event
+        """Yield what happens to the only row."""
+        if len(self.rows) > 1:
+            raise ValueError(
+                f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
+            )
+        for _, event in self._decode():
+            yield event
 
     def complete(self, streamer: BaseStreamer | None = None) -> Tensor | GenerateDecoderOnlyOutput:
         """Run to the end and return what `generate` returns."""
-        report = Report()
+        reports = [Report() for _ in self.rows]
         if streamer is not None:
-            streamer.put(self.row.ids.cpu())
-        for event in self.events():
-            report.add(event)
+            streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
+        for number, event in self._decode():
+            reports[number].add(event)
             if streamer is not None and isinstance(event, Settled):
                 for token in event.tokens:
                     streamer.put(torch.tensor([token]))
         if streamer is not None:
             streamer.end()
-        return self._output(report) if self.config.return_dict_in_generate else self.row.ids.clone()
+        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
 
-    def _output(self, report: Report) -> GenerateDecoderOnlyOutput:
-        fed, cut = self.engine.finish(self.row)
-        if fed:
-            report.add(Forwarded(fed, cut))
-        kept = self.row.kept or []
-        output = GenerateDecoderOnlyOutput(
-            sequences=self.row.ids.clone(),
-            scores=tuple(scores for _, scores in kept) if self.config.output_scores else None,
-            logits=tuple(logits for logits, _ in kept) if self.config.output_logits else None,
-            past_key_values=self.engine.cache,
+    def _decode(self) -> Iterator[tuple[int, Event]]:
+        with self.model._optimize_model_for_decode():
+            yield from decode(self.rows, engine=self.engine, matcher=self.matcher, policy=self.policy)
+
+    def _sequences(self) -> Tensor:
+        """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
+        longest = max(len(row.tokens) for row in self.rows)
+        ids = self.rows[0].ids
+        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
+        for sequence, row in zip(sequences, self.rows, strict=True):
+            sequence[: row.ids.shape[1]] = row.ids[0]
+        return sequences
+
+    def _output(self, reports: list[Report]) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
+        if len(self.rows) == 1:
+            fed, cut = self.engine.finish(self.rows[0])
+            if fed:
+                reports[0].add(Forwarded(fed, cut))
+        self.cache.restore()
+        kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+        output = kind(
+            sequences=self._sequences(),
+            scores=self._steps(1) if self.config.output_scores else None,
+            logits=self._steps(0) if self.config.output_logits else None,
+            past_key_values=self.cache.cache,
         )
-        output["report"] = report
+        output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
+        output["reports"] = reports
         return output
+
+    def _steps(self, which: int) -> tuple[Tensor, ...]:
+        """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""
+        kept = [row.kept or [] for row in self.rows]
+        blank = torch.zeros_like(kept[0][0][which])
+        steps = max(map(len, kept))
+        return tuple(
+            torch.cat([own[step][which] if step < len(own) else blank for own in kept]) for step in range(steps)
+        )
 
 
 def _to_ban_list(bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str) -> BanList:

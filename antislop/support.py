@@ -26,27 +26,14 @@ def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> Non
         raise ValueError("synced_gpus is not supported yet: leave it out, and run the model on one device")
     if arguments.get("custom_generate") is not None:
         raise ValueError("custom_generate can't be passed to a sampler, which takes that place itself: leave it out")
-    if arguments.get("inputs_embeds") is not None:
-        raise ValueError("inputs_embeds are not supported yet: pass input_ids, whose text the bans can see")
 
 
-def refuse_settings(
-    model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList, *, rows: int, prompt: int
-) -> None:
+def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
     """Raise `ValueError` for a model or settings under which the sampler would not be exact, or not do as asked."""
-    if model.config.is_encoder_decoder:
-        raise ValueError("encoder-decoder models are not supported yet: choose a decoder-only model")
-    if prompt == 0:
-        raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
     for name, allowed, advice in _SETTINGS:
         value = getattr(config, name, None)
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is not supported: {advice}")
-    if rows != 1 or config.num_return_sequences not in (None, 1):
-        raise ValueError(
-            f"one text at a time is supported so far, not {rows}: "
-            "pass one prompt and num_return_sequences=1, and loop over the rest"
-        )
     for processor in processors:
         if type(processor).__name__ in _REMEMBERING:
             raise ValueError(
@@ -80,7 +67,6 @@ def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int,
 _NO = (None, False)
 _SETTINGS = (
     ("num_beams", (None, 1), "beams can't go back one by one; use num_beams=1"),
-    ("use_cache", (None, True), "a rewind needs the cache; use use_cache=True"),
     ("cache_implementation", (None, "dynamic"), "only a dynamic cache can be cut back so far; leave it out"),
     ("prompt_lookup_num_tokens", (None,), "bans and speculation don't go together so far; leave it out"),
     ("assistant_early_exit", (None,), "bans and speculation don't go together so far; leave it out"),

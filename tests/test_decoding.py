@@ -213,7 +213,7 @@ def test_at_the_retry_limit_the_phrase_is_let_through_once() -> None:
 def test_total_work_is_bounded() -> None:
     model = Markov(4, seed=0, length=30)
     bans = [anywhere(a + b) for a in "abcd" for b in "abc"]
-    _, report = run(model, LETTERS, bans, max_withdrawn=10)
+    _, report = run(model, LETTERS, bans, max_withdrawn_ratio=1 / 3)
     assert report.withdrawn_tokens <= 10 + model.length
     assert report.conceded > 0
 
@@ -338,10 +338,10 @@ def test_what_is_kept_of_a_long_text_does_not_grow_with_it() -> None:
     torch.manual_seed(0)
     model = table((0.1, 0.7, 0.1, 0.1), (0.1, 0.1, 0.7, 0.1), (0.1, 0.1, 0.1, 0.7), (0.7, 0.1, 0.1, 0.1), length=300)
     matcher = Matcher([anywhere("abcd")], LETTERS)
-    row = Row(torch.tensor([[3, 3]]), state=matcher.start((3, 3)), capacity=300)
+    row = Row(torch.tensor([[3, 3]]), settings=model, state=matcher.start((3, 3)), capacity=300)
     policy = Policy(True, "exact", "concede", 100, 10_000)
     most = 0
-    for _, event in decode([row], model=model, matcher=matcher, policy=policy):
+    for _, event in decode([row], engine=model, matcher=matcher, policy=policy):
         if isinstance(event, Drawn):
             root = row.node
             while root.parent is not None:
@@ -355,10 +355,10 @@ def test_rows_go_their_own_ways() -> None:
     """Two rows in one loop: each one's events tell its own text, and both get a pass while both need one."""
     model = Markov(4, seed=0, length=12)
     matcher = Matcher([anywhere("ab"), anywhere("cc")], LETTERS)
-    rows = [Row(torch.tensor([[3, i]]), state=matcher.start((3, i)), capacity=12) for i in range(2)]
+    rows = [Row(torch.tensor([[3, i]]), settings=model, state=matcher.start((3, i)), capacity=12) for i in range(2)]
     tokens: list[list[int]] = [[], []]
     policy = Policy(True, "exact", "concede", 100, 10_000)
-    for number, event in decode(rows, model=model, matcher=matcher, policy=policy):
+    for number, event in decode(rows, engine=model, matcher=matcher, policy=policy):
         if isinstance(event, Settled):
             tokens[number] += event.tokens
     assert tokens == [row.tokens for row in rows]

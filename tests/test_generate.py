@@ -21,6 +21,7 @@ from transformers import (
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.events import Drawn, Forwarded, Rewound
+from antislop.cache import TransformersCache
 from antislop.report import Report
 
 TOKENIZER = build_tokenizer()
@@ -214,14 +215,16 @@ def test_14_rewinds_after_a_200_token_prompt_feed_no_prompt_token_again(llama: P
 def test_the_cache_is_cut_by_what_it_holds_at_most_and_never_by_nothing(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crops: list[tuple[int, int]] = []
-    crop = DynamicCache.crop
+    cuts: list[tuple[int, int]] = []
+    rewind = TransformersCache.rewind
     monkeypatch.setattr(
-        DynamicCache, "crop", lambda self, n: (crops.append((n, self.get_seq_length())), crop(self, n))[1]
+        TransformersCache,
+        "rewind",
+        lambda self, row, length: (cuts.append((length, self.lengths[row])), rewind(self, row, length))[1],
     )
     sample(AntiSlop(TOKENIZER, COMMON), model, do_sample=True)
-    assert crops
-    assert all(0 < -n <= length - PROMPT.shape[1] for n, length in crops)
+    assert cuts
+    assert all(PROMPT.shape[1] <= length < held for length, held in cuts)
 
 
 def test_replaying_the_events_gives_the_text(llama: PreTrainedModel) -> None:

@@ -20,11 +20,12 @@ LAYERS = (
     {"patterns"},
     {"bans"},
     {"matcher"},
-    {"events", "ledger"},
+    {"events", "ledger", "inference"},
     {"decoding", "report", "streaming"},
-    {"render"},
-    {"support", "cache", "vocabulary"},
-    {"engine"},
+    {"render", "engine"},
+    {"support", "layers", "snapshots", "vocabulary"},
+    {"cache", "settings"},
+    {"language_model"},
     {"sampler", "bundled"},
     {"__init__"},
     {"cli"},
@@ -44,7 +45,18 @@ TORCH_FREE = {
     "cli",
     "__init__",
 }
-TRANSFORMERS = {"engine", "cache", "vocabulary", "sampler", "support", "bundled", "cli"}
+TRANSFORMERS = {
+    "layers",
+    "snapshots",
+    "cache",
+    "language_model",
+    "settings",
+    "vocabulary",
+    "sampler",
+    "support",
+    "bundled",
+    "cli",
+}
 
 
 def imports(module: str, *, at_run_time: bool = False) -> set[str]:

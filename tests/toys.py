@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antislop.bans import Ban
-from antislop.decoding import Pass, Policy, Row, decode
+from antislop.decoding import Passes, Policy, Row, decode
 from antislop.matcher import Matcher
 from antislop.report import Report
 
@@ -66,10 +66,18 @@ class Markov:
     def logits(self, ids: Tensor) -> Tensor:
         return self.table[ids[0, -2], ids[0, -1]][None].clone()
 
-    def forward(self, rows: Sequence[Row]) -> list[Pass]:
-        return [Pass(self.logits(row.ids), len(row.tokens) - row.unchanged, 0) for row in rows]
+    def forward(self, rows: Sequence[Row]) -> Passes:
+        logits = torch.stack([self.logits(row.ids) for row in rows])
+        return Passes(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
 
-    def process(self, ids: Tensor, logits: Tensor) -> Tensor:
+    def replace(self, rows: Sequence[Row], place: int) -> Passes:
+        return self.forward([rows[place]])
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        each = zip(rows, lengths, logits, strict=True)
+        return torch.cat([self.score(row.ids_up_to(length), own[None]) for row, length, own in each])
+
+    def score(self, ids: Tensor, logits: Tensor) -> Tensor:
         for processor in self.processors:
             logits = processor(ids, logits)
         return logits
@@ -82,7 +90,7 @@ class Markov:
 
     def probs(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
         ids = torch.tensor([[*prompt, *tokens]])
-        return torch.softmax(self.process(ids, self.logits(ids)), dim=-1)[0]
+        return torch.softmax(self.score(ids, self.logits(ids)), dim=-1)[0]
 
 
 PROMPT = (0, 0)
@@ -100,11 +108,12 @@ def run(
     method: str = "exact",
     on_exhausted: str = "concede",
     max_rewinds: int = 100,
-    max_withdrawn: int = 10_000,
+    max_withdrawn_ratio: float = 10_000,
 ) -> tuple[tuple[int, ...], Report]:
     """Generate one text with the loop under test."""
     matcher = matcher or Matcher(bans, words)
-    row = Row(torch.tensor([prompt]), state=matcher.start(prompt, lookback=lookback), capacity=model.length)
-    policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn)  # type: ignore[arg-type]
-    report = Report.of([event for _, event in decode([row], model=model, matcher=matcher, policy=policy)])
+    state = matcher.start(prompt, lookback=lookback)
+    row = Row(torch.tensor([prompt]), settings=model, state=state, capacity=model.length)
+    policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn_ratio)  # type: ignore[arg-type]
+    report = Report.of([event for _, event in decode([row], engine=model, matcher=matcher, policy=policy)])
     return tuple(row.tokens), report

@@ -1,0 +1,146 @@
+"""What the sampler needs of whatever computes: a language model, a cache that can be taken back, an inferencer.
+
+Only protocols and what they exchange: the loop and the engine are written against these and know neither transformers
+nor how a cache is laid out. How to add a model of another kind is in docs/engines.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+PAD = -1
+"""In query_token_ids: no token here. A row that has fewer tokens to feed than others is filled with it on its left."""
+
+KVStates: TypeAlias = list[tuple[Tensor, Tensor]]
+"""Keys and values of each layer, [rows, heads, tokens, head_dim]."""
+
+
+class KVCache(Protocol):
+    """What a model remembers of the tokens that it read, row by row.
+
+    Rows may hold different numbers of tokens. Where states are given out as tensors, shorter rows are filled on the
+    left, as in any left-padded batch.
+    """
+
+    def get_num_tokens(self) -> int:
+        """Return how many tokens the longest row holds; 0 for a new cache."""
+
+    def get_kv_states(self) -> KVStates:
+        """Return keys and values per layer, [rows, heads, tokens, head_dim]; an empty list for a new cache."""
+
+    def update(self, kv_states: KVStates) -> None:
+        """Hold these states and no others from now on, all of their tokens in every row.
+
+        Raises `ValueError` for states whose layers, rows or tokens don't agree with each other.
+        """
+
+    def crop(self, num_tokens: int) -> None:
+        """Take the latest `num_tokens` tokens out of every row.
+
+        Raises `ValueError` for fewer than 0, and for more than the shortest row holds.
+        """
+
+    def rewind(self, row: int, length: int) -> int:
+        """Keep the first `length` tokens of one row; the others stay as they are. Return how many are kept.
+
+        The next forward sees the row as if the rest had never been read. Fewer may be kept than asked for, where states
+        are only remembered at some lengths: the caller feeds the missing tokens again. 0 empties the row, always.
+        Raises `ValueError` for fewer than 0, for more than the row holds and for fewer than are settled.
+        """
+
+    def settle(self, row: int, length: int) -> None:
+        """Take note that no rewind but one to 0 will go below `length` tokens in a row, so less need be remembered."""
+
+    def adopt(self, row: int, other: KVCache) -> None:
+        """Put the one row of another cache of the same model in the place of a row."""
+
+
+class LanguageModel(Protocol):
+    """Something that says which token may come next."""
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text; may be empty."""
+
+    def new_cache(self, rows: int) -> KVCache:
+        """Return an empty cache for so many rows."""
+
+    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+        """Read more tokens, and return what may follow each of them.
+
+        query_token_ids: int64 [rows, queries], on any device; `PAD` on the left of rows that have fewer.
+        Returns logits [rows, queries, vocab] of any floating dtype; position i holds those for token i + 1. A model may
+        leave out the logits of all but the last queries of a prompt, the first tokens that a new cache reads: callers
+        count from the right. Logits at `PAD` are undefined. The cache holds the tokens afterwards.
+        """
+
+
+ScoreFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Makes scores [rows, vocab] of ids [rows, tokens] and logits [rows, vocab], as transformers' processors do."""
+
+
+def keep_scores(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
+    """Return the scores as they are."""
+    return scores
+
+
+class SampleStrategy(NamedTuple):
+    """How a token is chosen: drawn from the softmax of the processed logits, or the one with the highest score."""
+
+    do_sample: bool = True
+    process: ScoreFunction = keep_scores
+
+
+class Inferred(NamedTuple):
+    """Tokens and what they were chosen from.
+
+    token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
+    token_logits: float32 [rows, tokens, vocab], the model's own, before any processing; 0 after a row's end.
+    """
+
+    token_ids: Tensor
+    token_logits: Tensor
+
+
+class Inferencer(Protocol):
+    """Generates with a language model in two steps, so that a cache can be reused between them."""
+
+    def prefill(self, query_token_ids: Tensor, kv_cache: KVCache, sample_strategy: SampleStrategy) -> Inferred:
+        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row."""
+
+    def decode(
+        self, query_token_ids: Tensor, kv_cache: KVCache, *, max_new_tokens: int, sample_strategy: SampleStrategy
+    ) -> Inferred:
+        """Go on after query_token_ids, those of the text that the cache does not hold yet.
+
+        Stops at an end token or after `max_new_tokens`, which must be positive: `ValueError` otherwise.
+        """
+
+
+def count_queries(query_token_ids: Tensor) -> list[int]:
+    """Return how many tokens each row feeds; raise `ValueError` where that is none, or `PAD` is not on the left.
+
+    >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
+    [1, 2]
+    """
+    is_token = query_token_ids != PAD
+    if query_token_ids.shape[1] > 1 and bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):
+        raise ValueError(f"PAD ({PAD}) stands to the right of a token: fill rows that have fewer tokens on their left")
+    counts: list[int] = is_token.sum(dim=1).tolist()
+    if 0 in counts:
+        raise ValueError(f"row {counts.index(0)} feeds no token: feed at least one in each row")
+    return counts
+
+
+def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Return rows of tokens as one tensor, `PAD` on the left of the shorter ones.
+
+    >>> fill_left([[5], [6, 7]]).tolist()
+    [[-1, 5], [6, 7]]
+    """
+    most = max(map(len, rows))
+    return torch.tensor([[PAD] * (most - len(tokens)) + list(tokens) for tokens in rows])

@@ -1,0 +1,167 @@
+"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments that its forward wants.
+
+What a forward pass needs beside the tokens (positions, attention mask, token types) follows from where each row starts
+in the cache and how long it is, so a rewind has nothing to put back here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
+
+from antislop.cache import TransformersCache, choose_cache
+from antislop.inference import PAD, KVCache, count_queries
+
+_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
+PROMPT_ONLY = {*MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL, *_TYPES, "position_ids", "inputs_embeds"}
+"""Arguments of a forward that belong to one prompt; so does the attention mask of a model without an encoder."""
+
+
+class TransformersModel:
+    """A model and the arguments that all of its forward passes share.
+
+    model_kwargs: what `generate` prepared, without the cache and what belongs to one prompt; nothing for a plain model.
+    copies: how often each prompt stands in a batch, one after another; it is read once.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        generation_config: GenerationConfig | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        copies: int = 1,
+    ) -> None:
+        self._model = model
+        self._config = generation_config or model.generation_config
+        self._kwargs = model_kwargs or {"use_cache": True}
+        self._copies = copies
+        self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
+        part = "decoder_" if model.config.is_encoder_decoder else ""
+        self._mask_name, self._positions_name = part + "attention_mask", part + "position_ids"
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ids = self._config.eos_token_id
+        return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+
+    def new_cache(self, rows: int) -> TransformersCache:
+        """Return an empty cache for so many rows."""
+        return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
+
+    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+        """Read more tokens and return logits [rows, queries, vocab]; of a prompt only those after its last token."""
+        if not isinstance(kv_cache, TransformersCache):
+            raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
+        if kv_cache.is_new:
+            return self._prefill(query_token_ids, kv_cache)
+        counts = count_queries(query_token_ids)
+        ids = query_token_ids.to(self._model.device)
+        if max(counts) > 1 and kv_cache.is_recurrent:
+            return self._feed_one_by_one(ids, kv_cache, counts)
+        with kv_cache.feeding(counts):
+            return self._run(ids.clamp(min=0), kv_cache)
+
+    def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
+        is_padded = bool((ids == PAD).any())
+        prompt = cache.prompt or self._describe(ids != PAD, is_padded=is_padded)
+        if is_padded and not cache.prompt:
+            cache.mask_prompts(prompt[self._mask_name])
+        ids = ids.clamp(min=0).to(self._model.device)
+        cache.start(prompt.get(self._positions_name), {name: prompt[name] for name in _TYPES if name in prompt})
+        few = {name: _every(value, self._copies) for name, value in prompt.items()}
+        embeds = prompt.get("inputs_embeds")
+        length = ids.shape[1] if embeds is None else embeds.shape[1]
+        with cache.feeding([length - cache.get_num_tokens()] * cache.rows):
+            outputs = self._model._prefill(
+                ids[:: self._copies], self._config, {**self._kwargs, **few, self._cache_name: cache.cache}
+            )
+            if self._copies > 1:
+                cache.repeat(self._copies)
+        logits: Tensor = outputs.logits[:, -1:]
+        return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
+
+    def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
+        """Return the arguments of a prompt of which nothing is known but where its tokens are."""
+        prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._model.device) if is_padded else None}
+        if self._positions_name in inspect.signature(self._model.forward).parameters:
+            prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._model.device)
+        return prompt
+
+    def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
+        """Read a recurrent model's queries as they would have been drawn: states may not be read in one go alike."""
+        queries, before = ids.shape[1], {}
+        for row, count in enumerate(counts):
+            for place in range(queries - count, queries - 1):
+                with cache.feeding_alone(row):
+                    before[row, place] = self._run(ids[row : row + 1, place : place + 1], cache, row=row)[0, 0]
+        with cache.feeding([1] * cache.rows):
+            last = self._run(ids[:, -1:], cache)
+        logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
+        logits[:, -1:] = last
+        for (row, place), own in before.items():
+            logits[row, place] = own
+        return logits
+
+    def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
+        """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
+        queries = ids.shape[1]
+        kwargs = {
+            **self._kwargs,
+            **cache.token_types(queries, row=row),
+            self._cache_name: cache.cache,
+            self._mask_name: cache.attention_mask(queries, row=row),
+            self._positions_name: cache.positions(queries, row=row),
+        }
+        if "logits_to_keep" in kwargs:
+            kwargs["logits_to_keep"] = queries
+        inputs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
+        logits: Tensor = self._model(**inputs, return_dict=True).logits
+        return logits
+
+
+def _every(value: Any, step: int) -> Any:
+    """Return every step-th row of a tensor that has one per row of the batch."""
+    return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
+
+
+def split_arguments(
+    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *, rows: int
+) -> tuple[TransformersModel, TransformersCache]:
+    """Return a language model and a cache for what `generate` prepared: arguments of all forwards, and of the first.
+
+    Raises `ValueError`, before anything is computed, where no exact cache is known.
+    """
+    name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
+    own = choose_cache(model_kwargs.get(name), model=model)
+    mask = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
+    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
+    cache = TransformersCache(
+        own,
+        rows=rows,
+        attention_mask=prompt.get(mask),
+        most=config.max_length,
+        prompt={mask: None, **prompt},
+    )
+    language_model = TransformersModel(
+        model,
+        generation_config=config,
+        model_kwargs={**shared, "use_cache": True},
+        copies=_copies(config, prompt, cache, model),
+    )
+    return language_model, cache
+
+
+def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
+    """Return how often each prompt stands in the batch, or 1 where reading it once is not known to be the same."""
+    plain = {"attention_mask", "position_ids", "token_type_ids"}
+    given = {name for name, value in prompt.items() if value is not None}
+    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder:
+        return config.num_return_sequences or 1
+    return 1

@@ -1,0 +1,278 @@
+"""The layers of a cache whose rows go back apart: memory set aside ahead, rows that end in the same column.
+
+A text takes up the columns from its row's start to the common end, so a batch is left-padded at all times, which every
+family and attention implementation of transformers understands. Going back in all rows alike is moving the end; a row
+that goes back further than others is moved right. Nothing is concatenated in a decoding step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import (
+    CacheLayerMixin,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
+
+AHEAD = 256
+"""Columns that are set aside at once; more would be wasted at a text's end, fewer would be copied more often."""
+AHEAD_IN_WINDOW = 64
+"""The same for layers that forget; they are small, and copied when they are full."""
+
+
+@dataclass
+class Columns:
+    """What all layers of a cache share.
+
+    end: columns that are in use, and where the next query is written. settled: columns below which no row goes back.
+    most: the columns that the whole run will need, if known. counts: where rows feed different numbers of tokens, how
+    many each does. row: the one row that is being run alone, if any.
+    """
+
+    end: int = 0
+    settled: int = 0
+    most: int | None = None
+    counts: list[int] | None = None
+    row: int | None = None
+
+    def room(self, columns: int) -> int:
+        """Return how many columns to set aside for a cache that needs `columns` now."""
+        ahead = columns + AHEAD
+        return ahead if self.most is None else max(columns, min(ahead, self.most))
+
+
+class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Full attention. Keys and values [rows, heads, columns, head_dim]; the first of those in memory is `base`."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.base = 0
+        self.is_initialized = False
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Set memory aside for states like these and for those to come."""
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        room = self.columns.room(self.columns.end - self.base + key_states.shape[2])
+        self._keys, self._values = (_set_aside(states[:, :, :0], room) for states in (key_states, value_states))
+
+    @property
+    def keys(self) -> Tensor | None:
+        """The keys that are in use, [rows, heads, columns, head_dim]."""
+        return None if self._keys is None else self._keys[:, :, : self.columns.end - self.base]
+
+    @property
+    def values(self) -> Tensor | None:
+        """The values that are in use, [rows, heads, columns, head_dim]."""
+        return None if self._values is None else self._values[:, :, : self.columns.end - self.base]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the states of a query [rows, heads, queries, head_dim]; return all that it may attend to."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.reserve(self.columns.end + key_states.shape[2])
+        at = self.columns.end - self.base
+        return self._write("_keys", key_states, at), self._write("_values", value_states, at)
+
+    def get_seq_length(self) -> int:
+        """Return the columns in use."""
+        return self.columns.end if self.is_initialized else 0
+
+    def get_max_length(self) -> int:
+        """Return -1: there is no limit."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return how many columns `update` will return, and which is the first of them."""
+        return self.get_seq_length() + query_length, 0
+
+    def reserve(self, columns: int) -> None:
+        """Have memory for so many columns; what is in memory stays."""
+        if self._keys is not None and columns - self.base > self._keys.shape[2]:
+            self._keep(0, self._keys.shape[2], room=self.columns.room(columns))
+
+    def move(self, row: int, start: int, stop: int, by: int) -> None:
+        """Move the columns start..stop of a row to the right by `by`; what was there is overwritten."""
+        if self._keys is None:
+            return
+        start, stop = max(start - self.base, 0), stop - self.base
+        for states in (self._keys, self._values):
+            states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()  # type: ignore[index]
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` columns of all rows; the end has been moved already."""
+        if self._keys is None:
+            return
+        inside = max(count - self.base, 0)
+        self.base = max(self.base - count, 0)
+        if inside:
+            self._keep(inside, self.columns.end - self.base + inside, room=self._keys.shape[2])
+
+    def insert(self, count: int) -> None:
+        """Put `count` empty columns before all others."""
+        if self._keys is not None:
+            self._keys, self._values = (_insert(s, count) for s in (self._keys, self._values))  # type: ignore[arg-type]
+
+    def repeat(self, times: int) -> None:
+        """Repeat each row."""
+        if self._keys is not None and self._values is not None:
+            self._keys = self._keys.repeat_interleave(times, dim=0)
+            self._values = self._values.repeat_interleave(times, dim=0)
+
+    def adopt(self, row: int, other: GrowingLayer, length: int) -> None:
+        """Put the columns of another layer's one row before the end of a row."""
+        if other._keys is None or other._values is None:
+            return
+        if self._keys is None or self._values is None:
+            raise ValueError("a new cache can't adopt a row: have all rows read a prompt first")
+        held = min(length - other.base, self.columns.end - self.base)
+        here, there = self.columns.end - self.base, length - other.base
+        self._keys[row, :, here - held : here] = other._keys[0, :, there - held : there]
+        self._values[row, :, here - held : here] = other._values[0, :, there - held : there]
+
+    def as_standard(self) -> DynamicLayer:
+        """Return a layer of transformers' own that holds the same."""
+        layer = DynamicLayer()
+        if self.is_initialized:
+            layer.lazy_initialization(self.keys, self.values)
+            layer.keys, layer.values = self.keys, self.values
+        return layer
+
+    def take_over(self, keys: Tensor, values: Tensor) -> None:
+        """Start with states [rows, heads, columns, head_dim] that end at the columns' end."""
+        if keys.numel():
+            self.base = self.columns.end - keys.shape[2]
+            self.lazy_initialization(keys[:, :, :0], values[:, :, :0])
+            self._write("_keys", keys, 0)
+            self._write("_values", values, 0)
+
+    def _write(self, name: str, states: Tensor, at: int) -> Tensor:
+        buffer: Tensor = getattr(self, name)
+        count, row = states.shape[2], self.columns.row
+        if row is not None:
+            buffer = buffer[row : row + 1]
+        if self.columns.counts is None or row is not None:
+            buffer.narrow(2, at, count).copy_(states)
+        else:
+            for number, own in enumerate(self.columns.counts):
+                if own:  # what lies left of a row's own tokens is still its past
+                    buffer[number, :, at + count - own : at + count] = states[number, :, count - own :]
+        return buffer.narrow(2, 0, at + count)
+
+    def _keep(self, start: int, stop: int, *, room: int) -> None:
+        """Leave only the columns start..stop in memory, and set aside `room`; move them where they are if it fits."""
+        assert self._keys is not None and self._values is not None
+        if room == self._keys.shape[2]:
+            for states in (self._keys, self._values):
+                states[:, :, : stop - start] = states[:, :, start:stop].clone()
+        else:
+            self._keys = _set_aside(self._keys[:, :, start:stop], room)
+            self._values = _set_aside(self._values[:, :, start:stop], room)
+
+
+class WindowLayer(GrowingLayer):
+    """Attention to the latest `sliding_window` tokens only: what no query can reach after any rewind is forgotten."""
+
+    is_sliding = True
+
+    def __init__(self, columns: Columns, sliding_window: int) -> None:
+        super().__init__(columns)
+        self.sliding_window = sliding_window
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the states of a query [rows, heads, queries, head_dim]; return those within its window."""
+        if not self.is_initialized and self.columns.end == 0:
+            return self._start(key_states, value_states)
+        keys, values = super().update(key_states, value_states)
+        reach = max(self.columns.end - self.sliding_window + 1, 0) - self.base
+        return keys[:, :, reach:], values[:, :, reach:]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return how many columns `update` will return, and which is the first of them."""
+        first = max(self.get_seq_length() - self.sliding_window + 1, 0)
+        return self.get_seq_length() - first + query_length, first
+
+    def get_max_length(self) -> int:
+        """Return the window."""
+        return self.sliding_window
+
+    def insert(self, count: int) -> None:
+        """Put `count` empty columns before all others."""
+        self.base += count
+
+    def as_standard(self) -> DynamicLayer:
+        """Return a layer of transformers' own that holds the same, as far as the window reaches."""
+        layer = DynamicSlidingWindowLayer(self.sliding_window)
+        if self.keys is not None and self.values is not None:
+            layer.lazy_initialization(self.keys, self.values)
+            layer.cumulative_length = self.columns.end
+            layer.keys = self.keys[:, :, -self.sliding_window + 1 :]
+            layer.values = self.values[:, :, -self.sliding_window + 1 :]
+        return layer
+
+    def _start(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Attend to a whole prompt, but keep only the end of it."""
+        length = key_states.shape[2]
+        self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        room = length - self.base + AHEAD_IN_WINDOW
+        self._keys, self._values = (_set_aside(s[:, :, self.base :], room) for s in (key_states, value_states))
+        return key_states, value_states
+
+    def reserve(self, columns: int) -> None:
+        """Have memory for so many columns, in the place of those that nothing can reach any more."""
+        if self._keys is not None and columns - self.base > self._keys.shape[2]:
+            reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
+            start = max(reach - self.base, 0)
+            room = columns - self.base - start + AHEAD_IN_WINDOW
+            self._keep(start, self._keys.shape[2], room=max(room, self._keys.shape[2] - start))
+            self.base += start
+
+
+class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
+    """Full attention and a recurrent state side by side."""
+
+    def __init__(self, columns: Columns, number_of_states: int) -> None:
+        GrowingLayer.__init__(self, columns)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Set memory aside: for keys and values by place, for recurrent states by name."""
+        owner = GrowingLayer if args else LinearAttentionLayer
+        owner.lazy_initialization(self, *args, **kwargs)
+
+
+class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLayer):  # type: ignore[misc]
+    """Attention to a window and a recurrent state side by side."""
+
+    def __init__(self, columns: Columns, sliding_window: int, number_of_states: int) -> None:
+        WindowLayer.__init__(self, columns, sliding_window)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Set memory aside: for keys and values by place, for recurrent states by name."""
+        owner = WindowLayer if args else LinearAttentionLayer
+        owner.lazy_initialization(self, *args, **kwargs)
+
+
+def _set_aside(states: Tensor, room: int) -> Tensor:
+    """Return states [rows, heads, columns, head_dim] in memory for `room` columns."""
+    # Zeros: what no query may attend to is multiplied by 0, and must not be NaN.
+    memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
+    memory[:, :, : states.shape[2]] = states
+    return memory
+
+
+def _insert(states: Tensor, count: int) -> Tensor:
+    return torch.cat([states.new_zeros((*states.shape[:2], count, states.shape[3])), states], dim=2)
