@@ -157,12 +157,12 @@ class TransformersCache:
             length = self._snapshots.go_back(row, length, self.layers)
         self._lengths[row] = length
         if length == 0:
-            self._prompt_masks[row] = None
+            self._prompt_masks[row], self._settled[row] = None, 0
         return length
 
     def settle(self, row: int, length: int) -> None:
         """Take note that no rewind but one to 0 will go below `length` tokens in a row."""
-        self._settled[row] = length
+        self._settled[row] = max(self._settled[row], length)
         self._snapshots.settle(row, length)
 
     def adopt(self, row: int, other: KVCache) -> None:
@@ -176,14 +176,16 @@ class TransformersCache:
             self._shift_all(length - self.columns.end)
         for own, new in zip(self.layers, other.layers, strict=True):
             if isinstance(own, GrowingLayer):
-                own.adopt(row, new, length)
-        put_row(self.layers, row, other.layers)
+                own.adopt(row, new, length, rows=self.rows)
+        put_row(self.layers, row, other.layers, rows=self.rows)
+        self.is_new = False
         self._snapshots.adopt(row, other._snapshots)
         self._starts[row], self._lengths[row] = self.columns.end - length, length
         self._settled[row] = other._settled[0]
         self._prompt_masks[row] = other._prompt_masks[0]
         self._write_mask(row)
-        if self.offsets is not None and other.offsets is not None:
+        if other.offsets is not None:
+            self.offsets = other.offsets if self.offsets is None else self.offsets
             self.offsets = self.offsets.expand(*self.offsets.shape[:-1], self.rows).clone()
             self.offsets[..., row] = other.offsets[..., 0]
 

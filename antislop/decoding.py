@@ -149,25 +149,33 @@ class Row:
 
 
 def decode(
-    rows: Sequence[Row], *, engine: Engine, matcher: Matcher, policy: Policy, queue: Iterable[Row] = ()
+    rows: Sequence[Row],
+    *,
+    engine: Engine,
+    matcher: Matcher,
+    policy: Policy,
+    queue: Iterable[Row] = (),
+    places: int = 0,
 ) -> Iterator[tuple[int, Event]]:
     """Generate until every row is finished; yield (number of the text, event) as things happen.
 
     Texts are numbered as they come: first the rows, then those of the queue, each of which takes the place of a
-    finished row while the others go on.
+    finished row while the others go on. Without rows, the first of the queue make up a batch of up to `places`.
     """
     walkers = [_Walker(number, row, matcher=matcher, policy=policy) for number, row in enumerate(rows)]
-    started, queue = len(walkers), iter(queue)
-    while any(not walker.row.is_finished for walker in walkers):
-        batch = [walker.row for walker in walkers]
-        yield from _advance(walkers, engine.forward(batch), policy=policy)
-        for place, walker in enumerate(walkers):
-            while walker.row.is_finished and (row := next(queue, None)) is not None:
+    coming = iter(queue)
+    started = len(walkers)
+    while True:
+        for place in range(max(len(walkers), places)):
+            while (place >= len(walkers) or walkers[place].row.is_finished) and (row := next(coming, None)) is not None:
                 row.place = place
-                batch[place] = row
-                walker = walkers[place] = _Walker(started, row, matcher=matcher, policy=policy)
+                walkers[place : place + 1] = [_Walker(started, row, matcher=matcher, policy=policy)]
                 started += 1
-                yield from _advance([walker], engine.replace(batch, place), policy=policy)
+                passes = engine.replace([walker.row for walker in walkers], place)
+                yield from _advance([walkers[place]], passes, policy=policy)
+        if all(walker.row.is_finished for walker in walkers):
+            return
+        yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy)
 
 
 def _advance(walkers: Sequence[_Walker], passes: Passes, *, policy: Policy) -> Iterator[tuple[int, Event]]:

@@ -32,13 +32,18 @@ class BatchEngine:
             return self._prefill(rows)
         cut = [0 if row.is_finished else self._cut_back(place, row) for place, row in enumerate(rows)]
         queries = [self._query(place, row) for place, row in enumerate(rows)]
+        fed = [len(query) for query in queries]
+        queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(fill_left(queries), self._cache)
-        return Passes(_own(logits), [len(query) for query in queries], cut)
+        return Passes(_own(logits[: len(rows)]), fed, cut)
 
     @torch.no_grad()
     def replace(self, rows: Sequence[Row], place: int) -> Passes:
         """Read the prompt of the new row at a place in a cache of its own, and put that into the place."""
         row = rows[place]
+        while len(self._fed) <= place:
+            self._fed.append([])
+            self._bases.append(0)
         cache = self._model.new_cache(1)
         cache.settle(0, row.prompt_length)
         logits = self._model.forward(row.ids, cache)
@@ -57,23 +62,27 @@ class BatchEngine:
         return len(missing), cut
 
     def _prefill(self, rows: Sequence[Row]) -> Passes:
-        held = self._cache.get_num_tokens()
+        held = self._cache.lengths
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
         logits = self._model.forward(_stack(rows), self._cache)
-        self._fed = [[] for _ in rows]
-        self._bases = [self._cache.get_num_tokens()] * len(rows)
-        return Passes(_own(logits[:, -1:]), [self._bases[0] - held] * len(rows), [0] * len(rows))
+        self._fed, self._bases = [[] for _ in rows], list(self._cache.lengths)
+        fed = [after - before for after, before in zip(self._bases, held, strict=True)]
+        return Passes(_own(logits[:, -1:]), fed, [0] * len(rows))
 
     def _query(self, place: int, row: Row) -> list[int]:
         """Return what a row is fed next."""
         if row.is_finished:
-            if self._is_ragged:  # or it would grow for as long as any text of the batch does
-                self._cache.rewind(place, 0)
-            return [self._filler]
+            return self._query_nothing(place)
         query = row.tokens[len(self._fed[place]) :] + row.draft
         self._fed[place] += query
         return query
+
+    def _query_nothing(self, place: int) -> list[int]:
+        """Return what a place is fed that belongs to no text any more."""
+        if self._is_ragged:  # or it would grow for as long as any text of the batch does
+            self._cache.rewind(place, 0)
+        return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
         """Take out of the cache what is not in the text, and always the last token; return how many tokens that was."""

@@ -26,6 +26,10 @@ class KVCache(Protocol):
     left, as in any left-padded batch.
     """
 
+    @property
+    def lengths(self) -> Sequence[int]:
+        """How many tokens each row holds."""
+
     def get_num_tokens(self) -> int:
         """Return how many tokens the longest row holds; 0 for a new cache."""
 

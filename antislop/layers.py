@@ -130,14 +130,16 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys = self._keys.repeat_interleave(times, dim=0)
             self._values = self._values.repeat_interleave(times, dim=0)
 
-    def adopt(self, row: int, other: GrowingLayer, length: int) -> None:
-        """Put the columns of another layer's one row before the end of a row."""
+    def adopt(self, row: int, other: GrowingLayer, length: int, *, rows: int) -> None:
+        """Put another layer's one row, the last of whose `length` columns we end in, in the place of one of `rows`."""
         if other._keys is None or other._values is None:
             return
-        if self._keys is None or self._values is None:
-            raise ValueError("a new cache can't adopt a row: have all rows read a prompt first")
-        held = min(length - other.base, self.columns.end - self.base)
+        if not self.is_initialized:
+            self.lazy_initialization(*(s[:, :, :0].expand(rows, -1, -1, -1) for s in (other._keys, other._values)))
+            self.base = other.base
+        assert self._keys is not None and self._values is not None
         here, there = self.columns.end - self.base, length - other.base
+        held = min(here, there)
         self._keys[row, :, here - held : here] = other._keys[0, :, there - held : there]
         self._values[row, :, here - held : here] = other._values[0, :, there - held : there]
 
@@ -208,8 +210,12 @@ class WindowLayer(GrowingLayer):
         return self.sliding_window
 
     def insert(self, count: int) -> None:
-        """Put `count` empty columns before all others."""
+        """Put `count` empty columns before all others, in memory only those that a window may reach."""
         self.base += count
+        lacking = self.base - max(self.columns.end - self.sliding_window + 1, 0)
+        if lacking > 0:
+            super().insert(lacking)
+            self.base -= lacking
 
     def as_standard(self) -> DynamicLayer:
         """Return a layer of transformers' own that holds the same, as far as the window reaches."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +33,7 @@ from antislop.bans import Ban, BanList
 from antislop.cache import TransformersCache
 from antislop.decoding import Method, OnExhausted, Policy, Row, decode
 from antislop.engine import BatchEngine
-from antislop.events import Event, Forwarded, Settled
+from antislop.events import Event, Finished, Forwarded, Settled
 from antislop.language_model import TransformersModel, split_arguments
 from antislop.matcher import Matcher, State
 from antislop.report import Report
@@ -39,6 +41,16 @@ from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.support import refuse_arguments, refuse_settings
 from antislop.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished text. number: its prompt's place among the prompts, from 0. tokens: ids without the prompt's."""
+
+    number: int
+    text: str
+    tokens: list[int]
+    report: Report
 
 
 class AntiSlop:
@@ -139,6 +151,73 @@ class AntiSlop:
         """Yield what happens, as it happens; takes what `generate` takes, but for the streamer."""
         return self._start(model, inputs, stop_strings=stop_strings, **kwargs).events()
 
+    def generate_many(
+        self,
+        model: PreTrainedModel,
+        prompts: Iterable[str | Sequence[int] | Tensor],
+        *,
+        batch_size: int = 16,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Completion]:
+        """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
+
+        A finished text's place is taken by the next prompt at once, while the others go on. prompts: texts, which the
+        tokenizer turns into ids with its special tokens, or ids [tokens]; read as they are needed. seed: together with
+        a prompt's number it decides its random numbers, so it does not matter what a text is batched with, but for the
+        last bits of its logits; without a seed, torch's global generator gives one. kwargs: the settings that
+        `generate` takes; instead of asking for several sequences, repeat a prompt.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
+        seed = int(torch.randint(2**31, ())) if seed is None else seed
+        runs = (self._start_one(model, prompt, seed + 2**31 * n, **kwargs) for n, prompt in enumerate(prompts))
+        first = list(islice(runs, batch_size))
+        if first:
+            yield from self._run_in_flight(model, first, chain(first, runs))
+
+    def _start_one(
+        self, model: PreTrainedModel, prompt: str | Sequence[int] | Tensor, seed: int, **kwargs: Any
+    ) -> _Run:
+        """Prepare one text with its own random numbers."""
+        ids = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        inputs = torch.as_tensor(ids, device=model.device)[None]
+        if inputs.ndim != 2:
+            raise ValueError(f"a prompt is a text or ids [tokens], not a tensor of shape {tuple(inputs.shape[1:])}")
+        run = self._start(model, inputs, attention_mask=torch.ones_like(inputs), **kwargs)
+        if len(run.rows) > 1:
+            raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
+        run.rows[0].generator = torch.Generator(model.device).manual_seed(seed)
+        return run
+
+    def _run_in_flight(
+        self, model: PreTrainedModel, first: Sequence[_Run], runs: Iterable[_Run]
+    ) -> Iterator[Completion]:
+        if model.config.is_encoder_decoder:
+            raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+        language_model, shared = first[0].language_model, first[0].rows[0].settings
+        engine = BatchEngine(language_model, language_model.new_cache(len(first)), filler=first[0].pad)
+        rows: dict[int, Row] = {}
+        reports: dict[int, Report] = defaultdict(Report)
+
+        def queue() -> Iterator[Row]:
+            for number, run in enumerate(runs):
+                rows[number] = row = run.rows[0]
+                if isinstance(shared, Settings) and shared.fits_any_prompt:
+                    row.settings = shared
+                yield row
+
+        events = decode(
+            [], engine=engine, matcher=self._matcher, policy=first[0].policy, queue=queue(), places=len(first)
+        )
+        with model._optimize_model_for_decode():
+            for number, event in events:
+                reports[number].add(event)
+                if isinstance(event, Finished):
+                    tokens = rows.pop(number).tokens
+                    text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+                    yield Completion(number, text, tokens, reports.pop(number))
+
     def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> _Run:
         """Have `generate` prepare a run and hand it out before the first forward pass."""
         refuse_arguments(kwargs)
@@ -221,10 +300,11 @@ class _Run:
     config: GenerationConfig
 
     def __post_init__(self) -> None:
-        self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
+        self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
     @property
-    def _pad(self) -> int:
+    def pad(self) -> int:
+        """The token that finished rows are filled with."""
         pad = self.config._pad_token_tensor
         return 0 if pad is None else int(pad)
 
@@ -259,7 +339,7 @@ class _Run:
         """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
         longest = max(len(row.tokens) for row in self.rows)
         ids = self.rows[0].ids
-        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
+        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self.pad)
         for sequence, row in zip(sequences, self.rows, strict=True):
             sequence[: row.ids.shape[1]] = row.ids[0]
         return sequences

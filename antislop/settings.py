@@ -45,15 +45,19 @@ class Settings:
         self._memories: list[dict[str, tuple[int, int]]] = []
         names = {type(processor).__name__ for processor in logits_processor}
         self._rows = rows
-        self.is_blind = not self._strangers and names <= _BLIND
+        self._is_blind = not self._strangers and names <= _BLIND
         self._is_counting = rows > 1 and bool(self._strangers or names & _COUNTING)
         eos = [criterion for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
         self.eos_token_ids = frozenset(int(i) for criterion in eos for i in criterion.eos_token_id.flatten())
         # The two criteria that every run has are a look at an int; only others are worth their tensors.
-        self._max_length = stopping_criteria.max_length
         self._other_criteria = StoppingCriteriaList(
             c for c in stopping_criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)
         )
+
+    @property
+    def fits_any_prompt(self) -> bool:
+        """Whether rows with other prompts may share these settings, as far as their processors and criteria go."""
+        return self._is_blind and not self._other_criteria
 
     @torch.no_grad()
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
@@ -64,7 +68,7 @@ class Settings:
         if not self._processor:
             return logits
         sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
-        if self.is_blind or len(set(sizes)) == 1:
+        if self._is_blind or len(set(sizes)) == 1:
             return self._process(rows, _ids_of(rows, min(sizes)), logits)
         scores = torch.empty_like(logits)
         for size in set(sizes):
@@ -75,8 +79,7 @@ class Settings:
 
     def is_done(self, row: Row) -> bool:
         """Tell whether the text is at its end: an end token, the length limit or any other criterion."""
-        length = row.prompt_length + len(row.tokens)
-        if row.tokens[-1] in self.eos_token_ids or (self._max_length is not None and length >= self._max_length):
+        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:
             return True
         if not self._other_criteria:
             return False

@@ -65,10 +65,18 @@ class Snapshots:
         self._rows[row] = list(other._rows[0])
 
 
-def put_row(layers: Sequence[object], row: int, others: Sequence[object]) -> None:
-    """Put the states of another cache's one row in the place of a row."""
-    for own, new in zip(_states_of(layers), _states_of(others), strict=True):
-        own[row] = new[0]
+def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, rows: int) -> None:
+    """Put the states of another cache's one row in the place of one of `rows`."""
+    for own, new in zip(_recurrent(layers), _recurrent(others), strict=True):
+        for name in ("conv", "recurrent"):
+            for key, state in getattr(new, f"{name}_states").items():
+                if state is not None and getattr(own, f"{name}_states")[key] is None:
+                    own.lazy_initialization(
+                        **{f"{name}_states": state.expand(rows, *state.shape[1:]), "state_idx": key}
+                    )
+        own.has_previous_state = dict(new.has_previous_state)
+    for mine, other in zip(_states_of(layers), _states_of(others), strict=True):
+        mine[row] = other[0]
 
 
 def repeat_rows(layers: Sequence[object], times: int) -> None:
@@ -96,9 +104,12 @@ def narrowed(layers: Sequence[object], row: int) -> Iterator[None]:
                 states[key] = state
 
 
+def _recurrent(layers: Sequence[object]) -> list[LinearAttentionCacheLayerMixin]:
+    return [layer for layer in layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
 def _dicts_of(layers: Sequence[object]) -> list[dict[int, Tensor | None]]:
-    recurrent = [layer for layer in layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
-    return [states for layer in recurrent for states in (layer.conv_states, layer.recurrent_states)]
+    return [states for layer in _recurrent(layers) for states in (layer.conv_states, layer.recurrent_states)]
 
 
 def _states_of(layers: Sequence[object]) -> list[Tensor]:

@@ -25,7 +25,7 @@ LAYERS = (
     {"render", "engine"},
     {"support", "layers", "snapshots", "vocabulary"},
     {"cache", "settings"},
-    {"language_model"},
+    {"language_model", "inferencer"},
     {"sampler", "bundled"},
     {"__init__"},
     {"cli"},
