@@ -53,6 +53,17 @@ class Automaton:
         """Return the longest prefix of a pattern that a text in this state ends with."""
         return self._prefixes[state]
 
+    def endings(self, state: int, count: int) -> list[str]:
+        """Return what is missing of up to `count` patterns that begin with the prefix of a state.
+
+        >>> automaton = Automaton(["she", "he", "hers"])
+        >>> automaton.endings(automaton.step(automaton.step(ROOT, "h"), "e"), 5)
+        ['', 'rs']
+        """
+        low, high = self._ranges[state]
+        start = len(self._prefixes[state])
+        return [pattern[start:] for pattern in self._sorted[low : min(high, low + count)]]
+
     def _advance(self, state: int, symbol: str) -> int:
         """Add the states of the suffixes that go on with this symbol, the shortest first: no recursion."""
         missing = []

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Reason, Rewound, Settled
+from antislop.events import Admitted, Conceded, Drafted, Drawn, Event, Finished, Forwarded, Reason, Rewound, Settled
 from antislop.ledger import FLOOR, SCARCE, Node
 from antislop.matcher import Matcher, State, Violation
 
@@ -67,6 +67,26 @@ class Settings(Protocol):
         """The tokens that end a text."""
 
 
+class Draft(NamedTuple):
+    """Tokens that may come next, and, where they were drawn, the distribution of each, [tokens, vocab]."""
+
+    tokens: list[int]
+    proposals: Tensor | None = None
+
+
+NO_DRAFT = Draft([])
+
+
+class Drafter(Protocol):
+    """Guesses what comes next. Any guess leaves what is written as it is; good ones make it come faster."""
+
+    def propose(self, row: Row) -> Draft:
+        """Return what may follow the row's tokens; it may be empty."""
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        """Take note of how many of the row's proposed tokens were drawn."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """How to draw and what to do when nothing is left.
@@ -107,7 +127,7 @@ class Row:
         self.place = place
         self.generator = generator
         self.tokens: list[int] = []
-        self.draft: list[int] = []
+        self.draft = NO_DRAFT
         self.unchanged = 0
         self.node = Node()
         self.state = state
@@ -135,6 +155,13 @@ class Row:
             assert self.node.logits is not None and self.node.scores is not None
             self.kept.append((self.node.logits, self.node.scores))
 
+    def expect(self, draft: Draft) -> None:
+        """Have these tokens read together with the text."""
+        self.draft = draft
+        if draft.tokens:
+            end = self.prompt_length + len(self.tokens)
+            self._ids[0, end : end + len(draft.tokens)] = self._ids.new_tensor(draft.tokens)
+
     def rewind(self, length: int) -> tuple[int, ...]:
         """Go back to `length` tokens and return the others."""
         withdrawn = tuple(self.tokens[length:])
@@ -145,6 +172,7 @@ class Row:
         self.node = self.node.back_to(length)
         self.unchanged = min(self.unchanged, length)
         self.withdrawn += len(withdrawn)
+        self.draft = self.draft._replace(proposals=None)  # each was good for one draw
         return withdrawn
 
 
@@ -156,25 +184,28 @@ def decode(
     policy: Policy,
     queue: Iterable[Row] = (),
     places: int = 0,
+    drafter: Drafter | None = None,
 ) -> Iterator[tuple[int, Event]]:
     """Generate until every row is finished; yield (number of the text, event) as things happen.
 
     Texts are numbered as they come: first the rows, then those of the queue, each of which takes the place of a
     finished row while the others go on. Without rows, the first of the queue make up a batch of up to `places`.
     """
-    walkers = [_Walker(number, row, matcher=matcher, policy=policy) for number, row in enumerate(rows)]
+    walkers = [_Walker(number, row, matcher=matcher, policy=policy, drafter=drafter) for number, row in enumerate(rows)]
     coming = iter(queue)
     started = len(walkers)
     while True:
         for place in range(max(len(walkers), places)):
             while (place >= len(walkers) or walkers[place].row.is_finished) and (row := next(coming, None)) is not None:
                 row.place = place
-                walkers[place : place + 1] = [_Walker(started, row, matcher=matcher, policy=policy)]
+                walkers[place : place + 1] = [_Walker(started, row, matcher=matcher, policy=policy, drafter=drafter)]
                 started += 1
                 passes = engine.replace([walker.row for walker in walkers], place)
                 yield from _advance([walkers[place]], passes, policy=policy)
         if all(walker.row.is_finished for walker in walkers):
             return
+        for walker in walkers:
+            walker.draft()
         yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy)
 
 
@@ -182,17 +213,34 @@ def _advance(walkers: Sequence[_Walker], passes: Passes, *, policy: Policy) -> I
     """Fill nodes with what a forward pass says, draw in all rows that go on, and walk on from there."""
     going = [number for number, walker in enumerate(walkers) if not walker.row.is_finished]
     rows = [walkers[number].row for number in going]
-    logits = passes.logits[:, -1] if len(going) == len(walkers) else passes.logits[going, -1]
-    scores = _process(rows, [len(row.tokens) for row in rows], logits)
-    for i, row in enumerate(rows):
-        row.node.fill(logits[i : i + 1], scores[i : i + 1])
-        row.unchanged = len(row.tokens)
-    first = _draw_together(rows, scores, among=len(walkers), at=going, policy=policy)
+    logits = passes.logits if len(going) == len(walkers) else passes.logits[going]
+    first: Sequence[int | None] = [None] * len(rows)
+    if any(row.draft.tokens for row in rows):
+        _fill_paths(rows, logits)
+    else:
+        scores = _process(rows, [len(row.tokens) for row in rows], logits[:, -1])
+        for i, row in enumerate(rows):
+            row.node.fill(logits[i, -1:], scores[i : i + 1])
+        first = _draw_together(rows, scores, among=len(walkers), at=going, policy=policy)
     for number, token in zip(going, first, strict=True):
         walker = walkers[number]
+        walker.row.unchanged = len(walker.row.tokens)
         yield walker.number, Forwarded(passes.fed[number], passes.cut[number])
-        for event in walker.walk(token):
+        for event in walker.walk_drafted() if walker.row.draft.tokens else walker.walk(token):
             yield walker.number, event
+
+
+def _fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
+    """Fill the nodes along each row's draft, its own node first, from logits [rows, positions, vocab]."""
+    at = [(row, i, step) for i, row in enumerate(rows) for step in range(len(row.draft.tokens) + 1)]
+    flat = torch.stack([logits[i, step - len(row.draft.tokens) - 1] for row, i, step in at])
+    scores = _process([row for row, _, _ in at], [len(row.tokens) + step for row, _, step in at], flat)
+    for number, (row, _, step) in enumerate(at):
+        node = row.node
+        for token in row.draft.tokens[:step]:
+            node = node.child(token)
+        if not node.is_filled:
+            node.fill(flat[number : number + 1], scores[number : number + 1])
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
@@ -228,18 +276,56 @@ def _draw_together(
 class _Walker:
     """Moves one row through its tree until it needs the model."""
 
-    def __init__(self, number: int, row: Row, *, matcher: Matcher, policy: Policy) -> None:
+    def __init__(
+        self, number: int, row: Row, *, matcher: Matcher, policy: Policy, drafter: Drafter | None = None
+    ) -> None:
         self.number = number
+        self.drafter = drafter
         self.row = row
         self.matcher = matcher
         self.policy = policy
+
+    def draft(self) -> None:
+        """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
+        row = self.row
+        if self.drafter is None or row.is_finished or not row.tokens:
+            return
+        draft, state, kept = self.drafter.propose(row), row.state, 0
+        for token in draft.tokens[: row.capacity - len(row.tokens) - 1]:
+            state = self._feed(state, token)
+            if state.violations:
+                break
+            kept += 1
+        row.expect(Draft(draft.tokens[:kept], draft.proposals))
+
+    def walk_drafted(self) -> Iterator[Event]:
+        """Walk, first along the draft; tell how far that was right."""
+        assert self.drafter is not None
+        row, accepted = self.row, 0
+        draft, begun = row.draft.tokens, len(row.tokens)
+        for event in self.walk():
+            if isinstance(event, Drawn) and len(row.tokens) == begun + accepted + 1:
+                accepted += accepted < len(draft) and event.token == draft[accepted]
+            yield event
+        self.drafter.learn(row, proposed=len(draft), accepted=accepted)
+        row.draft = NO_DRAFT
+        yield Drafted(len(draft), accepted)
+
+    def _draw(self) -> int:
+        """Draw at the row's node: beside the draft's token, as long as the text goes along the draft."""
+        row, draft = self.row, self.row.draft
+        step = len(row.tokens) - row.unchanged
+        is_along = draft.proposals is not None and row.tokens[row.unchanged :] == draft.tokens[:step]
+        if self.policy.do_sample and is_along and step < len(draft.tokens) and draft.proposals is not None:
+            return row.node.draw_beside(draft.tokens[step], draft.proposals[step], generator=row.generator)
+        return row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
 
     def walk(self, token: int | None = None) -> Iterator[Event]:
         """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
         row = self.row
         while not row.is_finished and row.node.is_filled:
             if token is None:
-                token = row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
+                token = self._draw()
             row.append(token, self._feed(row.state, token))
             yield Drawn(token)
             violations, is_done = row.state.violations, row.settings.is_done(row)

@@ -54,7 +54,6 @@ class BatchEngine:
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
         """Leave in the cache all tokens of the only row but the last, as `generate` does; return tokens fed and cut."""
-        row.draft = []
         cut, missing = self._cut_back(0, row), row.tokens[len(self._fed[0]) : -1]
         if missing:
             self._fed[0] += missing
@@ -74,7 +73,7 @@ class BatchEngine:
         """Return what a row is fed next."""
         if row.is_finished:
             return self._query_nothing(place)
-        query = row.tokens[len(self._fed[place]) :] + row.draft
+        query = row.tokens[len(self._fed[place]) :] + row.draft.tokens
         self._fed[place] += query
         return query
 

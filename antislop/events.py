@@ -16,10 +16,18 @@ Reason = Literal["done", "exhausted"]
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The model read `fed` tokens in one forward pass, after `cut` were taken out of its cache."""
+    """The model read `fed` tokens in one forward pass, if any, after `cut` were taken out of its cache."""
 
     fed: int
     cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The latest forward pass also read `proposed` tokens that might follow, of which `accepted` were drawn."""
+
+    proposed: int
+    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +75,4 @@ class Finished:
     matcher_seconds: float
 
 
-Event: TypeAlias = Forwarded | Drawn | Rewound | Admitted | Conceded | Settled | Finished
+Event: TypeAlias = Forwarded | Drafted | Drawn | Rewound | Admitted | Conceded | Settled | Finished

@@ -113,6 +113,21 @@ class Node:
         left = self.probs if self._left is None else self._left[None]
         return int(torch.multinomial(left, num_samples=1, generator=generator))
 
+    def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
+        """Draw from what is left, so that it is as often as can be the token that was drawn from a proposal [vocab].
+
+        The drawn token has the distribution that it has without a proposal: Leviathan et al., "Fast inference from
+        transformers via speculative decoding", 2022, arXiv 2211.17192, algorithm 1.
+        """
+        left = self.probs[0] if self._left is None else self._left / self._left.sum()
+        at = float(torch.rand((), generator=generator)) * float(proposal[token])
+        if at < float(left[token]):
+            return token
+        rest = (left - proposal).clamp_(min=0)
+        if not rest.any():  # the two are the same but for rounding
+            return self.draw(do_sample=True, generator=generator)
+        return int(torch.multinomial(rest, num_samples=1, generator=generator))
+
     def likeliest(self, count: int) -> list[int]:
         """Return up to `count` tokens that are left, the likeliest first."""
         mass, tokens = self.left.topk(min(count, self.probs.shape[-1]))

@@ -161,6 +161,17 @@ class Matcher:
         step = core.steps.get(_END) or self._learn(core, _END)
         return State(state, step, state.length + 1)._violations(step, state.length - 1) if step.hits else ()
 
+    def expect(self, state: State, count: int) -> tuple[int, list[str]]:
+        """Return the token in which the longest ban in the making begins, and up to `count` ways in which it goes on.
+
+        The token is the next one, and there are no ways, where nothing is in the making.
+        """
+        marks = state._step.open
+        if not marks:
+            return state.length, []
+        endings = self._patterns.endings(state._step.core.place, count)
+        return min(max(0, state._token_of(mark)) for mark in marks), [ending for ending in endings if ending]
+
     def _learn(self, core: _Core, token: int) -> _Step:
         if self._steps_kept >= STEPS_KEPT:
             for known in self._cores.values():

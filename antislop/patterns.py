@@ -100,6 +100,14 @@ class Patterns:
         after = Place(tuple(contexts), tuple(states))
         return Reading(after, tuple(origins), tuple(hits), tuple(unfinished))
 
+    def endings(self, place: Place, count: int) -> list[str]:
+        """Return what is missing of up to `count` patterns, as text under folding: those of which most was read."""
+        longest = max(
+            zip(self._tracks, place.states, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1]))
+        )
+        track, state = longest
+        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(state, count)]
+
     def forget(self, place: Place) -> Place:
         """Return a place with the same text behind it, of which nothing counts as part of a pattern."""
         return Place(place.contexts, (ROOT,) * len(self._tracks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from antislop.events import Admitted, Conceded, Event, Finished, Forwarded, Reason, Rewound
+from antislop.events import Admitted, Conceded, Drafted, Event, Finished, Forwarded, Reason, Rewound
 
 
 @dataclass
@@ -18,6 +18,7 @@ class Report:
     admitted: bans that stand in the text because their weight allows it.
     forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of
         its cache again: tokens_fed == prompt + kept + cut_tokens - 1.
+    drafted_tokens, accepted_tokens: tokens that were read ahead in the hope that they come next, and those that did.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it goes on.
     events: everything, in order.
@@ -31,6 +32,8 @@ class Report:
     forward_passes: int = 0
     tokens_fed: int = 0
     cut_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     matcher_seconds: float = 0.0
     reason: Reason | None = None
     events: list[Event] = field(default_factory=list, repr=False)
@@ -39,9 +42,12 @@ class Report:
         """Count one more event."""
         self.events.append(event)
         if isinstance(event, Forwarded):
-            self.forward_passes += 1
+            self.forward_passes += event.fed > 0
             self.tokens_fed += event.fed
             self.cut_tokens += event.cut
+        elif isinstance(event, Drafted):
+            self.drafted_tokens += event.proposed
+            self.accepted_tokens += event.accepted
         elif isinstance(event, Rewound):
             self.violations += 1
             self.rewinds += 1

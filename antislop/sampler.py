@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, get_args
@@ -26,21 +27,23 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
-from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, StopStringCriteria
+from transformers.generation import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.bans import Ban, BanList
-from antislop.cache import TransformersCache
-from antislop.decoding import Method, OnExhausted, Policy, Row, decode
+from antislop.candidates import Assistant, speculate
+from antislop.decoding import Drafter, Method, OnExhausted, Policy, Row, decode
+from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
-from antislop.events import Event, Finished, Forwarded, Settled
-from antislop.language_model import TransformersModel, split_arguments
+from antislop.events import Event, Finished
+from antislop.language_model import split_arguments
 from antislop.matcher import Matcher, State
 from antislop.report import Report
+from antislop.run import Output, Run
 from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.support import refuse_arguments, refuse_settings
-from antislop.vocabulary import Vocabulary
+from antislop.vocabulary import Vocabulary, encode_after
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class AntiSlop:
     on_exhausted: what to do where every alternative to a ban is used up: "concede" lets it stand and reports it, "stop"
         ends the text before it, "raise" raises `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
+    draft_bans: read the rest of a ban ahead where two of its tokens are written. Violations of long phrases then cost
+        fewer forward passes; what is written has the same distribution, but not the same bits of its logits.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
 
@@ -79,6 +84,7 @@ class AntiSlop:
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
         max_rewinds: int = 100,
+        draft_bans: bool = False,
     ) -> None:
         _check_choice("method", method, get_args(Method))
         _check_choice("on_exhausted", on_exhausted, get_args(OnExhausted))
@@ -89,6 +95,7 @@ class AntiSlop:
         self.on_exhausted: OnExhausted = on_exhausted
         self.prompt_lookback = prompt_lookback
         self.max_rewinds = max_rewinds
+        self.draft_bans = draft_bans
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         self._matcher = Matcher(self.bans, self._vocabulary)
@@ -102,11 +109,11 @@ class AntiSlop:
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         **model_kwargs: Any,
-    ) -> Tensor | GenerateDecoderOnlyOutput:
+    ) -> Output:
         """Do as `generate`'s own decoding methods do, for `model.generate(…, custom_generate=sampler)`.
 
         `generate` never hands `streamer`, `tokenizer` and `assistant_model` to a callable: use `AntiSlop.generate` for
-        streamers and stop strings. Raises `ValueError` for what is not supported, before the model runs.
+        streamers, stop strings and assistants. Raises `ValueError` for what is not supported, before the model runs.
         """
         _refuse_what_generate_keeps()
         run = self._prepare(
@@ -126,14 +133,24 @@ class AntiSlop:
         *,
         streamer: BaseStreamer | None = None,
         stop_strings: str | list[str] | None = None,
+        assistant_model: PreTrainedModel | None = None,
+        assistant_tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: Any,
-    ) -> Tensor | GenerateDecoderOnlyOutput:
+    ) -> Output:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
 
         The streamer gets the prompt, then tokens as soon as they can't be taken back any more: at least one behind.
-        With `return_dict_in_generate=True` the output has one field more, `report`.
+        An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
+        output has two fields more: `report`, and `reports` with one for each row.
         """
-        run = self._start(model, inputs, stop_strings=stop_strings, **kwargs)
+        run = self._start(
+            model,
+            inputs,
+            stop_strings=stop_strings,
+            assistant_model=assistant_model,
+            assistant_tokenizer=assistant_tokenizer,
+            **kwargs,
+        )
         return run.complete(streamer)
 
     def stream(self, model: PreTrainedModel, inputs: Tensor | None = None, **kwargs: Any) -> Iterator[str]:
@@ -176,23 +193,21 @@ class AntiSlop:
         if first:
             yield from self._run_in_flight(model, first, chain(first, runs))
 
-    def _start_one(
-        self, model: PreTrainedModel, prompt: str | Sequence[int] | Tensor, seed: int, **kwargs: Any
-    ) -> _Run:
+    def _start_one(self, model: PreTrainedModel, prompt: str | Sequence[int] | Tensor, seed: int, **kwargs: Any) -> Run:
         """Prepare one text with its own random numbers."""
         ids = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
         inputs = torch.as_tensor(ids, device=model.device)[None]
         if inputs.ndim != 2:
             raise ValueError(f"a prompt is a text or ids [tokens], not a tensor of shape {tuple(inputs.shape[1:])}")
         run = self._start(model, inputs, attention_mask=torch.ones_like(inputs), **kwargs)
+        if run.config.prompt_lookup_num_tokens is not None or run.config.assistant_early_exit is not None:
+            raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
         if len(run.rows) > 1:
             raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
         run.rows[0].generator = torch.Generator(model.device).manual_seed(seed)
         return run
 
-    def _run_in_flight(
-        self, model: PreTrainedModel, first: Sequence[_Run], runs: Iterable[_Run]
-    ) -> Iterator[Completion]:
+    def _run_in_flight(self, model: PreTrainedModel, first: Sequence[Run], runs: Iterable[Run]) -> Iterator[Completion]:
         if model.config.is_encoder_decoder:
             raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
         language_model, shared = first[0].language_model, first[0].rows[0].settings
@@ -208,7 +223,13 @@ class AntiSlop:
                 yield row
 
         events = decode(
-            [], engine=engine, matcher=self._matcher, policy=first[0].policy, queue=queue(), places=len(first)
+            [],
+            engine=engine,
+            matcher=self._matcher,
+            policy=first[0].policy,
+            queue=queue(),
+            places=len(first),
+            drafter=first_of(self._draft_bans()),
         )
         with model._optimize_model_for_decode():
             for number, event in events:
@@ -218,9 +239,10 @@ class AntiSlop:
                     text = self._tokenizer.decode(tokens, skip_special_tokens=True)
                     yield Completion(number, text, tokens, reports.pop(number))
 
-    def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> _Run:
+    def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> Run:
         """Have `generate` prepare a run and hand it out before the first forward pass."""
         refuse_arguments(kwargs)
+        assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
         config = kwargs.get("generation_config")
         stop_strings = kwargs.pop("stop_strings", None) or (config or model.generation_config).stop_strings
         if stop_strings:
@@ -233,7 +255,7 @@ class AntiSlop:
             else:
                 kwargs["generation_config"] = copy(config)
                 kwargs["generation_config"].stop_strings = None
-        run: _Run = model.generate(inputs, custom_generate=self._prepare, **kwargs)
+        run: Run = model.generate(inputs, custom_generate=partial(self._prepare, assistant=assistant), **kwargs)
         return run
 
     def _prepare(
@@ -244,10 +266,20 @@ class AntiSlop:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
+        assistant: Assistant | None = None,
         **model_kwargs: Any,
-    ) -> _Run:
+    ) -> Run:
         prompts = input_ids.shape[0]
         refuse_settings(model, generation_config, logits_processor)
+        speculation = speculate(
+            model,
+            input_ids,
+            assistant=assistant,
+            tokenizer=self._tokenizer,
+            logits_processor=logits_processor,
+            generation_config=generation_config,
+            model_kwargs=model_kwargs,
+        )
         if input_ids.shape[1] == 0 and model_kwargs.get("inputs_embeds") is None:
             raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
         settings = Settings(logits_processor=logits_processor, stopping_criteria=stopping_criteria, rows=prompts)
@@ -267,9 +299,20 @@ class AntiSlop:
             )
             for place in range(prompts)
         ]
-        return _Run(
-            model, language_model, cache, rows, self._matcher, self._policy(generation_config), generation_config
+        return Run(
+            model,
+            language_model,
+            cache,
+            rows,
+            self._matcher,
+            self._policy(generation_config),
+            generation_config,
+            drafter=first_of([*self._draft_bans(), *speculation]),
         )
+
+    def _draft_bans(self) -> list[Drafter]:
+        encode = partial(encode_after, self._tokenizer, self._vocabulary)
+        return [PhraseDrafter(self._matcher, encode)] if self.draft_bans else []
 
     def _read_prompt(self, ids: Tensor, model_kwargs: Mapping[str, Any], *, place: int) -> State:
         """Return the matcher's state after a prompt, whose padding is no part of its text."""
@@ -284,90 +327,6 @@ class AntiSlop:
             method=self.method,
             on_exhausted=self.on_exhausted,
             max_rewinds=self.max_rewinds,
-        )
-
-
-@dataclass
-class _Run:
-    """A generation that is ready to go."""
-
-    model: PreTrainedModel
-    language_model: TransformersModel
-    cache: TransformersCache
-    rows: list[Row]
-    matcher: Matcher
-    policy: Policy
-    config: GenerationConfig
-
-    def __post_init__(self) -> None:
-        self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
-
-    @property
-    def pad(self) -> int:
-        """The token that finished rows are filled with."""
-        pad = self.config._pad_token_tensor
-        return 0 if pad is None else int(pad)
-
-    def events(self) -> Iterator[Event]:
-        """Yield what happens to the only row."""
-        if len(self.rows) > 1:
-            raise ValueError(
-                f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
-            )
-        for _, event in self._decode():
-            yield event
-
-    def complete(self, streamer: BaseStreamer | None = None) -> Tensor | GenerateDecoderOnlyOutput:
-        """Run to the end and return what `generate` returns."""
-        reports = [Report() for _ in self.rows]
-        if streamer is not None:
-            streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
-        for number, event in self._decode():
-            reports[number].add(event)
-            if streamer is not None and isinstance(event, Settled):
-                for token in event.tokens:
-                    streamer.put(torch.tensor([token]))
-        if streamer is not None:
-            streamer.end()
-        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
-
-    def _decode(self) -> Iterator[tuple[int, Event]]:
-        with self.model._optimize_model_for_decode():
-            yield from decode(self.rows, engine=self.engine, matcher=self.matcher, policy=self.policy)
-
-    def _sequences(self) -> Tensor:
-        """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
-        longest = max(len(row.tokens) for row in self.rows)
-        ids = self.rows[0].ids
-        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self.pad)
-        for sequence, row in zip(sequences, self.rows, strict=True):
-            sequence[: row.ids.shape[1]] = row.ids[0]
-        return sequences
-
-    def _output(self, reports: list[Report]) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
-        if len(self.rows) == 1:
-            fed, cut = self.engine.finish(self.rows[0])
-            if fed:
-                reports[0].add(Forwarded(fed, cut))
-        self.cache.restore()
-        kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-        output = kind(
-            sequences=self._sequences(),
-            scores=self._steps(1) if self.config.output_scores else None,
-            logits=self._steps(0) if self.config.output_logits else None,
-            past_key_values=self.cache.cache,
-        )
-        output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
-        output["reports"] = reports
-        return output
-
-    def _steps(self, which: int) -> tuple[Tensor, ...]:
-        """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""
-        kept = [row.kept or [] for row in self.rows]
-        blank = torch.zeros_like(kept[0][0][which])
-        steps = max(map(len, kept))
-        return tuple(
-            torch.cat([own[step][which] if step < len(own) else blank for own in kept]) for step in range(steps)
         )
 
 

@@ -13,9 +13,10 @@ _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWa
 
 def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> None:
     """Raise `ValueError` for arguments of `generate` that never reach the loop."""
-    if arguments.get("assistant_model") is not None:
+    if hook and arguments.get("assistant_model") is not None:
         raise ValueError(
-            "assistant_model is not supported yet: leave it out; bans and speculation don't go together so far"
+            "generate() does not hand its assistant_model to a custom_generate: "
+            "call sampler.generate(model, …, assistant_model=assistant) instead"
         )
     if hook and arguments.get("streamer") is not None:
         raise ValueError(
@@ -68,8 +69,9 @@ _NO = (None, False)
 _SETTINGS = (
     ("num_beams", (None, 1), "beams can't go back one by one; use num_beams=1"),
     ("cache_implementation", (None, "dynamic"), "only a dynamic cache can be cut back so far; leave it out"),
-    ("prompt_lookup_num_tokens", (None,), "bans and speculation don't go together so far; leave it out"),
-    ("assistant_early_exit", (None,), "bans and speculation don't go together so far; leave it out"),
+    ("assistant_ensemble_weight", (None,), "it changes what is written, by design; leave it out"),
+    ("use_mtp", _NO, "drafts of multi-token heads need the model's hidden states; leave it out"),
+    ("speculation_type", (None,), "it drafts with the model's hidden states; leave it out"),
     ("penalty_alpha", (None,), "contrastive search is another loop; leave it out"),
     ("dola_layers", (None,), "DoLa is another loop; leave it out"),
     ("constraints", (None,), "constrained beam search is another loop; leave it out"),

@@ -58,6 +58,17 @@ class Vocabulary:
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
 
 
+def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
+    """Return the tokens of a text that goes on after other text, so that no space is put before it.
+
+    Empty where the tokenizer would not write it like that.
+    """
+    anchor, whole = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
+    tokens: list[int] = whole[len(anchor) :]
+    is_clean = whole[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
+    return tokens if is_clean else []
+
+
 def _choose_reader(backend: Any, tokenizer: str) -> Any:
     decoder = json.loads(backend.to_str()).get("decoder") or {}
     parts = decoder.get("decoders", [decoder])

@@ -22,10 +22,11 @@ LAYERS = (
     {"matcher"},
     {"events", "ledger", "inference"},
     {"decoding", "report", "streaming"},
-    {"render", "engine"},
+    {"render", "engine", "drafts", "candidates"},
     {"support", "layers", "snapshots", "vocabulary"},
     {"cache", "settings"},
     {"language_model", "inferencer"},
+    {"run"},
     {"sampler", "bundled"},
     {"__init__"},
     {"cli"},
@@ -46,6 +47,8 @@ TORCH_FREE = {
     "__init__",
 }
 TRANSFORMERS = {
+    "candidates",
+    "run",
     "layers",
     "snapshots",
     "cache",

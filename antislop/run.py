@@ -1,0 +1,111 @@
+"""One call of `generate`, prepared and not begun: rows, engine and loop, and what comes out in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+from transformers.generation.streamers import BaseStreamer
+
+from antislop.cache import TransformersCache
+from antislop.decoding import Drafter, Policy, Row, decode
+from antislop.engine import BatchEngine
+from antislop.events import Event, Forwarded, Settled
+from antislop.language_model import TransformersModel
+from antislop.matcher import Matcher
+from antislop.report import Report
+
+Output: TypeAlias = Tensor | GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
+"""What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
+
+
+@dataclass
+class Run:
+    """A generation that is ready to go."""
+
+    model: PreTrainedModel
+    language_model: TransformersModel
+    cache: TransformersCache
+    rows: list[Row]
+    matcher: Matcher
+    policy: Policy
+    config: GenerationConfig
+    drafter: Drafter | None = None
+
+    def __post_init__(self) -> None:
+        self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
+
+    @property
+    def pad(self) -> int:
+        """The token that finished rows are filled with."""
+        pad = self.config._pad_token_tensor
+        return 0 if pad is None else int(pad)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what happens to the only row."""
+        if len(self.rows) > 1:
+            raise ValueError(
+                f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
+            )
+        for _, event in self._decode():
+            yield event
+
+    def complete(self, streamer: BaseStreamer | None = None) -> Output:
+        """Run to the end and return what `generate` returns."""
+        reports = [Report() for _ in self.rows]
+        if streamer is not None:
+            streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
+        for number, event in self._decode():
+            reports[number].add(event)
+            if streamer is not None and isinstance(event, Settled):
+                for token in event.tokens:
+                    streamer.put(torch.tensor([token]))
+        if streamer is not None:
+            streamer.end()
+        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
+
+    def _decode(self) -> Iterator[tuple[int, Event]]:
+        with self.model._optimize_model_for_decode():
+            yield from decode(
+                self.rows, engine=self.engine, matcher=self.matcher, policy=self.policy, drafter=self.drafter
+            )
+
+    def _sequences(self) -> Tensor:
+        """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
+        longest = max(len(row.tokens) for row in self.rows)
+        ids = self.rows[0].ids
+        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self.pad)
+        for sequence, row in zip(sequences, self.rows, strict=True):
+            sequence[: row.ids.shape[1]] = row.ids[0]
+        return sequences
+
+    def _output(self, reports: list[Report]) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
+        if len(self.rows) == 1:
+            fed, cut = self.engine.finish(self.rows[0])
+            if fed or cut:
+                reports[0].add(Forwarded(fed, cut))
+        self.cache.restore()
+        kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+        output = kind(
+            sequences=self._sequences(),
+            scores=self._steps(1) if self.config.output_scores else None,
+            logits=self._steps(0) if self.config.output_logits else None,
+            past_key_values=self.cache.cache,
+        )
+        output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
+        output["reports"] = reports
+        return output
+
+    def _steps(self, which: int) -> tuple[Tensor, ...]:
+        """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""
+        kept = [row.kept or [] for row in self.rows]
+        blank = torch.zeros_like(kept[0][0][which])
+        steps = max(map(len, kept))
+        return tuple(
+            torch.cat([own[step][which] if step < len(own) else blank for own in kept]) for step in range(steps)
+        )
