@@ -15,16 +15,16 @@ from antislop.bans import Ban, BanError, BanList, Match
 
 if TYPE_CHECKING:
     from antislop.bundled import default_bans, tiny_model
-    from antislop.decoding import Exhausted
     from antislop.report import Report
     from antislop.sampler import AntiSlop
+    from antislop.walker import Exhausted
 
 __version__ = "0.1.0"
 __all__ = ["AntiSlop", "Ban", "BanError", "BanList", "Exhausted", "Match", "Report", "default_bans", "tiny_model"]
 
 _LATER = {
     "AntiSlop": "sampler",
-    "Exhausted": "decoding",
+    "Exhausted": "walker",
     "Report": "report",
     "default_bans": "bundled",
     "tiny_model": "bundled",

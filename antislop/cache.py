@@ -26,7 +26,7 @@ from transformers.cache_utils import (
 )
 
 from antislop.inference import KVCache, KVStates
-from antislop.layers import Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
+from antislop.layers import AHEAD, Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
 from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, narrowed, put_row, repeat_rows
 
 TRIM = 64
@@ -58,6 +58,8 @@ class TransformersCache:
         self.prompt = prompt or {}
         self.offsets: Tensor | None = None  # [rows] or [axes, rows]: a token's position minus its place in the row
         self._types: dict[str, Tensor] = {}  # token types of what is generated, [rows, 1]
+        self._first_offset = 0
+        self._steps: Tensor | None = None
         self.is_new = True
         own = _decoders(cache)
         held = _length_of(own)
@@ -74,6 +76,7 @@ class TransformersCache:
         """Take note of how a prompt ends: its positions, [rows, tokens] or [axes, rows, tokens], and token types."""
         if position_ids is not None:
             self.offsets = position_ids[..., -1] + 1 - position_ids.shape[-1]
+            self._first_offset = int(self.offsets.flatten()[0])
         self._types = {
             name: torch.zeros_like(types[:, -1:]) if name.startswith("mm_") else types[:, -1:]
             for name, types in token_types.items()
@@ -240,14 +243,22 @@ class TransformersCache:
         """
         if self.offsets is None:
             return None
-        counts = self.columns.counts or [queries] * self.rows
+        offsets, counts = self.offsets, self.columns.counts or [queries] * self.rows
         firsts = [length + count - queries for length, count in zip(self._lengths, counts, strict=True)]
-        offsets = self.offsets
         if row is not None:
             offsets, firsts = offsets[..., min(row, offsets.shape[-1] - 1)][..., None], [self._lengths[row]]
-        first = firsts[0] if min(firsts) == max(firsts) else torch.tensor(firsts, device=self.device)
-        steps = torch.arange(queries, device=self.device)
-        return ((offsets + first)[..., None] + steps).clamp_(min=0)
+        if offsets.ndim == 1 and offsets.shape[0] == 1 and min(firsts) == max(firsts):
+            first = firsts[0] + self._first_offset
+            return self._steps_up_to(first + queries)[None, first : first + queries]
+        steps = self._steps_up_to(queries)[:queries]
+        starts = firsts[0] if min(firsts) == max(firsts) else torch.tensor(firsts, device=steps.device)
+        return ((offsets + starts)[..., None] + steps).clamp_(min=0)
+
+    def _steps_up_to(self, count: int) -> Tensor:
+        """Return the numbers from 0 to at least `count`."""
+        if self._steps is None or self._steps.shape[0] < count:
+            self._steps = torch.arange(self.columns.room(count) + AHEAD, device=self.device)
+        return self._steps
 
     def token_types(self, queries: int, *, row: int | None = None) -> dict[str, Tensor]:
         """Return the token types of the coming queries, [rows, queries], by name."""

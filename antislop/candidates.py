@@ -12,7 +12,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from antislop.decoding import NO_DRAFT, Draft, Row
+from antislop.row import NO_DRAFT, Draft, Row
 
 
 class Assistant(NamedTuple):

@@ -122,14 +122,14 @@ def _antislop(
 
 
 class Method(str, Enum):
-    """`antislop.decoding.Method`, which can't be imported without torch."""
+    """`antislop.walker.Method`, which can't be imported without torch."""
 
     EXACT = "exact"
     TOKEN = "token"
 
 
 class OnExhausted(str, Enum):
-    """`antislop.decoding.OnExhausted`, which can't be imported without torch."""
+    """`antislop.walker.OnExhausted`, which can't be imported without torch."""
 
     CONCEDE = "concede"
     STOP = "stop"
@@ -406,7 +406,7 @@ class _Run:
 
 def _write(writer: _Writer, console: Console, *, show: bool, with_bans: bool = True) -> _Run:
     """Generate, and write to the console what is certain."""
-    from antislop.decoding import Exhausted
+    from antislop.walker import Exhausted
 
     prompt = Piece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
     page, trail, run = Page(console, show_withdrawn=show), Trail(writer.vocabulary), _Run([prompt], Report())

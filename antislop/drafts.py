@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from antislop.decoding import NO_DRAFT, Draft, Drafter, Row
 from antislop.matcher import Matcher
+from antislop.row import NO_DRAFT, Draft, Row
+from antislop.walker import Drafter
 
 WAYS = 8
 """Phrases that begin alike and are looked at; beyond these a guess is hardly better than none."""

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding import Passes, Row
+from antislop.decoding import Passes
 from antislop.inference import KVCache, LanguageModel, fill_left
+from antislop.row import Row
 
 
 class BatchEngine:

@@ -131,8 +131,10 @@ def count_queries(query_token_ids: Tensor) -> list[int]:
     >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
     [1, 2]
     """
+    if int(query_token_ids.min()) > PAD:
+        return [query_token_ids.shape[1]] * query_token_ids.shape[0]
     is_token = query_token_ids != PAD
-    if query_token_ids.shape[1] > 1 and bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):
+    if bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):
         raise ValueError(f"PAD ({PAD}) stands to the right of a token: fill rows that have fewer tokens on their left")
     counts: list[int] = is_token.sum(dim=1).tolist()
     if 0 in counts:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding import Policy, Row, decode
+from antislop.decoding import decode
 from antislop.engine import BatchEngine
 from antislop.inference import PAD, Inferred, KVCache, LanguageModel, SampleStrategy
 from antislop.matcher import Matcher
+from antislop.row import Row
+from antislop.walker import Policy
 
 
 class BanningInferencer:

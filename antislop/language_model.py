@@ -10,7 +10,7 @@ import inspect
 from typing import Any
 
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 
 from antislop.cache import TransformersCache, choose_cache
@@ -41,6 +41,9 @@ class TransformersModel:
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
         self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
+        self._device = model.device  # looked for in all parameters each time it is asked for
+        prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
+        self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
         part = "decoder_" if model.config.is_encoder_decoder else ""
         self._mask_name, self._positions_name = part + "attention_mask", part + "position_ids"
 
@@ -61,18 +64,18 @@ class TransformersModel:
         if kv_cache.is_new:
             return self._prefill(query_token_ids, kv_cache)
         counts = count_queries(query_token_ids)
-        ids = query_token_ids.to(self._model.device)
+        ids = query_token_ids.to(self._device)
         if max(counts) > 1 and kv_cache.is_recurrent:
             return self._feed_one_by_one(ids, kv_cache, counts)
         with kv_cache.feeding(counts):
-            return self._run(ids.clamp(min=0), kv_cache)
+            return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
 
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         is_padded = bool((ids == PAD).any())
         prompt = cache.prompt or self._describe(ids != PAD, is_padded=is_padded)
         if is_padded and not cache.prompt:
             cache.mask_prompts(prompt[self._mask_name])
-        ids = ids.clamp(min=0).to(self._model.device)
+        ids = ids.clamp(min=0).to(self._device)
         cache.start(prompt.get(self._positions_name), {name: prompt[name] for name in _TYPES if name in prompt})
         few = {name: _every(value, self._copies) for name, value in prompt.items()}
         embeds = prompt.get("inputs_embeds")
@@ -88,9 +91,9 @@ class TransformersModel:
 
     def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
         """Return the arguments of a prompt of which nothing is known but where its tokens are."""
-        prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._model.device) if is_padded else None}
+        prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
         if self._positions_name in inspect.signature(self._model.forward).parameters:
-            prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._model.device)
+            prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         return prompt
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
@@ -116,12 +119,16 @@ class TransformersModel:
             **cache.token_types(queries, row=row),
             self._cache_name: cache.cache,
             self._mask_name: cache.attention_mask(queries, row=row),
-            self._positions_name: cache.positions(queries, row=row),
         }
+        if (positions := cache.positions(queries, row=row)) is not None:
+            kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
             kwargs["logits_to_keep"] = queries
-        inputs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        logits: Tensor = self._model(**inputs, return_dict=True).logits
+        if self._is_plain:  # it would only look for what is not there
+            kwargs = {"input_ids": ids, **kwargs}
+        else:
+            kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
+        logits: Tensor = self._model(**kwargs, return_dict=True).logits
         return logits
 
 

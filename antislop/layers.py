@@ -79,11 +79,17 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the states of a query [rows, heads, queries, head_dim]; return all that it may attend to."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.reserve(self.columns.end + key_states.shape[2])
-        at = self.columns.end - self.base
-        return self._write("_keys", key_states, at), self._write("_values", value_states, at)
+        columns, count = self.columns, key_states.shape[2]
+        at = columns.end - self.base
+        if self._keys is None or self._values is None or at + count > self._keys.shape[2]:
+            self._make_room(key_states, value_states)
+            at = columns.end - self.base
+        assert self._keys is not None and self._values is not None
+        if columns.counts is not None or columns.row is not None:
+            return self._write(self._keys, key_states, at), self._write(self._values, value_states, at)
+        self._keys.narrow(2, at, count).copy_(key_states)
+        self._values.narrow(2, at, count).copy_(value_states)
+        return self._keys.narrow(2, 0, at + count), self._values.narrow(2, 0, at + count)
 
     def get_seq_length(self) -> int:
         """Return the columns in use."""
@@ -156,21 +162,26 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         if keys.numel():
             self.base = self.columns.end - keys.shape[2]
             self.lazy_initialization(keys[:, :, :0], values[:, :, :0])
-            self._write("_keys", keys, 0)
-            self._write("_values", values, 0)
+            assert self._keys is not None and self._values is not None
+            self._keys[:, :, : keys.shape[2]] = keys
+            self._values[:, :, : values.shape[2]] = values
 
-    def _write(self, name: str, states: Tensor, at: int) -> Tensor:
-        buffer: Tensor = getattr(self, name)
+    def _make_room(self, key_states: Tensor, value_states: Tensor) -> None:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.reserve(self.columns.end + key_states.shape[2])
+
+    def _write(self, memory: Tensor, states: Tensor, at: int) -> Tensor:
+        """Write states of one row, or of rows that feed different numbers of them."""
         count, row = states.shape[2], self.columns.row
         if row is not None:
-            buffer = buffer[row : row + 1]
-        if self.columns.counts is None or row is not None:
-            buffer.narrow(2, at, count).copy_(states)
+            memory = memory[row : row + 1]
+            memory.narrow(2, at, count).copy_(states)
         else:
-            for number, own in enumerate(self.columns.counts):
+            for number, own in enumerate(self.columns.counts or ()):
                 if own:  # what lies left of a row's own tokens is still its past
-                    buffer[number, :, at + count - own : at + count] = states[number, :, count - own :]
-        return buffer.narrow(2, 0, at + count)
+                    memory[number, :, at + count - own : at + count] = states[number, :, count - own :]
+        return memory.narrow(2, 0, at + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
         """Leave only the columns start..stop in memory, and set aside `room`; move them where they are if it fits."""

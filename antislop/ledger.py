@@ -120,7 +120,7 @@ class Node:
         transformers via speculative decoding", 2022, arXiv 2211.17192, algorithm 1.
         """
         left = self.probs[0] if self._left is None else self._left / self._left.sum()
-        at = float(torch.rand((), generator=generator)) * float(proposal[token])
+        at = draw_uniform(generator) * float(proposal[token])
         if at < float(left[token]):
             return token
         rest = (left - proposal).clamp_(min=0)
@@ -242,3 +242,9 @@ class Node:
         if self._left is None:
             self._left = self.probs[0].clone()
         return self._left
+
+
+def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:
+    """Draw a number in [0, 1) from a generator, or from torch's global one."""
+    device = "cpu" if generator is None else generator.device
+    return float(torch.rand((), dtype=dtype, device=device, generator=generator))

@@ -13,12 +13,14 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.cache import TransformersCache
-from antislop.decoding import Drafter, Policy, Row, decode
+from antislop.decoding import decode
 from antislop.engine import BatchEngine
 from antislop.events import Event, Forwarded, Settled
 from antislop.language_model import TransformersModel
 from antislop.matcher import Matcher
 from antislop.report import Report
+from antislop.row import Row
+from antislop.walker import Drafter, Policy
 
 Output: TypeAlias = Tensor | GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
 """What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""

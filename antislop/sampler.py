@@ -32,18 +32,20 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.bans import Ban, BanList
 from antislop.candidates import Assistant, speculate
-from antislop.decoding import Drafter, Method, OnExhausted, Policy, Row, decode
+from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
 from antislop.events import Event, Finished
 from antislop.language_model import split_arguments
 from antislop.matcher import Matcher, State
 from antislop.report import Report
+from antislop.row import Row
 from antislop.run import Output, Run
 from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.support import refuse_arguments, refuse_settings
 from antislop.vocabulary import Vocabulary, encode_after
+from antislop.walker import Drafter, Method, OnExhausted, Policy
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria
 
-from antislop.decoding import Row
+from antislop.row import Row
 from antislop.support import memory_of, refuse_memory
 
 # These look at the scores alone: rows of any length and any prompt go through them together.

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from typer.testing import CliRunner, Result
 
 import antislop
-from antislop import decoding
+from antislop import walker
 from antislop.bundled import FOLDER
 from antislop.cli import Method, OnExhausted, app
 
@@ -235,8 +235,8 @@ def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Pa
 
 
 def test_the_choices_are_those_of_the_sampler() -> None:
-    assert tuple(method.value for method in Method) == get_args(decoding.Method)
-    assert tuple(choice.value for choice in OnExhausted) == get_args(decoding.OnExhausted)
+    assert tuple(method.value for method in Method) == get_args(walker.Method)
+    assert tuple(choice.value for choice in OnExhausted) == get_args(walker.OnExhausted)
 
 
 REFUSED = {

@@ -13,11 +13,13 @@ from toys import Markov, Words, run
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
 from antislop.bans import Ban
-from antislop.decoding import Exhausted, Policy, Row, decode
+from antislop.decoding import decode
 from antislop.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
 from antislop.ledger import FLOOR
 from antislop.matcher import Matcher
 from antislop.report import Report
+from antislop.row import Row
+from antislop.walker import Exhausted, Policy
 
 LETTERS = Words("a", "b", "c", "d")
 EOS = 4

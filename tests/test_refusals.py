@@ -49,7 +49,6 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
         ({"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
         ({"use_cache": False}, "use_cache"),
         ({"cache_implementation": "static"}, "StaticCache|cache_implementation='static'"),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 is not supported"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
         ({"guidance_scale": 1.5}, "guidance"),
         ({"output_attentions": True}, "output_attentions"),
@@ -60,8 +59,14 @@ def test_settings_that_the_loop_can_not_honor(llama: PreTrainedModel, kwargs: di
     refuses(llama, match, **kwargs)
 
 
-def test_an_assistant_model(llama: PreTrainedModel) -> None:
-    refuses(llama, "assistant_model is not supported yet", assistant_model=build_model("llama", seed=1))
+def test_an_assistant_model_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, assistant_model=assistant\)"):
+        llama.generate(PROMPT, custom_generate=SAMPLER, assistant_model=build_model("llama"), max_new_tokens=3)
+
+
+def test_an_assistant_for_a_batch(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="an assistant drafts for one text, not for 2"):
+        SAMPLER.generate(llama, PROMPT.repeat(2, 1), assistant_model=build_model("llama"), max_new_tokens=3)
 
 
 def test_synced_gpus_and_a_second_custom_generate(llama: PreTrainedModel) -> None:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from antislop.bans import Ban
-from antislop.decoding import Passes, Policy, Row, decode
+from antislop.decoding import Passes, decode
 from antislop.matcher import Matcher
 from antislop.report import Report
+from antislop.row import Row
+from antislop.walker import Policy
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,0 +1,110 @@
+"""One text in the making: its tokens, where it stands in the tree of known distributions, and what is settled of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.ledger import Node
+from antislop.matcher import State
+
+
+class Settings(Protocol):
+    """What was asked for: processors, and when a text ends."""
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
+
+    def is_done(self, row: Row) -> bool:
+        """Tell whether a stopping criterion is met after the row's tokens."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+
+
+class Draft(NamedTuple):
+    """Tokens that may come next, and, where they were drawn, the distribution of each, [tokens, vocab]."""
+
+    tokens: list[int]
+    proposals: Tensor | None = None
+
+
+NO_DRAFT = Draft([])
+
+
+class Row:
+    """One text in the making.
+
+    prompt: ids [1, tokens]. state: the matcher's after the prompt. capacity: the most tokens that may be generated.
+    place: its row in the batch. generator: its own random numbers, so that it does not matter what it is batched with.
+    keep_scores: remember logits and scores of the kept tokens.
+    """
+
+    def __init__(
+        self,
+        prompt: Tensor,
+        *,
+        settings: Settings,
+        state: State,
+        capacity: int,
+        place: int = 0,
+        generator: torch.Generator | None = None,
+        keep_scores: bool = False,
+    ) -> None:
+        self.prompt_length = prompt.shape[1]
+        self._ids = torch.cat([prompt, prompt.new_zeros((1, capacity))], dim=1)
+        self._written = 0  # of the tokens, how many stand in the ids already
+        self.settings = settings
+        self.capacity = capacity
+        self.place = place
+        self.generator = generator
+        self.tokens: list[int] = []
+        self.draft = NO_DRAFT
+        self.unchanged = 0
+        self.node = Node()
+        self.state = state
+        self.settled = 0
+        self.withdrawn = 0
+        self.matcher_seconds = 0.0
+        self.is_finished = False
+        self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep_scores else None
+
+    @property
+    def ids(self) -> Tensor:
+        """Prompt and tokens, [1, tokens]."""
+        return self.ids_up_to(len(self.tokens))
+
+    def ids_up_to(self, length: int) -> Tensor:
+        """Prompt and the first `length` tokens, or those of the draft after them, [1, tokens]."""
+        if self._written < length:
+            tokens = (self.tokens + self.draft.tokens)[self._written : length]
+            start = self.prompt_length + self._written
+            self._ids[0, start : start + len(tokens)] = self._ids.new_tensor(tokens)
+            self._written = min(length, len(self.tokens))
+        return self._ids[:, : self.prompt_length + length]
+
+    def append(self, token: int, state: State) -> None:
+        """Add a token to the text."""
+        self.tokens.append(token)
+        self.state = state
+        if self.kept is not None:
+            assert self.node.logits is not None and self.node.scores is not None
+            self.kept.append((self.node.logits, self.node.scores))
+
+    def rewind(self, length: int) -> tuple[int, ...]:
+        """Go back to `length` tokens and return the others."""
+        withdrawn = tuple(self.tokens[length:])
+        del self.tokens[length:]
+        if self.kept is not None:
+            del self.kept[length:]
+        self.state = self.state.back_to(length)
+        self.node = self.node.back_to(length)
+        self.unchanged = min(self.unchanged, length)
+        self._written = min(self._written, length)
+        self.withdrawn += len(withdrawn)
+        self.draft = self.draft._replace(proposals=None)  # each was good for one draw
+        return withdrawn

@@ -1,0 +1,260 @@
+"""Draw tokens, and draw again where they complete a ban.
+
+A row walks: draws a token at its node, feeds the matcher, and either stays, or has the ledger take the violation and
+goes back. It walks through nodes that are known until it needs the model. Knows neither what the tokens mean nor what
+computes the logits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.events import Admitted, Conceded, Drafted, Drawn, Event, Finished, Reason, Rewound, Settled
+from antislop.ledger import FLOOR, SCARCE, Node, draw_uniform
+from antislop.matcher import Matcher, State, Violation
+from antislop.row import NO_DRAFT, Draft, Row
+
+Method = Literal["exact", "token"]
+OnExhausted = Literal["concede", "stop", "raise"]
+
+CANDIDATES = 32
+"""Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
+
+
+class Exhausted(RuntimeError):
+    """Raised where every alternative to a ban is used up and the policy is to raise."""
+
+
+class Drafter(Protocol):
+    """Guesses what comes next. Any guess leaves what is written as it is; good ones make it come faster."""
+
+    def propose(self, row: Row) -> Draft:
+        """Return what may follow the row's tokens; it may be empty."""
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        """Take note of how many of the row's proposed tokens were drawn."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to draw and what to do when nothing is left.
+
+    max_rewinds counts per position. A row may withdraw `max_withdrawn_ratio` tokens for each one that it may have.
+    """
+
+    do_sample: bool
+    method: Method
+    on_exhausted: OnExhausted
+    max_rewinds: int
+    max_withdrawn_ratio: float = 16
+
+
+class Walker:
+    """Moves one row through its tree until it needs the model, and notes in `events` what happens."""
+
+    def __init__(
+        self, number: int, row: Row, *, matcher: Matcher, policy: Policy, drafter: Drafter | None = None
+    ) -> None:
+        self.number = number
+        self.drafter = drafter
+        self.row = row
+        self.matcher = matcher
+        self.policy = policy
+        self.events: list[Event] = []
+
+    def draft(self) -> None:
+        """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
+        row = self.row
+        if self.drafter is None or row.is_finished or not row.tokens:
+            return
+        draft, state, kept = self.drafter.propose(row), row.state, 0
+        for token in draft.tokens[: row.capacity - len(row.tokens) - 1]:
+            state = self._feed(state, token)
+            if state.violations:
+                break
+            kept += 1
+        row.draft = Draft(draft.tokens[:kept], draft.proposals)
+
+    def walk_drafted(self) -> None:
+        """Walk, first along the draft; tell how far that was right."""
+        assert self.drafter is not None
+        row, draft, before = self.row, self.row.draft.tokens, len(self.events)
+        self.walk()
+        accepted = 0
+        for event in self.events[before:]:
+            if isinstance(event, Rewound):
+                break
+            if isinstance(event, Drawn):
+                if accepted == len(draft) or event.token != draft[accepted]:
+                    break
+                accepted += 1
+        self.drafter.learn(row, proposed=len(draft), accepted=accepted)
+        row.draft = NO_DRAFT
+        self.events.append(Drafted(len(draft), accepted))
+
+    def _draw(self) -> int:
+        """Draw at the row's node: beside the draft's token, as long as the text goes along the draft."""
+        row, draft = self.row, self.row.draft
+        step = len(row.tokens) - row.unchanged
+        is_along = draft.proposals is not None and row.tokens[row.unchanged :] == draft.tokens[:step]
+        if self.policy.do_sample and is_along and step < len(draft.tokens) and draft.proposals is not None:
+            return row.node.draw_beside(draft.tokens[step], draft.proposals[step], generator=row.generator)
+        return row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
+
+    def walk(self, token: int | None = None) -> None:
+        """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
+        row = self.row
+        while not row.is_finished and row.node.is_filled:
+            if token is None:
+                token = self._draw()
+            row.append(token, self._feed(row.state, token))
+            self.events.append(Drawn(token))
+            violations, is_done = row.state.violations, row.settings.is_done(row)
+            if is_done:
+                violations = _in_order((*violations, *self.matcher.finish(row.state)))
+            drawn, token = token, None
+            if violations and not self._judge(drawn, violations):
+                continue
+            row.node = row.node.child(drawn)
+            if is_done:
+                self._finish("done")
+            else:
+                self._settle(row.state.hold)
+
+    def _feed(self, state: State, token: int) -> State:
+        began = time.perf_counter()
+        after = self.matcher.feed(state, token)
+        self.row.matcher_seconds += time.perf_counter() - began
+        return after
+
+    def _settle(self, length: int) -> None:
+        """Let go of what no rewind can reach."""
+        row = self.row
+        if length > row.settled:
+            self.events.append(Settled(tuple(row.tokens[row.settled : length])))
+            row.settled = length
+            row.node.back_to(length).cut_loose()
+
+    def _finish(self, reason: Reason) -> None:
+        self.row.is_finished = True
+        self._settle(len(self.row.tokens))
+        self.events.append(Finished(reason, self.row.matcher_seconds))
+
+    def _judge(self, token: int, violations: Sequence[Violation]) -> bool:
+        """Return whether the token stays; if not, the row has gone back or is finished."""
+        for violation in violations:
+            if self._is_admitted(token, violation):
+                self.events.append(Admitted(violation))
+                continue
+            self._take(token, violation, violations)
+            target = self._find_way_back(violation)
+            if target is not None:
+                target.rewinds += 1
+                self.events.append(Rewound(target.depth, self.row.rewind(target.depth), violation))
+                return False
+            if self.policy.on_exhausted == "raise":
+                raise Exhausted(
+                    f"nothing is left to say at token {violation.start} but the banned {violation.ban.phrase!r}: "
+                    "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
+                )
+            if self.policy.on_exhausted == "stop":
+                self._stop(violation)
+                return False
+            self.events.append(Conceded(violation))
+        if self.policy.method == "exact":
+            # Resolved now, or a later exit from below it would weigh more than the coin that led there.
+            self.row.node.take(token, violations)
+            self.row.node.carry()
+        return True
+
+    def _is_admitted(self, token: int, violation: Violation) -> bool:
+        """Tell whether a ban's weight lets this occurrence stay: by a coin, or because its mass was taken already."""
+        row, weight = self.row, violation.ban.weight
+        if self.policy.method == "token":
+            start = row.node.back_to(violation.start)
+            return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
+        if row.node.has_resolved(violation, token=token):
+            return weight > 0
+        return self.policy.do_sample and weight > 0 and draw_uniform(row.generator) < weight
+
+    def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
+        """Take a violation's mass out of the ledger."""
+        row = self.row
+        if self.policy.method == "token":
+            start = row.node.back_to(violation.start)
+            start.scale(row.tokens[violation.start], _at_start(violation))
+            return
+        row.node.take(token, violations)
+        before = row.state.back_to(len(row.tokens) - 1)
+        for other in row.node.likeliest(CANDIDATES):
+            after = self._feed(before, other)
+            found = after.violations
+            if len(row.tokens) == row.capacity:
+                found = _in_order((*found, *self.matcher.finish(after)))
+            if found:
+                row.node.take(other, found)
+        row.node.carry()
+
+    def _find_way_back(self, violation: Violation) -> Node | None:
+        """Return the node to draw from next, or None where there is no alternative to the violation."""
+        row, policy = self.row, self.policy
+        node = row.node.back_to(violation.start)
+        if policy.do_sample:
+            node = node.bounce(row.generator)
+        if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn_ratio * row.capacity:
+            return None
+        while not self._has_choice(node):
+            if node.parent is None or row.state.back_to(node.depth - 1).horizon < row.settled:
+                return None
+            node.parent.close(node.token)
+            node = node.parent
+            node.carry()
+        return node
+
+    def _has_choice(self, node: Node) -> bool:
+        """Tell whether there is something to draw at a node; where little is left, first look for more."""
+        if node.mass_left() + sum(node.exits().values()) >= SCARCE and node.mass_left() > 0:
+            return True
+        assert node.logits is not None
+        likely = torch.softmax(node.logits[0], dim=-1) >= FLOOR
+        for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
+            likely[end : end + 1] = False
+        candidates = likely & (node.left > 0)
+        if candidates.any():
+            node.keep_only(candidates)
+            return True
+        return self._look_further(node, likely)
+
+    def _look_further(self, node: Node, likely: Tensor) -> bool:
+        """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
+        assert node.logits is not None
+        node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
+        rest = node.logits.masked_fill(node.spent, -torch.inf)
+        scores = self.row.settings.process([self.row], [node.depth], rest)[0]
+        candidates = likely & ~node.spent & (scores > -torch.inf)
+        if candidates.any():
+            node.renew(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
+        return bool(candidates.any())
+
+    def _stop(self, violation: Violation) -> None:
+        """End the text before a violation, and before what that end would complete."""
+        row, ended = self.row, [violation]
+        while ended:
+            self.events.append(Rewound(ended[0].start, row.rewind(ended[0].start), ended[0]))
+            ended = list(self.matcher.finish(row.state))
+        self._finish("exhausted")
+
+
+def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    return tuple(sorted(violations, key=lambda violation: violation.start))
+
+
+def _at_start(violation: Violation) -> Violation:
+    """Return the violation without its length: the classic rule asks only where a ban begins."""
+    return Violation(violation.ban, violation.start, violation.start)
