@@ -94,6 +94,11 @@ class TransformersCache:
         return layers
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether rows are not in the columns any more in which `generate` would have them."""
+        return any(self._starts) or min(self._lengths) < max(self._lengths)
+
+    @property
     def rows(self) -> int:
         """How many rows there are."""
         return len(self._lengths)
@@ -247,7 +252,7 @@ class TransformersCache:
         firsts = [length + count - queries for length, count in zip(self._lengths, counts, strict=True)]
         if row is not None:
             offsets, firsts = offsets[..., min(row, offsets.shape[-1] - 1)][..., None], [self._lengths[row]]
-        if offsets.ndim == 1 and offsets.shape[0] == 1 and min(firsts) == max(firsts):
+        if self.offsets.shape == (1,) and min(firsts) == max(firsts):
             first = firsts[0] + self._first_offset
             return self._steps_up_to(first + queries)[None, first : first + queries]
         steps = self._steps_up_to(queries)[:queries]
@@ -272,11 +277,8 @@ class TransformersCache:
         return next(found, torch.device("cpu"))
 
     def restore(self) -> None:
-        """Give the cache transformers' own layers back; row by row, its columns are the tokens that are left."""
+        """Give the cache transformers' own layers back; its columns are the tokens of rows that are equally long."""
         self._align([0] * self.rows)
-        for row, start in enumerate(self._starts):
-            if start:
-                self._move(row, -start)
         own = _decoders(self.cache)
         own.layers = [layer.as_standard() if isinstance(layer, GrowingLayer) else layer for layer in own.layers]
         if own.layer_class_to_replicate is not None:
@@ -317,7 +319,7 @@ class TransformersCache:
         self._mask = None
 
     def _move(self, row: int, by: int) -> None:
-        """Move a row's tokens to the right, or to the left if `by` is negative."""
+        """Move a row's tokens to the right."""
         start, stop = self._starts[row], self._starts[row] + self._lengths[row]
         for layer in self.layers:
             if isinstance(layer, GrowingLayer) and stop > start:

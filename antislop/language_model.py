@@ -10,11 +10,12 @@ import inspect
 from typing import Any
 
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 
 from antislop.cache import TransformersCache, choose_cache
-from antislop.inference import PAD, KVCache, count_queries
+from antislop.inference import PAD, KVCache, LanguageModel, count_queries
+from antislop.rowwise import RowwiseCache, RowwiseModel, slice_row
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 PROMPT_ONLY = {*MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL, *_TYPES, "position_ids", "inputs_embeds"}
@@ -139,11 +140,14 @@ def _every(value: Any, step: int) -> Any:
 
 def split_arguments(
     model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *, rows: int
-) -> tuple[TransformersModel, TransformersCache]:
+) -> tuple[LanguageModel, KVCache]:
     """Return a language model and a cache for what `generate` prepared: arguments of all forwards, and of the first.
 
     Raises `ValueError`, before anything is computed, where no exact cache is known.
     """
+    if rows > 1 and _counts_by_cache(model):
+        each = [_split_row(model, config, model_kwargs, row=row, rows=rows) for row in range(rows)]
+        return RowwiseModel([own for own, _ in each]), RowwiseCache([cache for _, cache in each])
     name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
     own = choose_cache(model_kwargs.get(name), model=model)
     mask = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
@@ -163,6 +167,24 @@ def split_arguments(
         copies=_copies(config, prompt, cache, model),
     )
     return language_model, cache
+
+
+def _counts_by_cache(model: PreTrainedModel) -> bool:
+    """Tell whether a decoder finds its positions by the length of its cache, and can't be told them."""
+    is_relative = hasattr(model.config, "relative_attention_num_buckets")
+    takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
+    return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions
+
+
+def _split_row(
+    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *, row: int, rows: int
+) -> tuple[LanguageModel, KVCache]:
+    """Do as `split_arguments` for one row of an encoder-decoder model's batch."""
+    choose_cache(model_kwargs.get("past_key_values"), model=model)
+    kwargs = {name: slice_row(value, row, rows) for name, value in model_kwargs.items() if name != "past_key_values"}
+    decoder = model.config.get_text_config(decoder=True)
+    kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
+    return split_arguments(model, config, kwargs, rows=1)
 
 
 def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:

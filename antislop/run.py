@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.generation.streamers import BaseStreamer
 
@@ -16,7 +17,7 @@ from antislop.cache import TransformersCache
 from antislop.decoding import decode
 from antislop.engine import BatchEngine
 from antislop.events import Event, Forwarded, Settled
-from antislop.language_model import TransformersModel
+from antislop.inference import KVCache, LanguageModel
 from antislop.matcher import Matcher
 from antislop.report import Report
 from antislop.row import Row
@@ -31,8 +32,8 @@ class Run:
     """A generation that is ready to go."""
 
     model: PreTrainedModel
-    language_model: TransformersModel
-    cache: TransformersCache
+    language_model: LanguageModel
+    cache: KVCache
     rows: list[Row]
     matcher: Matcher
     policy: Policy
@@ -91,17 +92,24 @@ class Run:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
                 reports[0].add(Forwarded(fed, cut))
-        self.cache.restore()
         kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
         output = kind(
             sequences=self._sequences(),
             scores=self._steps(1) if self.config.output_scores else None,
             logits=self._steps(0) if self.config.output_logits else None,
-            past_key_values=self.cache.cache,
+            past_key_values=self._past(),
         )
         output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
         output["reports"] = reports
         return output
+
+    def _past(self) -> Cache | None:
+        """Return transformers' cache, or None where rows went apart: none of theirs goes with the sequences then."""
+        if not isinstance(self.cache, TransformersCache):
+            return None
+        is_ragged = self.cache.is_ragged
+        self.cache.restore()
+        return None if is_ragged else self.cache.cache
 
     def _steps(self, which: int) -> tuple[Tensor, ...]:
         """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""

@@ -24,7 +24,7 @@ LAYERS = (
     {"row", "report", "streaming"},
     {"walker"},
     {"decoding"},
-    {"render", "engine", "drafts", "candidates"},
+    {"render", "engine", "rowwise", "drafts", "candidates"},
     {"support", "layers", "snapshots", "vocabulary"},
     {"cache", "settings"},
     {"language_model", "inferencer"},
