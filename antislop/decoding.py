@@ -79,7 +79,7 @@ def _advance(walkers: Sequence[Walker], passes: Passes, *, policy: Policy) -> It
     rows = [walkers[number].row for number in going]
     logits = passes.logits if len(going) == len(walkers) else passes.logits[going]
     first: Sequence[int | None] = [None] * len(rows)
-    if any(row.draft.tokens for row in rows):
+    if any(row.draft.proposed for row in rows):
         _fill_paths(rows, logits)
     else:
         first = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy)
@@ -87,7 +87,7 @@ def _advance(walkers: Sequence[Walker], passes: Passes, *, policy: Policy) -> It
         walker = walkers[number]
         walker.row.unchanged = len(walker.row.tokens)
         walker.events.append(Forwarded(passes.fed[number], passes.cut[number]))
-        if walker.row.draft.tokens:
+        if walker.row.draft.proposed:
             walker.walk_drafted()
         else:
             walker.walk(token)

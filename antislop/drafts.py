@@ -42,7 +42,7 @@ class PhraseDrafter:
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
         """Count how often a guess was right."""
-        tried = self._tried.setdefault(tuple(row.draft.tokens), [0, 0])
+        tried = self._tried.setdefault(tuple(row.draft.proposed), [0, 0])
         tried[0] += 1
         tried[1] += accepted
 
@@ -57,7 +57,7 @@ class _FirstDrafter:
     def propose(self, row: Row) -> Draft:
         for drafter in self._drafters:
             draft = drafter.propose(row)
-            if draft.tokens:
+            if draft.proposed:
                 self._used[row.place] = drafter
                 return draft
         return NO_DRAFT

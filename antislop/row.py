@@ -27,10 +27,20 @@ class Settings(Protocol):
 
 
 class Draft(NamedTuple):
-    """Tokens that may come next, and, where they were drawn, the distribution of each, [tokens, vocab]."""
+    """Tokens that may come next, and, where they were drawn, the distribution of each, [tokens, vocab].
 
-    tokens: list[int]
+    Only the first `read` of them are read ahead, or all. The one after those still takes part in drawing: to leave it
+    out because of what it is would be a choice that the distribution knows nothing of.
+    """
+
+    proposed: list[int]
     proposals: Tensor | None = None
+    read: int | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that are read ahead."""
+        return self.proposed[: self.read]
 
 
 NO_DRAFT = Draft([])

@@ -73,13 +73,13 @@ class Walker:
         row = self.row
         if self.drafter is None or row.is_finished or not row.tokens:
             return
-        draft, state, kept = self.drafter.propose(row), row.state, 0
-        for token in draft.tokens[: row.capacity - len(row.tokens) - 1]:
+        draft, state, read = self.drafter.propose(row), row.state, 0
+        for token in draft.proposed[: row.capacity - len(row.tokens) - 1]:
             state = self._feed(state, token)
             if state.violations:
                 break
-            kept += 1
-        row.draft = Draft(draft.tokens[:kept], draft.proposals)
+            read += 1
+        row.draft = draft._replace(read=read)
 
     def walk_drafted(self) -> None:
         """Walk, first along the draft; tell how far that was right."""
@@ -102,9 +102,9 @@ class Walker:
         """Draw at the row's node: beside the draft's token, as long as the text goes along the draft."""
         row, draft = self.row, self.row.draft
         step = len(row.tokens) - row.unchanged
-        is_along = draft.proposals is not None and row.tokens[row.unchanged :] == draft.tokens[:step]
-        if self.policy.do_sample and is_along and step < len(draft.tokens) and draft.proposals is not None:
-            return row.node.draw_beside(draft.tokens[step], draft.proposals[step], generator=row.generator)
+        is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
+        if self.policy.do_sample and draft.proposals is not None and is_along:
+            return row.node.draw_beside(draft.proposed[step], draft.proposals[step], generator=row.generator)
         return row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
 
     def walk(self, token: int | None = None) -> None:

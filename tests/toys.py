@@ -13,7 +13,7 @@ from antislop.decoding import Passes, decode
 from antislop.matcher import Matcher
 from antislop.report import Report
 from antislop.row import Row
-from antislop.walker import Policy
+from antislop.walker import Drafter, Policy
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 
@@ -69,7 +69,12 @@ class Markov:
         return self.table[ids[0, -2], ids[0, -1]][None].clone()
 
     def forward(self, rows: Sequence[Row]) -> Passes:
-        logits = torch.stack([self.logits(row.ids) for row in rows])
+        most = max(len(row.draft.tokens) for row in rows)
+        logits = torch.zeros(len(rows), most + 1, self.size)
+        for own, row in zip(logits, rows, strict=True):
+            draft = len(row.draft.tokens)
+            for step in range(draft + 1):
+                own[step - draft - 1] = self.logits(row.ids_up_to(len(row.tokens) + step))[0]
         return Passes(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
 
     def replace(self, rows: Sequence[Row], place: int) -> Passes:
@@ -111,11 +116,13 @@ def run(
     on_exhausted: str = "concede",
     max_rewinds: int = 100,
     max_withdrawn_ratio: float = 10_000,
+    drafter: Drafter | None = None,
 ) -> tuple[tuple[int, ...], Report]:
     """Generate one text with the loop under test."""
     matcher = matcher or Matcher(bans, words)
     state = matcher.start(prompt, lookback=lookback)
     row = Row(torch.tensor([prompt]), settings=model, state=state, capacity=model.length)
     policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn_ratio)  # type: ignore[arg-type]
-    report = Report.of([event for _, event in decode([row], engine=model, matcher=matcher, policy=policy)])
+    events = decode([row], engine=model, matcher=matcher, policy=policy, drafter=drafter)
+    report = Report.of([event for _, event in events])
     return tuple(row.tokens), report
