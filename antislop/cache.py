@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import (
     Cache,
     DummyLayer,
@@ -23,8 +23,11 @@ from transformers.cache_utils import (
     LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
 )
 
+from antislop.fixed import FixedLayer, without_window
 from antislop.inference import KVCache, KVStates
 from antislop.layers import AHEAD, Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
 from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, narrowed, put_row, repeat_rows
@@ -68,6 +71,17 @@ class TransformersCache:
         self._prompt_masks = list(attention_mask) if attention_mask is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, columns and more]; what is to come is 1 already
         self._snapshots = Snapshots(rows, every=snapshot_every)
+        self._fixed: list[FixedLayer] = []
+        if isinstance(own, StaticCache):
+            room = max(layer.max_cache_len for layer in own.layers if isinstance(layer, StaticLayer))
+            if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers):
+                room = max(room, (most or 0) - 1)  # theirs end at the window
+            own.layers = [
+                without_window(layer, room) if isinstance(layer, StaticSlidingWindowLayer) else layer
+                for layer in own.layers
+            ]
+            self._fixed = [FixedLayer(layer, self.columns) for layer in own.layers if isinstance(layer, StaticLayer)]
+            self.columns.most = room
         own.layers = [_own_layer(layer, self.columns) for layer in own.layers]
         if own.layer_class_to_replicate is not None:
             own.layer_class_to_replicate = lambda: GrowingLayer(self.columns)
@@ -92,6 +106,16 @@ class TransformersCache:
         """The layers, ours; those of the decoder where there is an encoder."""
         layers: list[Any] = _decoders(self.cache).layers
         return layers
+
+    @property
+    def _stores(self) -> list[GrowingLayer | FixedLayer]:
+        """What holds keys and values."""
+        return [*self._fixed, *(layer for layer in self.layers if isinstance(layer, GrowingLayer))]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the memory can't grow, and queries come one at a time so that a compiled model sees one shape."""
+        return bool(self._fixed)
 
     @property
     def is_ragged(self) -> bool:
@@ -123,8 +147,7 @@ class TransformersCache:
         Shorter rows are filled on the left; layers with a window give what they still hold.
         """
         self._align([0] * self.rows)
-        growing = [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
-        states = [(layer.keys, layer.values) for layer in growing]
+        states = [(store.keys, store.values) for store in self._stores]
         return [(keys, values) for keys, values in states if keys is not None and values is not None]
 
     def update(self, kv_states: KVStates) -> None:
@@ -165,7 +188,7 @@ class TransformersCache:
             length = self._snapshots.go_back(row, length, self.layers)
         self._lengths[row] = length
         if length == 0:
-            self._prompt_masks[row], self._settled[row] = None, 0
+            self._prompt_masks[row], self._settled[row], self._starts[row] = None, 0, 0
         return length
 
     def settle(self, row: int, length: int) -> None:
@@ -177,6 +200,8 @@ class TransformersCache:
         """Put the one row of another cache of the same model in the place of a row."""
         if not isinstance(other, TransformersCache) or other.rows != 1:
             raise ValueError("a cache of one row and of the same kind is expected")
+        if self.is_fixed:
+            raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
         if isinstance(self.cache, EncoderDecoderCache):
             raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
         length = other.columns.end
@@ -197,6 +222,10 @@ class TransformersCache:
             self.offsets = self.offsets.expand(*self.offsets.shape[:-1], self.rows).clone()
             self.offsets[..., row] = other.offsets[..., 0]
 
+    def forget(self, row: int) -> None:
+        """Take out the token that a row was fed only so that others could be fed theirs."""
+        self._lengths[row] -= 1
+
     def repeat(self, times: int) -> None:
         """Repeat what the layers hold of each row: prompts that stand in several rows are read once."""
         for layer in self.layers:
@@ -209,6 +238,8 @@ class TransformersCache:
         """Let a forward of max(counts) queries run inside; each row feeds the last `counts[row]` of them."""
         self._align(counts)
         self.columns.counts = None if len(set(counts)) == 1 else list(counts)
+        for fixed in self._fixed:
+            fixed.set_length()
         self.columns.settled = min(start + settled for start, settled in zip(self._starts, self._settled, strict=True))
         yield
         self.columns.counts = None
@@ -279,6 +310,8 @@ class TransformersCache:
     def restore(self) -> None:
         """Give the cache transformers' own layers back; its columns are the tokens of rows that are equally long."""
         self._align([0] * self.rows)
+        for fixed in self._fixed:
+            fixed.set_length()
         own = _decoders(self.cache)
         own.layers = [layer.as_standard() if isinstance(layer, GrowingLayer) else layer for layer in own.layers]
         if own.layer_class_to_replicate is not None:
@@ -288,14 +321,14 @@ class TransformersCache:
         """Have all rows end in the same column once they have fed `counts` tokens."""
         ends = [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
         target, queries = max(ends), max(counts)
-        if min(ends) == target:
+        is_full = self.is_fixed and self.columns.most is not None and target > self.columns.most
+        if min(ends) == target and not is_full:
             self.columns.end = target - queries
             return
-        target -= self._trim()
+        target -= self._find_spare(target, counts) if is_full else self._trim()
         self.columns.end = target - queries
-        for layer in self.layers:
-            if isinstance(layer, GrowingLayer):
-                layer.reserve(target)
+        for store in self._stores:
+            store.reserve(target)
         for row in range(self.rows):
             by = target - self._starts[row] - self._lengths[row] - counts[row]
             if by:
@@ -303,27 +336,31 @@ class TransformersCache:
 
     def _trim(self) -> int:
         """Drop columns that all rows have left on their left, if there are enough; return how many."""
+        if self.is_fixed:
+            return 0
         spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
         if spare < TRIM:
             return 0
         self._shift_all(-spare)
         return spare
 
+    def _find_spare(self, target: int, counts: Sequence[int]) -> int:
+        """Return how many columns all rows will have left on their left."""
+        return min(target - length - count for length, count in zip(self._lengths, counts, strict=True))
+
     def _shift_all(self, by: int) -> None:
         """Move all rows by as many columns."""
         self.columns.end += by
-        for layer in self.layers:
-            if isinstance(layer, GrowingLayer):
-                layer.drop(-by) if by < 0 else layer.insert(by)
+        for store in self._stores:
+            store.drop(-by) if by < 0 else store.insert(by)
         self._starts = [max(start + by, 0) for start in self._starts]
         self._mask = None
 
     def _move(self, row: int, by: int) -> None:
-        """Move a row's tokens to the right."""
+        """Move a row's tokens to the right, or in a static cache to the left if `by` is negative."""
         start, stop = self._starts[row], self._starts[row] + self._lengths[row]
-        for layer in self.layers:
-            if isinstance(layer, GrowingLayer) and stop > start:
-                layer.move(row, start, stop, by)
+        for store in self._stores if stop > start else ():
+            store.move(row, start, stop, by)
         self._starts[row] += by
         self._write_mask(row)
 
@@ -348,17 +385,21 @@ def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
     if cache is None:
         raise ValueError("the model generates without a cache, so tokens can't be taken back: pass use_cache=True")
     own = _decoders(cache)
-    if type(own) is not DynamicCache or own.offloading:
+    if type(own) not in (DynamicCache, StaticCache) or own.offloading:
         name = type(own).__name__ + (" with offloading" if own.offloading else "")
         raise ValueError(
             f"tokens can't be taken back from a {name} yet: "
-            "leave out past_key_values and cache_implementation, or pass a DynamicCache"
+            "leave out past_key_values and cache_implementation, or pass a DynamicCache or StaticCache"
         )
     unknown = {type(layer).__name__ for layer in own.layers if type(layer) not in _LAYERS}
     if unknown:
         raise ValueError(
             f"tokens can't be taken back from cache layers of type {', '.join(sorted(unknown))} yet: "
             "choose a model with full, sliding-window or recurrent layers"
+        )
+    if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers) and _length_of(own):
+        raise ValueError(
+            "the StaticCache passed holds tokens in sliding windows, which forget what a rewind needs: pass a new one"
         )
     return cache
 
@@ -368,7 +409,7 @@ def _decoders(cache: Cache) -> Cache:
 
 
 def _length_of(cache: Cache) -> int:
-    lengths = [layer.get_seq_length() for layer in cache.layers if hasattr(layer, "get_seq_length")]
+    lengths = [int(layer.get_seq_length()) for layer in cache.layers if hasattr(layer, "get_seq_length")]
     return max(lengths, default=0)
 
 
@@ -396,5 +437,7 @@ _LAYERS = {
     LinearAttentionLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
     DummyLayer,
 }

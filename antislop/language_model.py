@@ -7,8 +7,10 @@ in the cache and how long it is, so a rewind has nothing to put back here.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
@@ -68,6 +70,8 @@ class TransformersModel:
         ids = query_token_ids.to(self._device)
         if max(counts) > 1 and kv_cache.is_recurrent:
             return self._feed_one_by_one(ids, kv_cache, counts)
+        if max(counts) > 1 and kv_cache.is_fixed:
+            return self._feed_in_step(ids, kv_cache)
         with kv_cache.feeding(counts):
             return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
 
@@ -112,6 +116,16 @@ class TransformersModel:
             logits[row, place] = own
         return logits
 
+    def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
+        """Read queries one column at a time in all rows; a row without a token there is fed one and loses it again."""
+        logits = []
+        for place in range(ids.shape[1]):
+            with cache.feeding([1] * cache.rows):
+                logits.append(self._run(ids[:, place : place + 1].clamp(min=0), cache))
+            for row in (ids[:, place] == PAD).nonzero()[:, 0].tolist():
+                cache.forget(row)
+        return torch.cat(logits, dim=1)
+
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
         """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
         queries = ids.shape[1]
@@ -125,12 +139,20 @@ class TransformersModel:
             kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
             kwargs["logits_to_keep"] = queries
-        if self._is_plain:  # it would only look for what is not there
+        if self._is_plain and not cache.is_fixed:  # it would only look for what is not there
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        logits: Tensor = self._model(**kwargs, return_dict=True).logits
+        logits: Tensor = self._choose_call(cache)(**kwargs, return_dict=True).logits
         return logits
+
+    def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
+        """Return the model, compiled where `generate` would compile it."""
+        call: Callable[..., Any] = self._model
+        own = {"past_key_values": cache.cache}
+        if cache.is_fixed and self._model._valid_auto_compile_criteria(own, self._config):
+            call = self._model.get_compiled_call(self._config.compile_config)
+        return call
 
 
 def _every(value: Any, step: int) -> Any:
@@ -191,6 +213,6 @@ def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: Transformer
     """Return how often each prompt stands in the batch, or 1 where reading it once is not known to be the same."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
-    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder:
+    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_fixed:
         return config.num_return_sequences or 1
     return 1

@@ -68,7 +68,11 @@ def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int,
 _NO = (None, False)
 _SETTINGS = (
     ("num_beams", (None, 1), "beams can't go back one by one; use num_beams=1"),
-    ("cache_implementation", (None, "dynamic"), "only a dynamic cache can be cut back so far; leave it out"),
+    (
+        "cache_implementation",
+        (None, "dynamic", "static"),
+        "only dynamic and static caches can be cut back so far; leave it out",
+    ),
     ("assistant_ensemble_weight", (None,), "it changes what is written, by design; leave it out"),
     ("use_mtp", _NO, "drafts of multi-token heads need the model's hidden states; leave it out"),
     ("speculation_type", (None,), "it drafts with the model's hidden states; leave it out"),

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.events import Drawn, Forwarded, Rewound
 from antislop.cache import TransformersCache
+from antislop.events import Drawn, Forwarded, Rewound
 from antislop.report import Report
 
 TOKENIZER = build_tokenizer()

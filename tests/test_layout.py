@@ -26,6 +26,7 @@ LAYERS = (
     {"decoding"},
     {"render", "engine", "rowwise", "drafts", "candidates"},
     {"support", "layers", "snapshots", "vocabulary"},
+    {"fixed"},
     {"cache", "settings"},
     {"language_model", "inferencer"},
     {"run"},
@@ -51,6 +52,7 @@ TORCH_FREE = {
 TRANSFORMERS = {
     "candidates",
     "run",
+    "fixed",
     "layers",
     "snapshots",
     "cache",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from models import VOCABULARY, build_model, build_tokenizer
 from transformers import (
+    DynamicCache,
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessor,
@@ -48,7 +49,7 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
     [
         ({"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
         ({"use_cache": False}, "use_cache"),
-        ({"cache_implementation": "static"}, "StaticCache|cache_implementation='static'"),
+        ({"cache_implementation": "offloaded"}, "cache_implementation='offloaded' is not supported"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
         ({"guidance_scale": 1.5}, "guidance"),
         ({"output_attentions": True}, "output_attentions"),
@@ -86,7 +87,17 @@ def test_more_than_one_prompt_at_a_stream(llama: PreTrainedModel) -> None:
 
 
 def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
-    refuses(llama, "StaticCache", past_key_values=StaticCache(config=llama.config, max_cache_len=20))
+    refuses(llama, "DynamicCache with offloading", past_key_values=DynamicCache(config=llama.config, offloading=True))
+    refuses(llama, "a Half can't|from a Half yet", past_key_values=Half(config=llama.config))
+    mistral = build_model("mistral")
+    cache = StaticCache(config=mistral.config, max_cache_len=40)
+    mistral(PROMPT, past_key_values=cache)
+    longer = torch.cat([PROMPT, PROMPT], dim=1)
+    refuses(mistral, "holds tokens in sliding windows", longer, past_key_values=cache)
+
+
+class Half(DynamicCache):
+    """A cache of somebody else's, of which nothing is known."""
 
 
 def test_rotary_scaling_that_remembers() -> None:

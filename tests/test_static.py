@@ -1,0 +1,79 @@
+"""Static caches: their tensors stay where they are, so compiled models go on working, and rewinds leave no trace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import FAMILIES, build_model, build_tokenizer
+from torch import Tensor
+from transformers import CompileConfig, PreTrainedModel, StaticCache
+
+from antislop import AntiSlop, Ban
+
+TOKENIZER = build_tokenizer()
+PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [0, 6, 6, 7, 3, 2]])
+MASK = torch.tensor([[1] * 6, [0, 0, 0, 1, 1, 1], [1] * 6])
+COMMON = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde")]
+ASKED = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "cache_implementation": "static"}
+
+
+def fresh(model: PreTrainedModel, text: Tensor, mask: Tensor) -> Tensor:
+    """Logits of one forward pass without a cache over a row, [generated tokens, vocab]."""
+    mask = torch.cat([mask, mask.new_ones(len(text) - len(mask))])[None]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits: Tensor = model(text[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return logits[0, PROMPTS.shape[1] - 1 : -1]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_violations_it_is_generate_to_the_bit(family: str, rows: int) -> None:
+    model, asked = build_model(family), {**ASKED, "attention_mask": MASK[:rows]}
+    torch.manual_seed(0)
+    expected = model.generate(PROMPTS[:rows], **asked)
+    torch.manual_seed(0)
+    assert torch.equal(model.generate(PROMPTS[:rows], custom_generate=AntiSlop(TOKENIZER, ["zz"]), **asked), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) -> None:
+    model, asked = build_model(family), {**ASKED, "attention_mask": MASK[:rows], "suppress_tokens": [1]}
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(
+        model, PROMPTS[:rows], return_dict_in_generate=True, output_logits=True, **asked
+    )
+    assert out.report.rewinds >= 3
+    for row in range(rows):
+        expected = fresh(model, out.sequences[row], MASK[row])
+        assert torch.allclose(torch.stack([step[row] for step in out.logits]), expected, atol=1e-4)
+
+
+def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
+    model = build_model("llama")
+    cache = StaticCache(config=model.config, max_cache_len=60)
+    asked = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "attention_mask": MASK, "past_key_values": cache}
+    seen: set[int] = set()
+    handle = model.register_forward_hook(lambda *_: seen.update(layer.keys.data_ptr() for layer in cache.layers))
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, PROMPTS, return_dict_in_generate=True, **asked)
+    handle.remove()
+    assert out.report.rewinds
+    assert len(seen) == len(cache.layers)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about what it does
+def test_a_compiled_model_writes_what_it_writes_uncompiled() -> None:
+    model = build_model("llama")
+    compiled = CompileConfig(backend="eager", mode=None)
+    compiled._compile_all_devices = True
+    sampler, texts = AntiSlop(TOKENIZER, COMMON), []
+    for config in (None, compiled):
+        torch.manual_seed(0)
+        out = sampler.generate(
+            model, PROMPTS, return_dict_in_generate=True, attention_mask=MASK, compile_config=config, **ASKED
+        )
+        assert out.report.rewinds
+        texts.append(out.sequences)
+    assert torch.equal(*texts)
+    assert hasattr(model, "_compiled_call")
