@@ -269,6 +269,10 @@ class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: 
         owner = GrowingLayer if args else LinearAttentionLayer
         owner.lazy_initialization(self, *args, **kwargs)
 
+    def as_standard(self) -> DynamicLayer:
+        """Return a layer of transformers' own that holds the same."""
+        return _with_states(self, LinearAttentionAndFullAttentionLayer(self.number_of_states), super().as_standard())
+
 
 class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLayer):  # type: ignore[misc]
     """Attention to a window and a recurrent state side by side."""
@@ -281,6 +285,20 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
         """Set memory aside: for keys and values by place, for recurrent states by name."""
         owner = WindowLayer if args else LinearAttentionLayer
         owner.lazy_initialization(self, *args, **kwargs)
+
+    def as_standard(self) -> DynamicLayer:
+        """Return a layer of transformers' own that holds the same, as far as the window reaches."""
+        layer = LinearAttentionAndSlidingWindowAttentionLayer(self.sliding_window, self.number_of_states)
+        return _with_states(self, layer, super().as_standard())
+
+
+def _with_states(own: LinearAttentionLayer, layer: Any, attention: DynamicLayer) -> DynamicLayer:
+    """Return a hybrid layer of transformers' own, with our recurrent states and the attention of another layer."""
+    layer.__dict__.update(attention.__dict__)
+    states = LinearAttentionLayer(own.number_of_states).__dict__.keys()
+    layer.__dict__.update({name: own.__dict__[name] for name in states})
+    hybrid: DynamicLayer = layer
+    return hybrid
 
 
 def _set_aside(states: Tensor, room: int) -> Tensor:
