@@ -30,7 +30,7 @@ from transformers.cache_utils import (
 from antislop.fixed import FixedLayer, without_window
 from antislop.inference import KVCache, KVStates
 from antislop.layers import AHEAD, Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
-from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, narrowed, put_row, repeat_rows
+from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, clear_row, narrowed, put_row, repeat_rows
 
 TRIM = 64
 """Columns that all rows have left on their left are worth dropping from here on, when memory has to grow anyway."""
@@ -59,6 +59,7 @@ class TransformersCache:
     ) -> None:
         self.cache = cache
         self.prompt = prompt or {}
+        self._emptied: set[int] = set()
         self.offsets: Tensor | None = None  # [rows] or [axes, rows]: a token's position minus its place in the row
         self._types: dict[str, Tensor] = {}  # token types of what is generated, [rows, 1]
         self._first_offset = 0
@@ -166,6 +167,7 @@ class TransformersCache:
         _decoders(self.cache).layers = layers
         self._starts, self._lengths = [0] * self.rows, [self.columns.end] * self.rows
         self._settled, self._prompt_masks, self._mask = [0] * self.rows, [None] * self.rows, None
+        self.is_new, self.offsets = self.columns.end == 0, None
 
     def crop(self, num_tokens: int) -> None:
         """Take the latest `num_tokens` tokens out of every row."""
@@ -188,8 +190,19 @@ class TransformersCache:
             length = self._snapshots.go_back(row, length, self.layers)
         self._lengths[row] = length
         if length == 0:
-            self._prompt_masks[row], self._settled[row], self._starts[row] = None, 0, 0
+            self._empty(row)
         return length
+
+    def _empty(self, row: int) -> None:
+        """Forget all about a row, so that another text can begin in it."""
+        self._prompt_masks[row], self._settled[row], self._starts[row] = None, 0, 0
+        self._write_mask(row)
+        clear_row(self.layers, row)
+        self._snapshots.forget(row)
+        if self.offsets is not None and row not in self._emptied:
+            self.offsets = self.offsets.expand(*self.offsets.shape[:-1], self.rows).clone()
+            self.offsets[..., row] = 0
+        self._emptied.add(row)
 
     def settle(self, row: int, length: int) -> None:
         """Take note that no rewind but one to 0 will go below `length` tokens in a row."""
@@ -215,6 +228,7 @@ class TransformersCache:
         self._snapshots.adopt(row, other._snapshots)
         self._starts[row], self._lengths[row] = self.columns.end - length, length
         self._settled[row] = other._settled[0]
+        self._emptied.discard(row)
         self._prompt_masks[row] = other._prompt_masks[0]
         self._write_mask(row)
         if other.offsets is not None:
@@ -240,7 +254,7 @@ class TransformersCache:
         self.columns.counts = None if len(set(counts)) == 1 else list(counts)
         for fixed in self._fixed:
             fixed.set_length()
-        self.columns.settled = min(start + settled for start, settled in zip(self._starts, self._settled, strict=True))
+        self.columns.settled = self._settled_columns()
         yield
         self.columns.counts = None
         self.columns.end += max(counts)
@@ -319,34 +333,44 @@ class TransformersCache:
 
     def _align(self, counts: Sequence[int]) -> None:
         """Have all rows end in the same column once they have fed `counts` tokens."""
-        ends = [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
-        target, queries = max(ends), max(counts)
+        queries = max(counts)
+        self._trim(max(self._ends(counts)))
+        ends = self._ends(counts)
+        target = max(ends)
         is_full = self.is_fixed and self.columns.most is not None and target > self.columns.most
         if min(ends) == target and not is_full:
             self.columns.end = target - queries
             return
-        target -= self._find_spare(target, counts) if is_full else self._trim()
+        if is_full:
+            target = max(length + count for length, count in zip(self._lengths, counts, strict=True))
         self.columns.end = target - queries
+        self.columns.settled = self._settled_columns()
         for store in self._stores:
             store.reserve(target)
-        for row in range(self.rows):
-            by = target - self._starts[row] - self._lengths[row] - counts[row]
-            if by:
-                self._move(row, by)
+        for row, end in enumerate(ends):
+            if end != target:
+                self._move(row, target - end)
 
-    def _trim(self) -> int:
-        """Drop columns that all rows have left on their left, if there are enough; return how many."""
+    def _ends(self, counts: Sequence[int]) -> list[int]:
+        """Return the columns in which the rows will end."""
+        return [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
+
+    def _settled_columns(self) -> int:
+        """Return the columns below which no row goes back; rows that hold nothing don't count."""
+        rows = zip(self._starts, self._settled, self._lengths, strict=True)
+        return min((start + settled for start, settled, length in rows if length), default=0)
+
+    def _trim(self, target: int) -> None:
+        """Drop columns that all rows have left on their left, if there are enough or no others are to be had."""
         if self.is_fixed:
-            return 0
+            return
         spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
-        if spare < TRIM:
-            return 0
-        self._shift_all(-spare)
-        return spare
-
-    def _find_spare(self, target: int, counts: Sequence[int]) -> int:
-        """Return how many columns all rows will have left on their left."""
-        return min(target - length - count for length, count in zip(self._lengths, counts, strict=True))
+        is_needed = self.columns.most is not None and target > self.columns.most
+        if spare >= TRIM or (spare and is_needed):
+            self._shift_all(-spare)
+        if not any(self._lengths):
+            for store in self._stores:
+                store.begin()
 
     def _shift_all(self, by: int) -> None:
         """Move all rows by as many columns."""
@@ -372,7 +396,7 @@ class TransformersCache:
         mask[:start] = 0
         mask[start:] = 1
         if prompt is not None:
-            mask[start : start + len(prompt)] = prompt
+            mask[start : start + len(prompt)] = prompt[: len(mask) - start]
 
 
 def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:

@@ -59,7 +59,7 @@ def decode(
     coming = iter(queue)
     started = len(walkers)
     while True:
-        for place in range(max(len(walkers), places)):
+        for place in range(max(len(walkers), 0 if rows else places)):
             while (place >= len(walkers) or walkers[place].row.is_finished) and (row := next(coming, None)) is not None:
                 row.place = place
                 walkers[place : place + 1] = [Walker(started, row, matcher=matcher, policy=policy, drafter=drafter)]

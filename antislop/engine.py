@@ -61,6 +61,12 @@ class BatchEngine:
             self._model.forward(torch.tensor([missing]), self._cache)
         return len(missing), cut
 
+    def excess(self, row: Row) -> int:
+        """Return how many tokens of a finished row were read and are not in its text, nor cut yet."""
+        fed, kept = self._fed[row.place], row.tokens[:-1]
+        shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
+        return len(fed) - min(shared, len(fed))
+
     def _prefill(self, rows: Sequence[Row]) -> Passes:
         held = self._cache.lengths
         for place, row in enumerate(rows):
@@ -82,6 +88,8 @@ class BatchEngine:
         """Return what a place is fed that belongs to no text any more."""
         if self._is_ragged:  # or it would grow for as long as any text of the batch does
             self._cache.rewind(place, 0)
+        else:
+            self._cache.settle(place, self._cache.lengths[place])
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:

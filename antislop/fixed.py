@@ -44,6 +44,9 @@ class FixedLayer:
         for states in self._states():
             states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()
 
+    def begin(self) -> None:
+        """Take note that no row holds anything."""
+
     def drop(self, count: int) -> None:
         """Forget the first `count` columns of all rows; the end has been moved already."""
         for states in self._states():

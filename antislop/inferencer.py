@@ -30,7 +30,8 @@ class BanningInferencer:
     def prefill(self, query_token_ids: Tensor, kv_cache: KVCache, sample_strategy: SampleStrategy) -> Inferred:
         """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row."""
         logits = self._model.forward(query_token_ids, kv_cache)[:, -1].float()
-        scores = sample_strategy.process(query_token_ids, logits)
+        each = zip(query_token_ids, logits, strict=True)
+        scores = torch.cat([sample_strategy.process(ids[None, ids != PAD], own[None]) for ids, own in each])
         if sample_strategy.do_sample:
             tokens = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1)
         else:

@@ -47,6 +47,7 @@ class TransformersModel:
         self._device = model.device  # looked for in all parameters each time it is asked for
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         part = "decoder_" if model.config.is_encoder_decoder else ""
         self._mask_name, self._positions_name = part + "attention_mask", part + "position_ids"
 
@@ -65,6 +66,8 @@ class TransformersModel:
         if not isinstance(kv_cache, TransformersCache):
             raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new:
+            if not kv_cache.prompt:
+                count_queries(query_token_ids)
             return self._prefill(query_token_ids, kv_cache)
         counts = count_queries(query_token_ids)
         ids = query_token_ids.to(self._device)
@@ -97,7 +100,7 @@ class TransformersModel:
     def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
         """Return the arguments of a prompt of which nothing is known but where its tokens are."""
         prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
-        if self._positions_name in inspect.signature(self._model.forward).parameters:
+        if self._takes_positions:
             prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         return prompt
 
@@ -129,6 +132,8 @@ class TransformersModel:
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
         """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
         queries = ids.shape[1]
+        if cache.offsets is None and self._takes_positions:  # states that were put in count from 0
+            cache.start(ids.new_zeros((1, 1)), {})
         kwargs = {
             **self._kwargs,
             **cache.token_types(queries, row=row),

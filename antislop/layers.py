@@ -123,7 +123,11 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         inside = max(count - self.base, 0)
         self.base = max(self.base - count, 0)
         if inside:
-            self._keep(inside, self.columns.end - self.base + inside, room=self._keys.shape[2])
+            self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
+
+    def begin(self) -> None:
+        """Take note that no row holds anything, so that the first column in memory may be any."""
+        self.base = 0
 
     def insert(self, count: int) -> None:
         """Put `count` empty columns before all others."""
@@ -144,6 +148,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(*(s[:, :, :0].expand(rows, -1, -1, -1) for s in (other._keys, other._values)))
             self.base = other.base
         assert self._keys is not None and self._values is not None
+        lacking = self.base - (self.columns.end - length + other.base)
+        if lacking > 0:  # the new row may go back further than the others
+            self._keys, self._values = _insert(self._keys, lacking), _insert(self._values, lacking)
+            self.base -= lacking
         here, there = self.columns.end - self.base, length - other.base
         held = min(here, there)
         self._keys[row, :, here - held : here] = other._keys[0, :, there - held : there]
@@ -208,12 +216,12 @@ class WindowLayer(GrowingLayer):
         if not self.is_initialized and self.columns.end == 0:
             return self._start(key_states, value_states)
         keys, values = super().update(key_states, value_states)
-        reach = max(self.columns.end - self.sliding_window + 1, 0) - self.base
+        reach = max(self.columns.end - self.sliding_window + 1, self.base) - self.base
         return keys[:, :, reach:], values[:, :, reach:]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return how many columns `update` will return, and which is the first of them."""
-        first = max(self.get_seq_length() - self.sliding_window + 1, 0)
+        first = max(self.get_seq_length() - self.sliding_window + 1, self.base)
         return self.get_seq_length() - first + query_length, first
 
     def get_max_length(self) -> int:

@@ -17,7 +17,7 @@ class Report:
     conceded: bans that stand in the text because there was nothing else to say.
     admitted: bans that stand in the text because their weight allows it.
     forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of
-        its cache again: tokens_fed == prompt + kept + cut_tokens - 1.
+        its cache again: tokens_fed == prompt + kept + cut_tokens - 1 (in a batch less what was known at its end).
     drafted_tokens, accepted_tokens: tokens that were read ahead in the hope that they come next, and those that did.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it goes on.

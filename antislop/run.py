@@ -92,6 +92,9 @@ class Run:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
                 reports[0].add(Forwarded(fed, cut))
+        else:
+            for report, row in zip(reports, self.rows, strict=True):
+                report.add(Forwarded(0, self.engine.excess(row)))
         kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
         output = kind(
             sequences=self._sequences(),

@@ -35,7 +35,7 @@ from antislop.candidates import Assistant, speculate
 from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
-from antislop.events import Event, Finished
+from antislop.events import Event, Finished, Forwarded
 from antislop.language_model import split_arguments
 from antislop.matcher import Matcher, State
 from antislop.report import Report
@@ -237,7 +237,9 @@ class AntiSlop:
             for number, event in events:
                 reports[number].add(event)
                 if isinstance(event, Finished):
-                    tokens = rows.pop(number).tokens
+                    row = rows.pop(number)
+                    reports[number].add(Forwarded(0, engine.excess(row)))
+                    tokens = row.tokens
                     text = self._tokenizer.decode(tokens, skip_special_tokens=True)
                     yield Completion(number, text, tokens, reports.pop(number))
 

@@ -28,6 +28,7 @@ _BLIND = {
 }
 # These ask which row of the batch they look at.
 _COUNTING = {
+    "RepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
     "EncoderNoRepeatNGramLogitsProcessor",

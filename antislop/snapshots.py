@@ -37,17 +37,15 @@ class Snapshots:
         self._due = self._every
         states = [state.clone() for state in _states_of(layers)]
         for row, length in enumerate(lengths):
-            if self._rows[row] and self._rows[row][-1][0] >= length:  # the row was emptied
-                self._rows[row].clear()
             self._rows[row].append((length, row, states))
 
     def go_back(self, row: int, length: int, layers: Sequence[object]) -> int:
-        """Put the latest states of a row at `length` tokens or before in place; return at how many tokens they are."""
+        """Put a row's latest states at `length` tokens or before in place; return at how many tokens, 0 for none."""
         kept = self._rows[row]
         while kept and kept[-1][0] > length:
             kept.pop()
         if not kept:
-            raise ValueError(f"no state of row {row} at {length} tokens or before is remembered")
+            return 0
         at, place, states = kept[-1]
         for current, old in zip(_states_of(layers), states, strict=True):
             current[row] = old[place]
@@ -59,6 +57,11 @@ class Snapshots:
         kept = self._rows[row]
         while len(kept) > 1 and kept[1][0] <= length:
             kept.pop(0)
+
+    def forget(self, row: int) -> None:
+        """Remember nothing of a row any more; what it reads next is copied."""
+        self._rows[row].clear()
+        self._due = 0
 
     def adopt(self, row: int, other: Snapshots) -> None:
         """Remember of a row what another's only row does."""
@@ -77,6 +80,12 @@ def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, row
         own.has_previous_state = dict(new.has_previous_state)
     for mine, other in zip(_states_of(layers), _states_of(others), strict=True):
         mine[row] = other[0]
+
+
+def clear_row(layers: Sequence[object], row: int) -> None:
+    """Put a row's states back to what they are before anything is read."""
+    for state in _states_of(layers):
+        state[row] = 0
 
 
 def repeat_rows(layers: Sequence[object], times: int) -> None:
