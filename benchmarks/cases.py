@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from measuring import ASSETS, Contestant, Race, Result, Subject, compare, figures, timed
 from phrases import choose_frequent, collect_words, invent, rank_frequent
 from rivals import backtrack_sampler
+from torch import Tensor
 
 from antislop import AntiSlop, BanList
 from antislop.matcher import Matcher
@@ -23,6 +25,8 @@ RATES = ((10, 10, 0.95), (30, 35, 0.90))  # violations per 1,000 kept tokens: as
 RIVAL_SHORT = 50  # tokens per text where the list is long: the rival's time per token grows with list and text
 COMPILED = 100_000
 STUDIED = 24  # texts whose phrases are counted
+POOLED = 1024  # tokens of the texts that prompts are cut from
+FEW = 3  # rounds at the most where one takes minutes
 
 
 @dataclass(frozen=True)
@@ -31,16 +35,42 @@ class Bench:
 
     subject: Subject
     race: Race
+    is_full: bool = False
+
+    @property
+    def short_race(self) -> Race:
+        """A race of one text per round for what takes long, in few rounds where the model itself does."""
+        most = self.race.rounds if self.is_full or not self.subject.is_random else min(self.race.rounds, FEW)
+        return replace(self.race, rounds=most, texts=1, warm_up=1)
+
+    @property
+    def studied_tokens(self) -> int:
+        """How many tokens each of those texts has. Few words come twice among random ids."""
+        return 5000 if self.subject.is_random else self.subject.tokens
 
     @cached_property
     def studied(self) -> list[str]:
-        """Plain texts to choose phrases from; their seeds are not timed."""
+        """Plain texts to choose phrases from; their seeds are not timed. Of random weights, random ids."""
+        if self.subject.is_random:
+            texts = draw_ids(self.subject, STUDIED, self.studied_tokens).tolist()
+            return [str(self.subject.tokenizer.decode(ids)) for ids in texts]
         return self._write(range(100, 100 + STUDIED))
 
     @cached_property
+    def pool(self) -> Tensor:
+        """Ids [32, tokens] of the model's own texts, to cut prompts from; of random weights, random ids."""
+        subject, rows = self.subject, 32
+        if subject.is_random:
+            return draw_ids(subject, rows, subject.positions // 2)
+        start = torch.tensor([subject.tokenizer(subject.prompt(0))["input_ids"]] * rows)
+        most = min(subject.positions, POOLED) - start.shape[1]
+        written = subject.write_rows(start, seed=99, max_new_tokens=most)
+        return torch.cat([start, torch.tensor(written.tokens).view(rows, most)], dim=1)
+
+    @cached_property
     def raced(self) -> list[str]:
-        """The texts that `generate` writes in the timed runs."""
-        return self._write(self.race.seeds)
+        """The texts that `generate` writes in the timed runs; none of random weights, which take long."""
+        return [] if self.subject.is_random else self._write(self.race.seeds)
 
     @cached_property
     def absent(self) -> list[str]:
@@ -59,16 +89,28 @@ class Bench:
     @cached_property
     def frequent(self) -> dict[int, list[str]]:
         """For each rate of `RATES`, phrases that the sampler really withdraws about so often in the timed texts."""
-        return {rate: self._calibrate(aim) for rate, aim, _ in RATES}
+        return {rate: self.calibrate(aim, self.contestant, self.race.seeds) for rate, aim, _ in RATES}
 
-    def _calibrate(self, rate: float) -> list[str]:
-        """Choose phrases by how often they occur, measure how often they are withdrawn, and mend the choice."""
-        ranked = rank_frequent(self.studied, most=max(2, self.subject.tokens * STUDIED // 500))
+    def calibrate(
+        self,
+        rate: float,
+        contestant: Callable[[Sequence[str]], Contestant],
+        seeds: Iterable[int],
+        *,
+        tries: int = 5,
+        words: int = 1,
+    ) -> list[str]:
+        """Choose phrases by how often they occur, measure how often they are withdrawn, and mend the choice.
+
+        contestant: what writes under a list. words: how many a phrase has at least.
+        """
+        ranked = rank_frequent(self.studied, most=max(2, self.studied_tokens * STUDIED // 500))
+        ranked = [(phrase, count) for phrase, count in ranked if len(phrase.split()) >= words]
         aim, tried = rate, []
-        for _ in range(5):
-            phrases = choose_frequent(ranked, aim * self.subject.tokens * STUDIED / 1000)
-            write = self.contestant(phrases)
-            laps = [write(seed) for seed in self.race.seeds]
+        for _ in range(tries):
+            phrases = choose_frequent(ranked, aim * self.studied_tokens * STUDIED / 1000)
+            write = contestant(phrases)
+            laps = [write(seed) for seed in seeds]
             measured = 1000 * sum(w.violations for w in laps) / sum(len(w.tokens) for w in laps)
             tried.append((abs(measured - rate), phrases))
             aim *= min(2.0, max(0.5, rate / measured)) if measured else 2.0
@@ -76,6 +118,12 @@ class Bench:
 
     def _write(self, seeds: Iterable[int]) -> list[str]:
         return [self.subject.read(seed, self.subject.write(seed)) for seed in seeds]
+
+
+def draw_ids(subject: Subject, rows: int, tokens: int) -> Tensor:
+    """Draw ids [rows, tokens], always the same, that are no special tokens: what random weights would write."""
+    generator = torch.Generator().manual_seed(rows)
+    return torch.randint(3, subject.model.config.vocab_size, (rows, tokens), generator=generator)
 
 
 def measure_no_violation(bench: Bench) -> Iterator[Result]:
@@ -90,7 +138,7 @@ def measure_no_violation(bench: Bench) -> Iterator[Result]:
     for size in SIZES:
         own = laps[f"{size:,}"]
         same = all(mine.texts == other.texts for mine, other in zip(own, laps["generate"], strict=True))
-        note = f"{_describe(figures(own))}; {'the same texts' if same else 'NOT THE SAME TEXTS'}"
+        note = f"{describe(figures(own))}; {'the same texts' if same else 'NOT THE SAME TEXTS'}"
         ratios = compare(own, laps["generate"])
         yield result(f"{size:,} phrases / generate", ratios, goal=1.0, note=note, figures=figures(own))
     largest, smallest = (f"{size:,}" for size in (SIZES[-1], SIZES[0]))
@@ -111,7 +159,7 @@ def measure_violations(bench: Bench) -> Iterator[Result]:
             compare(laps[f"{name}"], laps["generate"]),
             "×",
             goal,
-            note=f"{len(bench.frequent[name])} phrases; {_describe(cost)}",
+            note=f"{len(bench.frequent[name])} phrases; {describe(cost)}",
             figures=cost,
         )
 
@@ -133,7 +181,7 @@ def _measure_rival(subject: Subject, race: Race, case: str, phrases: list[str]) 
     ours = functools.partial(subject.write, sampler=AntiSlop(subject.tokenizer, phrases))
     laps = replace(race, texts=1, warm_up=2).run({"ours": ours, "rival": backtrack_sampler(subject, phrases)})
     mine, other = figures(laps["ours"]), figures(laps["rival"])
-    note = f"ours: {_describe(mine)}; rival: {_describe(other)}"
+    note = f"ours: {describe(mine)}; rival: {describe(other)}"
     both = mine | {f"rival_{name}": value for name, value in other.items() if not name.startswith("matcher")}
     return Result(
         subject.name,
@@ -195,7 +243,7 @@ def _weigh(work: Callable[[], object]) -> tuple[float, float]:
     return kept / 1e6, peak / 1e6
 
 
-def _describe(cost: dict[str, float]) -> str:
+def describe(cost: dict[str, float]) -> str:
     parts = [
         f"{cost['tokens_per_second']:.0f} tokens/s",
         f"{cost['violations_per_1000']:.1f} violations per 1,000",

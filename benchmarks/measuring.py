@@ -12,14 +12,23 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 import antislop
 from antislop import AntiSlop
@@ -27,6 +36,7 @@ from antislop.bundled import FOLDER
 
 ASSETS = Path(__file__).resolve().parents[2] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
+RANDOM = "random55M"
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -35,12 +45,20 @@ class Skipped(Exception):
 
 
 class Written(NamedTuple):
-    """What one run gave: the tokens kept, prompt left out, and what they cost. Zeros where a contestant can't tell."""
+    """What one run gave: the tokens kept, prompt left out, and what they cost. Zeros where a contestant can't tell.
+
+    tokens: those of all rows, one row after another. forward_passes: once for each row that takes part. accepted: how
+    many tokens were guessed, and right. prefill_seconds, calls: the time until the first forward is over, and how often
+    the model was run, where `Subject.follow` looked on.
+    """
 
     tokens: list[int]
     forward_passes: int
     violations: int = 0
     matcher_seconds: float = 0.0
+    accepted: int = 0
+    prefill_seconds: float = 0.0
+    calls: int = 0
 
 
 Contestant = Callable[[int], Written]
@@ -49,12 +67,31 @@ Contestant = Callable[[int], Written]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens."""
+    """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens.
+
+    is_random: whether its weights are, so that it writes ids and no text.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     tokens: int
+    is_random: bool = False
+
+    @property
+    def positions(self) -> int:
+        """How many tokens the model can read, prompt included."""
+        return int(self.model.config.max_position_embeddings)
+
+    @property
+    def end(self) -> int:
+        """An end token that is never drawn: all write on to the last token, and pay for the criterion."""
+        return int(self.model.config.vocab_size)
+
+    @property
+    def pad(self) -> int:
+        """What shorter rows are filled with."""
+        return int(self.tokenizer.pad_token_id or 0)
 
     def prompt(self, seed: int) -> str:
         """Return the prompt that goes with a seed."""
@@ -62,25 +99,57 @@ class Subject:
 
     def write(self, seed: int, sampler: AntiSlop | None = None) -> Written:
         """Write one text, with `model.generate`'s own loop or a sampler in its place."""
-        inputs = self.tokenizer(self.prompt(seed), return_tensors="pt")
+        ids = self.tokenizer(self.prompt(seed), return_tensors="pt")["input_ids"]
+        return self.write_rows(ids, seed=seed, sampler=sampler)
+
+    def write_rows(self, ids: Tensor, *, seed: int, sampler: AntiSlop | None = None, **settings: Any) -> Written:
+        """Write on from prompts [rows, tokens]; settings: what `generate` takes beside, or instead of, common ones."""
+        generate: Any = self.model.generate
+        if sampler is not None and settings.get("assistant_model") is None:
+            generate = functools.partial(generate, custom_generate=sampler)
+        elif sampler is not None:  # which `generate` would keep to itself
+            generate = functools.partial(sampler.generate, self.model)
         torch.manual_seed(seed)
-        output: Any = self.model.generate(
-            inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            custom_generate=sampler,
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            max_new_tokens=self.tokens,
-            # Never drawn: all write the same number of tokens, and pay for the criterion but for no processor.
-            eos_token_id=self.model.config.vocab_size,
-            return_dict_in_generate=True,
-        )
-        tokens = output.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+        output = generate(ids, **(self.settings() | {"attention_mask": torch.ones_like(ids)} | settings))
+        tokens = output.sequences[:, ids.shape[1] :].flatten().tolist()
         report = output.get("report")
         if report is None:
             return Written(tokens, forward_passes=len(tokens))
-        return Written(tokens, report.forward_passes, report.violations, report.matcher_seconds)
+        return Written(tokens, report.forward_passes, report.violations, report.matcher_seconds, report.accepted_tokens)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what all contestants pass to `generate`: no processor, and exactly so many tokens."""
+        return {
+            "do_sample": True,
+            "temperature": 1.0,
+            "top_k": 0,
+            "max_new_tokens": self.tokens,
+            "eos_token_id": self.end,
+            "pad_token_id": self.pad,
+            "return_dict_in_generate": True,
+        }
+
+    def follow(self, write: Contestant, clock: str) -> Contestant:
+        """Return a contestant that also tells how often it runs the model, and when the first time is over."""
+        now = CLOCKS[clock]
+
+        def followed(seed: int) -> Written:
+            calls, over = 0, 0.0
+
+            def around(forward: Callable[[], Any]) -> Any:
+                nonlocal calls, over
+                outputs = forward()
+                calls += 1
+                if calls == 1:
+                    over = now()
+                return outputs
+
+            began = now()
+            with forward_wrapped(self, around):
+                written = write(seed)
+            return written._replace(prefill_seconds=over - began, calls=calls)
+
+        return followed
 
     def read(self, seed: int, written: Written) -> str:
         """Return the prompt and the text, special tokens as they are spelled."""
@@ -89,7 +158,9 @@ class Subject:
 
 
 def load(name: str, tokens: int) -> Subject:
-    """Load "tiny", the bundled model, or a folder of the shared assets' models; raise `Skipped` if it is not there."""
+    """Load "tiny", "random55M" or a folder of the shared assets' models; raise `Skipped` for what is not there."""
+    if name == RANDOM:
+        return _invent_model(tokens)
     if name == "tiny":
         if not (FOLDER / "tiny").is_dir():
             raise Skipped("tiny: the bundled model is not in antislop/data/tiny, so it is not measured.")
@@ -101,6 +172,42 @@ def load(name: str, tokens: int) -> Subject:
     return Subject(name, model, AutoTokenizer.from_pretrained(folder), tokens)
 
 
+def _invent_model(tokens: int) -> Subject:
+    """Return a Llama of 58M random weights, whose forward pass outweighs all else, with the bundled tokenizer."""
+    if not (FOLDER / "tiny").is_dir():
+        raise Skipped(f"{RANDOM}: the bundled tokenizer is not in antislop/data/tiny, so it is not measured.")
+    config = LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        max_position_embeddings=2048,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    return Subject(RANDOM, model, AutoTokenizer.from_pretrained(FOLDER / "tiny"), tokens, is_random=True)
+
+
+@contextmanager
+def forward_wrapped(subject: Subject, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
+    """Let `around` call the model's forward in its own way."""
+    forward, outer = subject.model.forward, vars(subject.model).get("forward")
+
+    @functools.wraps(forward)  # generate reads its signature
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(functools.partial(forward, *args, **kwargs))
+
+    subject.model.forward = wrapped
+    try:
+        yield
+    finally:
+        del subject.model.forward  # the class's own is back
+        if outer is not None:
+            subject.model.forward = outer
+
+
 @dataclass
 class Lap:
     """What a contestant did in one round, summed over the round's texts."""
@@ -110,6 +217,9 @@ class Lap:
     forward_passes: int = 0
     violations: int = 0
     matcher_seconds: float = 0.0
+    accepted: int = 0
+    prefill_seconds: float = 0.0
+    calls: int = 0
 
     @property
     def kept(self) -> int:
@@ -121,6 +231,11 @@ class Lap:
         """Kept tokens per second."""
         return self.kept / self.seconds
 
+    @property
+    def decoding_speed(self) -> float:
+        """Kept tokens per second after the first forward pass."""
+        return self.kept / (self.seconds - self.prefill_seconds)
+
     def add(self, written: Written, seconds: float) -> None:
         """Count one more text."""
         self.seconds += seconds
@@ -128,6 +243,9 @@ class Lap:
         self.forward_passes += written.forward_passes
         self.violations += written.violations
         self.matcher_seconds += written.matcher_seconds
+        self.accepted += written.accepted
+        self.prefill_seconds += written.prefill_seconds
+        self.calls += written.calls
 
 
 @dataclass(frozen=True)
@@ -211,9 +329,9 @@ class Result:
         }
 
 
-def compare(ours: Sequence[Lap], theirs: Sequence[Lap]) -> list[float]:
-    """Return per round how many times as fast ours was, in kept tokens per second."""
-    return [mine.speed / other.speed for mine, other in zip(ours, theirs, strict=True)]
+def compare(ours: Sequence[Lap], theirs: Sequence[Lap], *, speed: str = "speed") -> list[float]:
+    """Return per round how many times as fast ours was, in kept tokens per second; speed: which of a lap's."""
+    return [getattr(mine, speed) / getattr(other, speed) for mine, other in zip(ours, theirs, strict=True)]
 
 
 def figures(laps: Sequence[Lap]) -> dict[str, float]:

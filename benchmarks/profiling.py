@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import cProfile
-import functools
 import pstats
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measuring import CLOCKS, Contestant, Race, Subject, Written
+from measuring import CLOCKS, Contestant, Race, Subject, Written, forward_wrapped
 from rich.table import Table
 
 TOP = 30
@@ -29,7 +27,7 @@ def time_outside_model(subject: Subject, contestants: dict[str, Contestant], rac
                 spent[name] += now() - began if seed in race.seeds else 0.0
                 return outputs
 
-            with _forward_wrapped(subject, measured):
+            with forward_wrapped(subject, measured):
                 return contestant(seed)
 
         return write
@@ -55,7 +53,7 @@ def profile(subject: Subject, name: str, contestant: Contestant, seeds: range) -
         profiler.enable()
         return outputs
 
-    with _forward_wrapped(subject, hidden):
+    with forward_wrapped(subject, hidden):
         for seed in seeds:
             profiler.enable()
             written = contestant(seed)
@@ -71,22 +69,6 @@ def profile(subject: Subject, name: str, contestant: Contestant, seeds: range) -
             _name_place(place), f"{calls / kept:.2f}", f"{1e6 * own / kept:.1f}", f"{1e6 * cumulative / kept:.1f}"
         )
     return table
-
-
-@contextmanager
-def _forward_wrapped(subject: Subject, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
-    """Let `around` call the model's forward in its own way."""
-    forward = subject.model.forward
-
-    @functools.wraps(forward)  # generate reads its signature
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(functools.partial(forward, *args, **kwargs))
-
-    subject.model.forward = wrapped
-    try:
-        yield
-    finally:
-        del subject.model.forward  # the class's own is back
 
 
 def _name_place(place: tuple[str, int, str]) -> str:

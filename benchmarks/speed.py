@@ -1,6 +1,6 @@
 """Measure what the sampler costs against plain `model.generate`: a table for people, one JSON line for machines.
 
-    python benchmarks/speed.py [--model tiny stories3M] [--only no-violation violations rivals compile]
+    python benchmarks/speed.py [--model tiny stories3M random55M] [--only no-violation violations rivals compile …]
     python benchmarks/speed.py --profile
 
 What is measured, and what that does not show, is in README.md beside this file.
@@ -14,14 +14,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import batches
+import cases
+import drafts
+import memory
 import torch
 import transformers
-from cases import BENCHMARKS, Bench
-from measuring import CLOCKS, Race, Result, Skipped, describe_machine, load
+from cases import Bench
+from measuring import CLOCKS, RANDOM, Race, Result, Skipped, describe_machine, load
 from profiling import profile, time_outside_model
 from rich.console import Console
 from rich.table import Table
 
+BENCHMARKS = {**cases.BENCHMARKS, **batches.BENCHMARKS, **drafts.BENCHMARKS, **memory.BENCHMARKS}
 WIDTH = 170  # of a table that does not go to a terminal
 
 console = Console(width=None if sys.stdout.isatty() else WIDTH)
@@ -39,7 +44,7 @@ def main() -> None:
     skipped: list[str] = []
     for name in arguments.model:
         try:
-            bench = Bench(load(name, arguments.tokens), race)
+            bench = Bench(load(name, arguments.tokens), race, arguments.full)
         except Skipped as reason:
             skipped.append(str(reason))
             continue
@@ -59,13 +64,17 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--model", nargs="+", default=["tiny", "stories3M"], help="tiny, or folders of the assets' models"
+        "--model",
+        nargs="+",
+        default=["tiny", "stories3M", RANDOM],
+        help=f"tiny, {RANDOM}, or folders of the assets' models",
     )
     parser.add_argument("--only", nargs="+", default=list(BENCHMARKS), choices=list(BENCHMARKS))
     parser.add_argument("--rounds", type=int, default=5, help="rounds; results are medians over them")
     parser.add_argument("--texts", type=int, default=4, help="texts per round and contestant")
     parser.add_argument("--tokens", type=int, default=200, help="tokens per text")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu is steadier on a busy machine")
+    parser.add_argument("--full", action="store_true", help="also what takes very long with random weights")
     parser.add_argument("--json", type=Path, help="write the JSON line to a file instead of the standard output")
     parser.add_argument("--profile", action="store_true", help="show instead where the time without violations goes")
     return parser.parse_args()
@@ -76,6 +85,8 @@ def run(bench: Bench, names: Sequence[str], skipped: list[str]) -> Iterator[Resu
     for name in names:
         log.print(f"{bench.subject.name}: {name} …")
         try:
+            if bench.subject.is_random and name in cases.BENCHMARKS:
+                raise Skipped(f"{name} is for models that write text, so it is not measured.")
             yield from BENCHMARKS[name](bench)
         except Skipped as reason:
             skipped.append(f"{bench.subject.name}: {reason}")
