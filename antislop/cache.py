@@ -60,6 +60,7 @@ class TransformersCache:
         self.cache = cache
         self.prompt = prompt or {}
         self._emptied: set[int] = set()
+        self._is_aligned = False  # whether all rows end in the columns' end
         self.offsets: Tensor | None = None  # [rows] or [axes, rows]: a token's position minus its place in the row
         self._types: dict[str, Tensor] = {}  # token types of what is generated, [rows, 1]
         self._first_offset = 0
@@ -112,6 +113,11 @@ class TransformersCache:
     def _stores(self) -> list[GrowingLayer | FixedLayer]:
         """What holds keys and values."""
         return [*self._fixed, *(layer for layer in self.layers if isinstance(layer, GrowingLayer))]
+
+    @property
+    def _forgets(self) -> bool:
+        """Whether some layers forget what no row can go back to."""
+        return any(isinstance(layer, WindowLayer) for layer in self.layers)
 
     @property
     def is_fixed(self) -> bool:
@@ -167,7 +173,7 @@ class TransformersCache:
         _decoders(self.cache).layers = layers
         self._starts, self._lengths = [0] * self.rows, [self.columns.end] * self.rows
         self._settled, self._prompt_masks, self._mask = [0] * self.rows, [None] * self.rows, None
-        self.is_new, self.offsets = self.columns.end == 0, None
+        self.is_new, self.offsets, self._is_aligned = self.columns.end == 0, None, False
 
     def crop(self, num_tokens: int) -> None:
         """Take the latest `num_tokens` tokens out of every row."""
@@ -188,7 +194,7 @@ class TransformersCache:
             )
         if 0 < length < held and self.is_recurrent:
             length = self._snapshots.go_back(row, length, self.layers)
-        self._lengths[row] = length
+        self._lengths[row], self._is_aligned = length, False
         if length == 0:
             self._empty(row)
         return length
@@ -227,7 +233,7 @@ class TransformersCache:
         self.is_new = False
         self._snapshots.adopt(row, other._snapshots)
         self._starts[row], self._lengths[row] = self.columns.end - length, length
-        self._settled[row] = other._settled[0]
+        self._settled[row], self._is_aligned = other._settled[0], False
         self._emptied.discard(row)
         self._prompt_masks[row] = other._prompt_masks[0]
         self._write_mask(row)
@@ -238,7 +244,7 @@ class TransformersCache:
 
     def forget(self, row: int) -> None:
         """Take out the token that a row was fed only so that others could be fed theirs."""
-        self._lengths[row] -= 1
+        self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
     def repeat(self, times: int) -> None:
         """Repeat what the layers hold of each row: prompts that stand in several rows are read once."""
@@ -251,16 +257,17 @@ class TransformersCache:
     def feeding(self, counts: Sequence[int]) -> Iterator[None]:
         """Let a forward of max(counts) queries run inside; each row feeds the last `counts[row]` of them."""
         self._align(counts)
-        self.columns.counts = None if len(set(counts)) == 1 else list(counts)
+        most = max(counts)
+        self.columns.counts = None if min(counts) == most else list(counts)
         for fixed in self._fixed:
             fixed.set_length()
-        self.columns.settled = self._settled_columns()
+        if self._forgets:
+            self.columns.settled = self._settled_columns()
         yield
         self.columns.counts = None
-        self.columns.end += max(counts)
-        for row, count in enumerate(counts):
-            self._lengths[row] += count
-        self.is_new = False
+        self.columns.end += most
+        self._lengths = [length + count for length, count in zip(self._lengths, counts, strict=True)]
+        self._is_aligned, self.is_new = True, False
         if self.is_recurrent:
             self._snapshots.take(self._lengths, self.layers)
 
@@ -272,7 +279,7 @@ class TransformersCache:
         with narrowed(self.layers, row):
             yield
         self.columns.row, self.columns.end = None, end
-        self._lengths[row] += 1
+        self._lengths[row], self._is_aligned = self._lengths[row] + 1, False
 
     def attention_mask(self, queries: int, *, row: int | None = None) -> Tensor | None:
         """Return which columns hold tokens, those of the coming queries too: int64 [rows, columns], or None for all."""
@@ -334,6 +341,8 @@ class TransformersCache:
     def _align(self, counts: Sequence[int]) -> None:
         """Have all rows end in the same column once they have fed `counts` tokens."""
         queries = max(counts)
+        if self._is_aligned and min(counts) == queries and not any(self._starts):
+            return
         self._trim(max(self._ends(counts)))
         ends = self._ends(counts)
         target = max(ends)

@@ -56,11 +56,15 @@ def decode(
     finished row while the others go on. Without rows, the first of the queue make up a batch of up to `places`.
     """
     walkers = [Walker(number, row, matcher=matcher, policy=policy, drafter=drafter) for number, row in enumerate(rows)]
-    coming = iter(queue)
+    coming: Iterator[Row] | None = iter(queue)
     started = len(walkers)
     while True:
-        for place in range(max(len(walkers), 0 if rows else places)):
-            while (place >= len(walkers) or walkers[place].row.is_finished) and (row := next(coming, None)) is not None:
+        for place in range(max(len(walkers), 0 if rows else places)) if coming else ():
+            while place >= len(walkers) or walkers[place].row.is_finished:
+                row = next(coming, None) if coming else None
+                if row is None:
+                    coming = None
+                    break
                 row.place = place
                 walkers[place : place + 1] = [Walker(started, row, matcher=matcher, policy=policy, drafter=drafter)]
                 started += 1
@@ -68,7 +72,7 @@ def decode(
                 yield from _advance([walkers[place]], passes, policy=policy)
         if all(walker.row.is_finished for walker in walkers):
             return
-        for walker in walkers:
+        for walker in walkers if drafter else ():
             walker.draft()
         yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy)
 
@@ -83,10 +87,11 @@ def _advance(walkers: Sequence[Walker], passes: Passes, *, policy: Policy) -> It
         _fill_paths(rows, logits)
     else:
         first = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy)
+    usual = Forwarded(1, 0)  # most are, and they are values
     for number, token in zip(going, first, strict=True):
-        walker = walkers[number]
+        walker, fed, cut = walkers[number], passes.fed[number], passes.cut[number]
         walker.row.unchanged = len(walker.row.tokens)
-        walker.events.append(Forwarded(passes.fed[number], passes.cut[number]))
+        walker.events.append(usual if fed == 1 and not cut else Forwarded(fed, cut))
         if walker.row.draft.proposed:
             walker.walk_drafted()
         else:
@@ -101,13 +106,13 @@ def _fill_and_draw(
 ) -> Sequence[int]:
     """Fill each row's node from logits [n, vocab], and draw its first token there together, as `generate` does."""
     scores = _process(rows, [len(row.tokens) for row in rows], logits)
-    for row, *own in zip(rows, logits[:, None].unbind(), scores[:, None].unbind(), strict=True):
-        row.node.fill(*own)
+    for number, row in enumerate(rows):
+        row.node.fill(logits, scores, row=number)
     if not policy.do_sample:
         return list(scores.argmax(dim=-1).tolist())
     probs = torch.softmax(scores, dim=-1)
-    for row, expected in zip(rows, probs[:, None].unbind(), strict=True):
-        row.node.expect(expected)
+    for row in rows:
+        row.node.expect(probs)
     if rows[0].generator is not None:
         return [row.node.draw(do_sample=True, generator=row.generator) for row in rows]
     if len(rows) < among:  # finished rows take random numbers, too
@@ -127,7 +132,7 @@ def _fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
         for token in row.draft.tokens[:step]:
             node = node.child(token)
         if not node.is_filled:
-            node.fill(flat[number : number + 1], scores[number : number + 1])
+            node.fill(flat, scores, row=number)
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:

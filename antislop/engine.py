@@ -14,6 +14,9 @@ from antislop.decoding import Passes
 from antislop.inference import KVCache, LanguageModel, fill_left
 from antislop.row import Row
 
+SETTLE_EVERY = 8
+"""Tokens that settle before a cache is told, which then may forget: not worth a word each."""
+
 
 class BatchEngine:
     """Rows on one model and one cache. filler: the token that finished rows are fed."""
@@ -24,6 +27,7 @@ class BatchEngine:
         self._filler = filler
         self._fed: list[list[int]] = []  # per row the generated tokens in the cache, its draft included
         self._bases: list[int] = []  # per row the tokens in the cache before those
+        self._settled: list[int] = []  # what the cache was told
         self._is_ragged = False
 
     @torch.no_grad()
@@ -45,11 +49,13 @@ class BatchEngine:
         while len(self._fed) <= place:
             self._fed.append([])
             self._bases.append(0)
+            self._settled.append(0)
         cache = self._model.new_cache(1)
         cache.settle(0, row.prompt_length)
         logits = self._model.forward(row.ids, cache)
         self._cache.adopt(place, cache)
-        self._fed[place], self._bases[place], self._is_ragged = [], row.prompt_length, True
+        self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
+        self._is_ragged = True
         return Passes(_own(logits[:, -1:]), [row.prompt_length], [0])
 
     @torch.no_grad()
@@ -72,7 +78,8 @@ class BatchEngine:
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
         logits = self._model.forward(_stack(rows), self._cache)
-        self._fed, self._bases = [[] for _ in rows], list(self._cache.lengths)
+        self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
+        self._bases = list(self._cache.lengths)
         fed = [after - before for after, before in zip(self._bases, held, strict=True)]
         return Passes(_own(logits[:, -1:]), fed, [0] * len(rows))
 
@@ -99,7 +106,9 @@ class BatchEngine:
         shared = min(row.unchanged, most)
         while shared < most and fed[shared] == row.tokens[shared]:
             shared += 1
-        self._cache.settle(place, base + min(row.settled, shared))
+        if row.settled >= self._settled[place] + SETTLE_EVERY:
+            self._settled[place] = min(row.settled, shared)
+            self._cache.settle(place, base + self._settled[place])
         cut = 0
         if shared < len(fed):
             kept = self._cache.rewind(place, base + shared) - base

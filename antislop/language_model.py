@@ -48,6 +48,8 @@ class TransformersModel:
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        # Where every layer attends to all that is there, transformers need not make a mask of a mask in each step.
+        self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
         part = "decoder_" if model.config.is_encoder_decoder else ""
         self._mask_name, self._positions_name = part + "attention_mask", part + "position_ids"
 
@@ -134,11 +136,14 @@ class TransformersModel:
         queries = ids.shape[1]
         if cache.offsets is None and self._takes_positions:  # states that were put in count from 0
             cache.start(ids.new_zeros((1, 1)), {})
+        mask = cache.attention_mask(queries, row=row)
+        if mask is not None and queries == 1 and self._takes_ready_masks and not cache.is_fixed:
+            mask = mask.bool()[:, None, None]  # [rows, heads, queries, columns]
         kwargs = {
             **self._kwargs,
             **cache.token_types(queries, row=row),
             self._cache_name: cache.cache,
-            self._mask_name: cache.attention_mask(queries, row=row),
+            self._mask_name: mask,
         }
         if (positions := cache.positions(queries, row=row)) is not None:
             kwargs[self._positions_name] = positions
@@ -158,6 +163,15 @@ class TransformersModel:
         if cache.is_fixed and self._model._valid_auto_compile_criteria(own, self._config):
             call = self._model.get_compiled_call(self._config.compile_config)
         return call
+
+
+def _attends_to_all(model: PreTrainedModel) -> bool:
+    """Tell whether all layers of a model attend to every column that holds a token, by torch's own attention."""
+    config = model.config.get_text_config(decoder=True)
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
+    limits = ("sliding_window", "attention_chunk_size", "alibi")
+    is_limited = any(getattr(config, name, None) for name in limits) or not kinds <= {"full_attention", "global"}
+    return config._attn_implementation == "sdpa" and not is_limited
 
 
 def _every(value: Any, step: int) -> Any:

@@ -35,17 +35,19 @@ class Node:
     """
 
     __slots__ = (
+        "_batch_probs",
         "_entering",
         "_left",
+        "_logits",
         "_lost",
         "_probs",
         "_resolved",
+        "_row",
+        "_scores",
         "children",
         "depth",
-        "logits",
         "parent",
         "rewinds",
-        "scores",
         "spent",
         "token",
     )
@@ -56,34 +58,48 @@ class Node:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[int, Node] = {}
         self.rewinds = 0
-        self.logits: Tensor | None = None
-        self.scores: Tensor | None = None
+        self._row = 0  # of the tensors of a batch
+        self._logits: Tensor | None = None
+        self._scores: Tensor | None = None
         self._left: Tensor | None = None  # [vocab]; None while nothing was taken
         self.spent: Tensor | None = None  # [vocab], bool: tokens of distributions that this node has given up
+        self._batch_probs: Tensor | None = None
         self._probs: Tensor | None = None
         self._entering: dict[int, float] = {}  # mass of a token once its own bans are resolved
         self._resolved: dict[int, set[Violation]] = {}
         self._lost: dict[int, tuple[dict[int, float], dict[int, float]]] = {}  # own and children's exits
 
-    def fill(self, logits: Tensor, scores: Tensor) -> None:
-        """Take in what the model says here."""
-        self.logits, self.scores = logits, scores
+    def fill(self, logits: Tensor, scores: Tensor, *, row: int = 0) -> None:
+        """Take in what the model says here: one row of [rows, vocab]."""
+        self._logits, self._scores, self._row = logits, scores, row
 
     def expect(self, probs: Tensor) -> None:
-        """Take in the softmax [1, vocab] of the scores, where it is known already."""
-        self._probs = probs
+        """Take in the softmax [rows, vocab] of the scores, where it is known already."""
+        self._batch_probs = probs
 
     @property
     def is_filled(self) -> bool:
         """Whether the model has been here."""
-        return self.scores is not None
+        return self._scores is not None
+
+    @property
+    def logits(self) -> Tensor:
+        """What the model gave, [1, vocab]."""
+        assert self._logits is not None, "the model has not been here"
+        return self._logits[self._row : self._row + 1]
+
+    @property
+    def scores(self) -> Tensor:
+        """What the processors made of the logits, [1, vocab]."""
+        assert self._scores is not None, "the model has not been here"
+        return self._scores[self._row : self._row + 1]
 
     @property
     def probs(self) -> Tensor:
         """The distribution that `generate` would draw from, [1, vocab]."""
-        assert self.scores is not None, "the model has not been here"
         if self._probs is None:
-            self._probs = torch.softmax(self.scores, dim=-1)
+            known = self._batch_probs
+            self._probs = torch.softmax(self.scores, dim=-1) if known is None else known[self._row : self._row + 1]
         return self._probs
 
     def child(self, token: int) -> Node:
@@ -107,9 +123,7 @@ class Node:
         The first draw at a node is `generate`'s own, to the bit and to the random number.
         """
         if not do_sample:
-            ranked = self.scores if self._left is None else self._left
-            assert ranked is not None, "the model has not been here"
-            return int(ranked.argmax())
+            return int((self.scores if self._left is None else self._left).argmax())
         left = self.probs if self._left is None else self._left[None]
         return int(torch.multinomial(left, num_samples=1, generator=generator))
 

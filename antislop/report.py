@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from antislop.events import Admitted, Conceded, Drafted, Event, Finished, Forwarded, Reason, Rewound
+from antislop.events import Admitted, Conceded, Drafted, Drawn, Event, Finished, Forwarded, Reason, Rewound, Settled
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Report:
     def add(self, event: Event) -> None:
         """Count one more event."""
         self.events.append(event)
+        if isinstance(event, (Drawn, Settled)):  # most events are
+            return
         if isinstance(event, Forwarded):
             self.forward_passes += event.fed > 0
             self.tokens_fed += event.fed

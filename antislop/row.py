@@ -102,7 +102,6 @@ class Row:
         self.tokens.append(token)
         self.state = state
         if self.kept is not None:
-            assert self.node.logits is not None and self.node.scores is not None
             self.kept.append((self.node.logits, self.node.scores))
 
     def rewind(self, length: int) -> tuple[int, ...]:

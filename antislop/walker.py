@@ -221,7 +221,6 @@ class Walker:
         """Tell whether there is something to draw at a node; where little is left, first look for more."""
         if node.mass_left() + sum(node.exits().values()) >= SCARCE and node.mass_left() > 0:
             return True
-        assert node.logits is not None
         likely = torch.softmax(node.logits[0], dim=-1) >= FLOOR
         for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
             likely[end : end + 1] = False
@@ -233,7 +232,6 @@ class Walker:
 
     def _look_further(self, node: Node, likely: Tensor) -> bool:
         """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
-        assert node.logits is not None
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)
         scores = self.row.settings.process([self.row], [node.depth], rest)[0]
