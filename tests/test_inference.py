@@ -34,6 +34,8 @@ WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)
 ENGINES = Path(__file__).parents[1] / "docs" / "engines.md"
 
+pytestmark = pytest.mark.usefixtures("memory")
+
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
     return Ban(phrase, weight=weight, edges="anywhere")
