@@ -87,8 +87,11 @@ class BatchEngine:
         """Return what a row is fed next."""
         if row.is_finished:
             return self._query_nothing(place)
-        query = row.tokens[len(self._fed[place]) :] + row.draft.tokens
-        self._fed[place] += query
+        fed = self._fed[place]
+        query = row.tokens[len(fed) :]
+        if row.draft.proposed:
+            query += row.draft.tokens
+        fed += query
         return query
 
     def _query_nothing(self, place: int) -> list[int]:
@@ -109,12 +112,12 @@ class BatchEngine:
         if row.settled >= self._settled[place] + SETTLE_EVERY:
             self._settled[place] = min(row.settled, shared)
             self._cache.settle(place, base + self._settled[place])
-        cut = 0
-        if shared < len(fed):
-            kept = self._cache.rewind(place, base + shared) - base
-            cut = len(fed) - kept
-            del fed[kept:]
-            self._is_ragged = True
+        if shared == len(fed):
+            return 0
+        kept = self._cache.rewind(place, base + shared) - base
+        cut = len(fed) - kept
+        del fed[kept:]
+        self._is_ragged = True
         return cut
 
 

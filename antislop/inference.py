@@ -34,12 +34,16 @@ class KVCache(Protocol):
         """Return how many tokens the longest row holds; 0 for a new cache."""
 
     def get_kv_states(self) -> KVStates:
-        """Return keys and values per layer, [rows, heads, tokens, head_dim]; an empty list for a new cache."""
+        """Return keys and values per layer, [rows, heads, tokens, head_dim]; an empty list for a new cache.
+
+        They may be the cache's own memory, which the next forward overwrites: clone what has to last.
+        """
 
     def update(self, kv_states: KVStates) -> None:
         """Hold these states and no others from now on, all of their tokens in every row.
 
-        Raises `ValueError` for states whose layers, rows or tokens don't agree with each other.
+        Raises `ValueError` for states whose layers, rows or tokens don't agree with each other, and for a cache that
+        also remembers what such states can't hold.
         """
 
     def crop(self, num_tokens: int) -> None:
@@ -121,6 +125,7 @@ class Inferencer(Protocol):
     ) -> Inferred:
         """Go on after query_token_ids, those of the text that the cache does not hold yet.
 
+        The strategy sees these and what was chosen, not what the cache held before.
         Stops at an end token or after `max_new_tokens`, which must be positive: `ValueError` otherwise.
         """
 
