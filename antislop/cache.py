@@ -33,7 +33,7 @@ from antislop.layers import AHEAD, Columns, GrowingLayer, HybridLayer, HybridWin
 from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, clear_row, narrowed, put_row, repeat_rows
 
 TRIM = 64
-"""Free columns on the left of all rows that are worth dropping: a copy of everything, and less to attend to after it."""
+"""Free columns on the left of all rows that are worth dropping: it copies everything, and leaves less to attend to."""
 
 
 class TransformersCache:
