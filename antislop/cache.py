@@ -91,13 +91,22 @@ class TransformersCache:
     def start(self, position_ids: Tensor | None, token_types: dict[str, Tensor]) -> None:
         """Take note of how a prompt ends: its positions, [rows, tokens] or [axes, rows, tokens], and token types."""
         if position_ids is not None:
-            self.offsets = position_ids[..., -1] + 1 - position_ids.shape[-1]
-            self._first_offset = int(self.offsets.flatten()[0])
+            self._set_offsets(position_ids[..., -1] + 1 - position_ids.shape[-1])
         self._types = {
             name: torch.zeros_like(types[:, -1:]) if name.startswith("mm_") else types[:, -1:]
             for name, types in token_types.items()
             if types is not None
         }
+
+    def _set_offsets(self, offsets: Tensor, *, row: int | None = None) -> None:
+        """Take over offsets for all rows, or those of one row, [1] or [axes, 1]."""
+        if row is None or self.rows == 1:
+            self.offsets = offsets
+        else:
+            known = offsets if self.offsets is None else self.offsets
+            self.offsets = known.expand(*known.shape[:-1], self.rows).clone()
+            self.offsets[..., row] = offsets[..., 0]
+        self._first_offset = int(self.offsets.flatten()[0])
 
     def mask_prompts(self, attention_mask: Tensor) -> None:
         """Leave out of attention what is 0 in attention_mask [rows, columns], the columns of a prompt."""
@@ -206,8 +215,7 @@ class TransformersCache:
         clear_row(self.layers, row)
         self._snapshots.forget(row)
         if self.offsets is not None and row not in self._emptied:
-            self.offsets = self.offsets.expand(*self.offsets.shape[:-1], self.rows).clone()
-            self.offsets[..., row] = 0
+            self._set_offsets(torch.zeros_like(self.offsets[..., :1]), row=row)
         self._emptied.add(row)
 
     def settle(self, row: int, length: int) -> None:
@@ -238,9 +246,7 @@ class TransformersCache:
         self._prompt_masks[row] = other._prompt_masks[0]
         self._write_mask(row)
         if other.offsets is not None:
-            self.offsets = other.offsets if self.offsets is None else self.offsets
-            self.offsets = self.offsets.expand(*self.offsets.shape[:-1], self.rows).clone()
-            self.offsets[..., row] = other.offsets[..., 0]
+            self._set_offsets(other.offsets, row=row)
 
     def forget(self, row: int) -> None:
         """Take out the token that a row was fed only so that others could be fed theirs."""

@@ -55,22 +55,41 @@ class Run:
             raise ValueError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
             )
-        for _, event in self._decode():
-            yield event
+        try:
+            for _, event in self._decode():
+                yield event
+            self._finish([Report()])
+        finally:
+            self._past()
 
     def complete(self, streamer: BaseStreamer | None = None) -> Output:
         """Run to the end and return what `generate` returns."""
         reports = [Report() for _ in self.rows]
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
-        for number, event in self._decode():
-            reports[number].add(event)
-            if streamer is not None and isinstance(event, Settled):
-                for token in event.tokens:
-                    streamer.put(torch.tensor([token]))
+        try:
+            for number, event in self._decode():
+                reports[number].add(event)
+                if streamer is not None and isinstance(event, Settled):
+                    for token in event.tokens:
+                        streamer.put(torch.tensor([token]))
+            self._finish(reports)
+        finally:
+            past = self._past()
         if streamer is not None:
             streamer.end()
-        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
+        return self._output(reports, past) if self.config.return_dict_in_generate else self._sequences()
+
+    def _finish(self, reports: list[Report]) -> None:
+        """Have a cache that somebody will see hold all of a text but its last token, and count what was cut."""
+        is_seen = isinstance(self.cache, TransformersCache) and getattr(self.cache.cache, "_is_user_defined", False)
+        if len(self.rows) > 1:
+            for report, row in zip(reports, self.rows, strict=True):
+                report.add(Forwarded(0, self.engine.excess(row)))
+        elif is_seen or self.config.return_dict_in_generate:
+            fed, cut = self.engine.finish(self.rows[0])
+            if fed or cut:
+                reports[0].add(Forwarded(fed, cut))
 
     def _decode(self) -> Iterator[tuple[int, Event]]:
         with self.model._optimize_model_for_decode():
@@ -87,27 +106,25 @@ class Run:
             sequence[: row.ids.shape[1]] = row.ids[0]
         return sequences
 
-    def _output(self, reports: list[Report]) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
-        if len(self.rows) == 1:
-            fed, cut = self.engine.finish(self.rows[0])
-            if fed or cut:
-                reports[0].add(Forwarded(fed, cut))
-        else:
-            for report, row in zip(reports, self.rows, strict=True):
-                report.add(Forwarded(0, self.engine.excess(row)))
+    def _output(
+        self, reports: list[Report], past: Cache | None
+    ) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
         kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
         output = kind(
             sequences=self._sequences(),
             scores=self._steps(1) if self.config.output_scores else None,
             logits=self._steps(0) if self.config.output_logits else None,
-            past_key_values=self._past(),
+            past_key_values=past,
         )
         output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
         output["reports"] = reports
         return output
 
     def _past(self) -> Cache | None:
-        """Return transformers' cache, or None where rows went apart: none of theirs goes with the sequences then."""
+        """Hand transformers' cache back, also to a user who passed it; None where rows went apart.
+
+        No cache of theirs goes with the sequences then.
+        """
         if not isinstance(self.cache, TransformersCache):
             return None
         is_ragged = self.cache.is_ragged

@@ -18,6 +18,7 @@ from transformers import (
     StoppingCriteriaList,
     set_seed,
 )
+from transformers.cache_utils import DynamicLayer
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.cache import TransformersCache
@@ -320,6 +321,25 @@ def test_generation_goes_on_from_a_cache_of_the_user(llama: PreTrainedModel) -> 
     out = sample(sampler, llama, past_key_values=cache, do_sample=True, output_logits=True)
     assert out.report.rewinds
     assert torch.allclose(torch.cat(out.logits), llama(out.sequences).logits[0, 5:-1], atol=1e-4)
+
+
+def test_a_cache_of_the_user_is_handed_back_as_transformers_own(llama: PreTrainedModel) -> None:
+    """Without the output's dict, too: the user still holds it, and goes on with it by other means."""
+    sampler = AntiSlop(TOKENIZER, COMMON)
+    mask = torch.ones_like(PROMPT)
+    asked = {"max_new_tokens": 40, "do_sample": True, "attention_mask": mask, "suppress_tokens": [1]}
+    for streams in (False, True):
+        cache = DynamicCache(config=llama.config)
+        set_seed(0)
+        if streams:
+            events = list(sampler.events(llama, PROMPT, past_key_values=cache, **asked))
+            assert any(isinstance(event, Rewound) for event in events)
+        else:
+            ids = sampler.generate(llama, PROMPT, past_key_values=cache, **asked)
+        assert {type(layer) for layer in cache.layers} == {DynamicLayer}
+        assert cache.get_seq_length() == ids.shape[1] - 1
+        logits = llama(ids[:, -1:], past_key_values=cache).logits[:, -1]
+        assert torch.allclose(logits, llama(ids).logits[:, -1], atol=1e-4)
 
 
 class StopAfterAB(StoppingCriteria):
