@@ -11,7 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from antislop.bans import Ban, BanError, BanList, Match
+from antislop.bans import Ban, BanError, Match
+from antislop.lists import BanList
 
 if TYPE_CHECKING:
     from antislop.bundled import default_bans, tiny_model

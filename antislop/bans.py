@@ -1,27 +1,30 @@
-"""Bans: what must not be written, and lists of them.
+"""Bans: what must not be written.
 
 Text only: nothing here knows of tokens or models, and nothing imports torch.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, get_args, overload
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import regex
 
 from antislop.folding import BOUNDARY, Edges, fold_phrase
-from antislop.patterns import Patterns
+from antislop.regexes import MAX_SPAN, Regex
+from antislop.scopes import Scope
+from antislop.sequences import Item, split_words
+
+Kind = Literal["phrase", "wildcard", "words", "regex", "tokens"]
 
 
 class BanError(ValueError):
     """Raised for a ban, a list or a file of bans that can't be used as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Ban:
     """Forbid one phrase, or make it rarer.
 
@@ -29,23 +32,100 @@ class Ban:
     case_sensitive: compare letters as they are; otherwise "Elara" also bans ELARA and elara.
     edges: "word": a letter or digit at the phrase's edge must not touch another one, so "cat" is not in
         "category"; "anywhere": it may.
+    kind: what the phrase is; use `Ban.wildcard`, `Ban.words`, `Ban.regex` and `Ban.tokens`, which check more.
+    exempt: phrases inside which the ban does not count; they compare without regard to case, as whole words.
+    scopes: where the ban counts, all of them at once; everywhere by default.
+    from_token: the first generated token, from 0, in which the ban may begin.
+    at_most: how many occurrences are free: in any `per_words` words, or in the whole text where that is 0.
+    count: how often somebody saw it: a rank for `BanList.top`, which changes nothing about what is written.
 
     White space of any kind and length compares as one space; quotes, dashes, canonically equivalent characters
-    compare as equal. Raises `BanError` for a phrase without a visible character or a weight out of range.
+    compare as equal. Raises `BanError` for a phrase without a visible character and for values out of range.
 
     >>> Ban("tapestry", weight=0.25)
-    Ban(phrase='tapestry', weight=0.25, case_sensitive=False, edges='word')
+    Ban('tapestry', weight=0.25)
     """
 
     phrase: str
     weight: float = 0.0
     case_sensitive: bool = False
     edges: Edges = "word"
+    kind: Kind = field(default="phrase", kw_only=True)
+    gap: int = field(default=0, kw_only=True)
+    skip_stop_words: bool = field(default=False, kw_only=True)
+    max_span: int = field(default=MAX_SPAN, kw_only=True)
+    exempt: tuple[str, ...] = field(default=(), kw_only=True)
+    scopes: tuple[Scope, ...] = field(default=(), kw_only=True)
+    from_token: int = field(default=0, kw_only=True)
+    at_most: int = field(default=0, kw_only=True)
+    per_words: int = field(default=0, kw_only=True)
+    count: int | None = field(default=None, kw_only=True, compare=False)
+
+    @classmethod
+    def wildcard(cls, phrase: str, *, gap: int = 3, **options: Any) -> Ban:
+        """Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+
+        It is compared word by word within a sentence; punctuation between the words does not matter. options: the
+        other arguments of `Ban`, but for edges.
+
+        >>> from antislop import BanList
+        >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
+        [(0, 22)]
+        """
+        return cls(phrase, kind="wildcard", gap=gap, **options)
+
+    @classmethod
+    def words(cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Any) -> Ban:
+        """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
+
+        skip_stop_words: articles, pronouns, auxiliaries and the like between them don't count, as in published n-gram
+            lists, which leave them out. options: the other arguments of `Ban`, but for edges.
+
+        >>> from antislop import BanList
+        >>> ban = Ban.words(["voice", "barely", "whisper"], gap=1)
+        >>> [match[1:] for match in BanList([ban]).find("Her voice was barely a whisper.")]
+        [(4, 30)]
+        """
+        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+            raise BanError(f"words were expected, not {words!r}: write Ban.words(['…', '…'])")
+        return cls(" ".join(words), kind="words", gap=gap, skip_stop_words=skip_stop_words, **options)
+
+    @classmethod
+    def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Any) -> Ban:
+        r"""Forbid what a regular expression of the package `regex` matches, in the text as it is, without folding.
+
+        max_span: the most characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
+        flags: as in `regex.compile`; they end up in the pattern, as `(?i)`. options: the other arguments of `Ban`.
+        Of overlapping matches the first counts. A look-behind that reaches past the beginning of the text sees its
+        beginning. Raises `BanError` for a pattern that does not compile or matches the empty text.
+
+        >>> from antislop import BanList
+        >>> ban = Ban.regex(r"\bnot just \w+", flags=regex.IGNORECASE)
+        >>> [match[1:] for match in BanList([ban]).find("Not just rain, hail.")]
+        [(0, 13)]
+        """
+        letters = "".join(letter for letter, flag in _FLAGS.items() if flags & flag)
+        if flags & ~sum(_FLAGS.values()):
+            raise BanError(f"flags of {pattern!r} are {flags}; known are {', '.join(_FLAGS)} of the package regex")
+        return cls(f"(?{letters}){pattern}" if letters else pattern, kind="regex", max_span=max_span, **options)
+
+    @classmethod
+    def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:
+        """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
+
+        >>> Ban.tokens([5, 17])
+        Ban.tokens([5, 17])
+        """
+        if isinstance(token_ids, str) or not all(isinstance(i, int) and not isinstance(i, bool) for i in token_ids):
+            raise BanError(f"token ids were expected, not {token_ids!r}: write Ban.tokens([5, 17])")
+        return cls(" ".join(map(str, token_ids)), weight, kind="tokens", count=count)
 
     def __post_init__(self) -> None:
         if not isinstance(self.phrase, str):
             raise BanError(f"a ban is a phrase (str), not {self.phrase!r}: write Ban('…') or leave it out")
-        if not fold_phrase(self.phrase).strip(BOUNDARY + " "):
+        if self.kind not in get_args(Kind):
+            raise BanError(f"the kind of {self.phrase!r} is {self.kind!r}; it is one of {', '.join(get_args(Kind))}")
+        if self.kind not in ("regex", "tokens") and not _is_visible(self.phrase):
             raise BanError(
                 f"the ban {self.phrase!r} holds no visible character and would match everywhere: leave it out"
             )
@@ -58,6 +138,96 @@ class Ban:
             raise BanError(f"case_sensitive of {self.phrase!r} is {self.case_sensitive!r}; it is True or False")
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.phrase!r} are {self.edges!r}; they are 'word' or 'anywhere'")
+        if not self.is_plain or self.gap or self.skip_stop_words or self.max_span != MAX_SPAN or self.per_words:
+            self._check_options()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a phrase that counts everywhere and always."""
+        return self.kind == "phrase" and not (self.exempt or self.scopes or self.from_token or self.at_most)
+
+    @property
+    def items(self) -> list[Item]:
+        """The words of a wildcard or a sequence of words, folded, with the gaps between them."""
+        is_wildcard = self.kind == "wildcard"
+        return split_words(self.phrase, gap=self.gap, is_wildcard=is_wildcard, case_sensitive=self.case_sensitive)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What a ban of token ids forbids."""
+        return [int(part) for part in self.phrase.split()] if self.kind == "tokens" else []
+
+    def __repr__(self) -> str:
+        first: Any = {"tokens": self.token_ids, "words": self.phrase.split()}.get(self.kind, self.phrase)
+        usual = {each.name: each.default for each in fields(self)} | ({"gap": 3} if self.kind == "wildcard" else {})
+        options = [(name, getattr(self, name)) for name in usual if name not in ("phrase", "kind")]
+        shown = [repr(first), *(f"{name}={value!r}" for name, value in options if value != usual[name])]
+        return f"Ban{'' if self.kind == 'phrase' else '.' + self.kind}({', '.join(shown)})"
+
+    def _check_options(self) -> None:
+        for name in ("gap", "from_token", "at_most", "per_words"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise BanError(f"{name} of {self.phrase!r} is {value!r}; it is a whole number, 0 or more")
+        if not isinstance(self.skip_stop_words, bool):
+            raise BanError(f"skip_stop_words of {self.phrase!r} is {self.skip_stop_words!r}; it is True or False")
+        if self.per_words and not self.at_most:
+            raise BanError(f"per_words of {self.phrase!r} needs at_most: say how many occurrences are free there")
+        self._check_rules()
+        self._check_kind()
+
+    def _check_rules(self) -> None:
+        if isinstance(self.exempt, str) or not all(isinstance(phrase, str) for phrase in self.exempt):
+            raise BanError(f"exempt of {self.phrase!r} is {self.exempt!r}; it is phrases: write exempt=['…']")
+        for phrase in self.exempt:
+            if not _is_visible(phrase):
+                raise BanError(f"exempt of {self.phrase!r} holds {phrase!r}, without a visible character: leave it out")
+        if isinstance(self.scopes, Scope) or not all(isinstance(scope, Scope) for scope in self.scopes):
+            raise BanError(f"scopes of {self.phrase!r} is {self.scopes!r}; write scopes=[Scope('outside', 'quotes')]")
+        object.__setattr__(self, "exempt", tuple(self.exempt))  # given as lists they could not be hashed
+        object.__setattr__(self, "scopes", tuple(self.scopes))
+
+    def _check_kind(self) -> None:
+        """Check what belongs to one kind only."""
+        alien = {"gap": ("words", "wildcard"), "skip_stop_words": ("words",), "max_span": ("regex",)}
+        for each in fields(self):
+            if self.kind not in alien.get(each.name, (self.kind,)) and getattr(self, each.name) != each.default:
+                raise BanError(f"{each.name} of {self.phrase!r} means nothing for a {self.kind}: leave it out")
+        if self.kind != "phrase" and self.edges != "word":
+            raise BanError(f"edges of {self.phrase!r} mean nothing for {self.kind}: leave them out")
+        try:
+            if self.kind == "regex":
+                Regex(self.phrase, max_span=self.max_span)
+            elif self.kind in ("words", "wildcard"):
+                self.items  # noqa: B018
+            elif self.kind == "tokens":
+                self._check_tokens()
+        except ValueError as error:
+            raise BanError(str(error)) from None
+
+    def _check_tokens(self) -> None:
+        parts = self.phrase.split()
+        if not parts or not all(part.isascii() and part.isdigit() and int(part) <= sys.maxunicode for part in parts):
+            raise BanError(
+                f"token ids were expected, numbers from 0 on, not {self.phrase!r}: write Ban.tokens([5, 17])"
+            )
+        if self.exempt or self.scopes or self.at_most or self.case_sensitive:
+            raise BanError(f"the tokens {self.phrase} have no text: leave out case_sensitive, exempt, scopes, at_most")
+
+
+_FLAGS = {
+    "i": regex.IGNORECASE,
+    "m": regex.MULTILINE,
+    "s": regex.DOTALL,
+    "x": regex.VERBOSE,
+    "a": regex.ASCII,
+    "f": regex.FULLCASE,
+    "V1": regex.V1,
+}
+
+
+def _is_visible(phrase: str) -> bool:
+    return bool(fold_phrase(phrase).strip(BOUNDARY + " "))
 
 
 class Match(NamedTuple):
@@ -68,162 +238,21 @@ class Match(NamedTuple):
     end: int
 
 
-class BanList(Sequence[Ban]):
-    r"""Hold bans in order, checked when they come in.
-
-    entries: phrases (`str`) or `Ban`s, in any mixture. A bare `str` is refused, since each of its characters
-        would become a ban.
-    source: where they came from, for messages and reports.
-
-    Bans that compare as equal count once, with the smallest of their weights.
-
-    >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
-    >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
-    [('a testament to', 0, 15), ('cat', 19, 22)]
-    """
-
-    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None) -> None:
-        if isinstance(entries, (str, bytes)):
-            raise BanError(
-                f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
-                "become a ban: write [phrase], or BanList.load(path) for a file"
-            )
-        if isinstance(entries, Mapping):
-            raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
-        self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
-        self.source = source
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> BanList:
-        """Read a file of bans, UTF-8.
-
-        Text: one phrase per line; empty lines and lines that begin with "#" are left out. JSON: a list of phrases,
-        or of [phrase, number] pairs; numbers up to 1 are weights, larger ones counts, which rank but don't weigh.
-        A name in .json or .txt decides which it is, else the first character does.
-        Raises `BanError`, with path:line, for the first entry that can't be used.
-        """
-        place = os.fspath(path)
-        try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except OSError as error:
-            raise BanError(
-                f"{place}: can't be read ({error.strerror}): give the path of a text or JSON file"
-            ) from error
-        except UnicodeDecodeError as error:
-            line = error.object[: error.start].count(b"\n") + 1
-            raise BanError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
-        suffix = Path(path).suffix.lower()
-        is_json = suffix == ".json" or (suffix != ".txt" and text.lstrip().startswith(("[", "{")))
-        entries = _parse_json(text, place) if is_json else _parse_lines(text)
-        return cls(_checked(entries, place), source=place)
-
-    @overload
-    def __getitem__(self, index: int) -> Ban: ...
-    @overload
-    def __getitem__(self, index: slice) -> BanList: ...
-    def __getitem__(self, index: int | slice) -> Ban | BanList:
-        return self._bans[index] if isinstance(index, int) else BanList(self._bans[index], source=self.source)
-
-    def __len__(self) -> int:
-        return len(self._bans)
-
-    def __iter__(self) -> Iterator[Ban]:
-        return iter(self._bans)
-
-    def __eq__(self, other: object) -> bool:
-        return self._bans == other._bans if isinstance(other, BanList) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._bans)
-
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(ban.phrase) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
-        origin = f" from {self.source}" if self.source else ""
-        return f"<BanList of {len(self)}{origin}: {shown}>"
-
-    def find(self, text: str) -> list[Match]:
-        """Return every occurrence of every ban in a text, in order; they may overlap.
-
-        What is found here is what the sampler takes back, except that the sampler lets some of it pass where a
-        ban has a weight above 0.
-        """
-        reading = self._patterns.read(self._patterns.start, text, final=True)
-        matches = set()
-        for hit in reading.hits:
-            origins = reading.origins[hit.first.track]
-            start, last = origins[-hit.first.back], origins[-hit.last.back]
-            matches.add(Match(self._distinct[hit.pattern], start, last + 1))
-        return sorted(matches, key=lambda match: (match.start, match.end, match.ban.phrase))
-
-    @cached_property
-    def _patterns(self) -> Patterns:
-        return Patterns(self._distinct)
-
-    @cached_property
-    def _distinct(self) -> list[Ban]:
-        return distinct(self._bans)
-
-
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
     """Return the bans that differ once folded, in order, each with the smallest weight it came with."""
-    kept: dict[tuple[str, bool], Ban] = {}
+    kept: dict[Any, Ban] = {}
     for ban in bans:
-        symbols = fold_phrase(ban.phrase, case_sensitive=ban.case_sensitive, edges=ban.edges)
-        rival = kept.setdefault((symbols, ban.case_sensitive), ban)
+        key = _compared(ban)
+        rival = kept.setdefault(key, ban)
         if ban.weight < rival.weight:
-            kept[symbols, ban.case_sensitive] = ban
+            kept[key] = ban
     return list(kept.values())
 
 
-def _parse_lines(text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        phrase = line.strip()
-        if phrase and not phrase.startswith("#"):
-            yield number, phrase
-
-
-def _parse_json(text: str, place: str) -> Iterator[tuple[int, Any]]:
-    """Yield (line, entry) for each item of a JSON list, [phrase, number] already made a Ban."""
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
-        line = getattr(error, "lineno", 1)
-        raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
-    if not isinstance(whole, list):
-        raise BanError(f'{place}:1: a JSON list of phrases was expected, not {type(whole).__name__}: write ["…", …]')
-    counted = _are_counts(whole)
-    for line, entry in zip(_find_lines(text), whole, strict=True):
-        if isinstance(entry, list) and len(entry) == 2:
-            phrase, number = entry
-            yield line, (phrase, 0.0 if counted else number)
-        else:
-            yield line, entry
-
-
-def _are_counts(entries: list[Any]) -> bool:
-    """Tell lists of [phrase, count] from lists of [phrase, weight]: all counts are whole numbers, some above 1."""
-    numbers = [entry[1] for entry in entries if isinstance(entry, list) and len(entry) == 2]
-    whole = all(isinstance(number, int) and number >= 1 for number in numbers)
-    return whole and any(number > 1 for number in numbers)
-
-
-def _find_lines(text: str) -> Iterator[int]:
-    """Yield the line on which each item of a valid JSON list begins."""
-    decoder, at, line, seen = json.JSONDecoder(), text.index("[") + 1, 1, 0
-    while True:
-        while text[at] in " \t\r\n,":
-            at += 1
-        if text[at] == "]":
-            return
-        line, seen = line + text.count("\n", seen, at), at
-        yield line
-        at = decoder.raw_decode(text, at)[1]
-
-
-def _checked(entries: Iterable[tuple[int, Any]], place: str) -> Iterator[Ban]:
-    for line, entry in entries:
-        try:
-            phrase, weight = entry if isinstance(entry, tuple) else (entry, 0.0)
-            yield Ban(phrase, weight=weight)
-        except BanError as error:
-            raise BanError(f"{place}:{line}: {error}") from None
+def _compared(ban: Ban) -> Any:
+    """Return what two bans that forbid the same have in common."""
+    if ban.kind != "phrase":
+        return replace(ban, weight=0.0)
+    symbols = fold_phrase(ban.phrase, case_sensitive=ban.case_sensitive, edges=ban.edges)
+    rules = () if ban.is_plain else (ban.exempt, ban.scopes, ban.from_token, ban.at_most, ban.per_words)
+    return symbols, ban.case_sensitive, rules

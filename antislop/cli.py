@@ -29,9 +29,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from antislop import __version__
-from antislop.bans import BanError, BanList
+from antislop.bans import BanError
 from antislop.bundled import default_bans, tiny_model
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
+from antislop.lists import BanList
 from antislop.render import Page, Piece, Trail, paint, point_out, save_svg, summarize
 from antislop.report import Report
 

@@ -47,8 +47,8 @@ class _Piece(NamedTuple):
 class Context(NamedTuple):
     """What folding the next piece of a text depends on.
 
-    `marks` are combining marks that may still change places, each with its combining class and with the number
-    of pieces since it came.
+    `marks` are combining marks that may still change places, each with its combining class and its place, counted back
+    from the end of the text so far: 1 is the last character.
     """
 
     last: int = _OTHER
@@ -56,7 +56,7 @@ class Context(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Symbols and, for each, its origin: an index into the piece, or -n for the piece n before it."""
+    """Symbols and, for each, its origin: an index into the piece, or -n for the n-th character before it."""
 
     symbols: str
     origins: list[int]
@@ -95,12 +95,8 @@ class _Table(dict[str, tuple[_Piece, ...]]):
 _TABLES = {case_sensitive: _Table(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
 
 
-def fold(
-    text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False, begun: int = 0
-) -> Folded:
+def fold(text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False) -> Folded:
     """Fold one piece of a text; `final` also brings out what waits for a character that will not come.
-
-    begun: how many pieces ago the first character began, where its bytes came one after the other.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
@@ -108,7 +104,7 @@ def fold(
     table = _TABLES[case_sensitive]
     symbols: list[str] = []
     origins: list[int] = []
-    last, marks = context.last, [(order, mark, -age) for order, mark, age in context.marks]
+    last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
 
     def emit(characters: str, origin: int) -> None:
         symbols.append(characters)
@@ -121,8 +117,7 @@ def fold(
             emit(mark, origin)
         marks.clear()
 
-    for position, char in enumerate(text):
-        index = position or -begun
+    for index, char in enumerate(text):
         for characters, kind, order in table[char]:
             if kind == _MARK:
                 marks.append((order, characters, index))
@@ -142,8 +137,13 @@ def fold(
         if last == _WORD:
             emit(BOUNDARY, len(text))
         return Folded("".join(symbols), origins, START)
-    waiting = tuple((order, mark, 1 - min(origin, 0)) for order, mark, origin in marks)
+    waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
     return Folded("".join(symbols), origins, Context(last, waiting))
+
+
+def is_unspaced(symbol: str) -> bool:
+    """Tell whether a symbol belongs to a script that is written without spaces between words."""
+    return symbol > "\u0dff" and _UNSPACED.match(symbol) is not None
 
 
 def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "word") -> str:

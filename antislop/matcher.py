@@ -11,8 +11,10 @@ import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from antislop.automaton import ROOT, Automaton
 from antislop.bans import Ban, distinct
-from antislop.patterns import Mark, Patterns, Place
+from antislop.detector import Detector, Rest
+from antislop.patterns import Place, Reading
 
 STEPS_KEPT = 200_000  # remembered (state, token) pairs, some 100 MB at the most
 _END = -1  # stands for the end of the text among the tokens
@@ -37,29 +39,42 @@ class Surfaces(Protocol):
     def surface(self, token_id: int, /) -> bytes: ...
 
 
+class _Hit(NamedTuple):
+    """A ban that was completed: its first and last character, counted back from the end of the text so far."""
+
+    ban: Ban
+    first: int
+    last: int
+
+
 class _Core:
-    """All that the future of a text depends on; one object for each such situation."""
+    """All that the future of a text depends on as far as phrases go; one object for each such situation."""
 
-    __slots__ = ("age", "pending", "place", "steps", "waits")
+    __slots__ = ("age", "pending", "place", "spelled", "steps", "waits")
 
-    def __init__(self, pending: bytes, age: int, place: Place) -> None:
+    def __init__(self, pending: bytes, age: int, place: Place, spelled: int) -> None:
         self.pending = pending  # bytes of a character that is not complete
         self.age = age  # tokens since the first of them
         self.place = place
-        self.waits = age > 0 or any(context.marks for context in place.contexts)
+        self.spelled = spelled  # state of the automaton of token ids
+        self.waits = age > 0 or any(standing.context.marks for standing in place)
         self.steps: dict[int, _Step] = {}
 
 
 class _Step(NamedTuple):
-    """What one token does in one situation.
+    """What one token does in one situation: to phrases and token ids, which can be remembered.
 
-    `lags` say, per track and symbol, how many tokens ago the symbol's character began.
+    text: the characters that it completes. begun: how many tokens ago the first of them began. spelled: bans of token
+    ids that it completes. spelling: how many tokens belong to some in the making.
     """
 
     core: _Core
-    lags: tuple[tuple[int, ...], ...]
-    hits: tuple[tuple[Ban, Mark, Mark], ...]
-    open: tuple[Mark, ...]
+    text: str
+    begun: int
+    reading: Reading
+    hits: tuple[_Hit, ...]
+    spelled: tuple[Ban, ...] = ()
+    spelling: tuple[int, ...] = ()
 
 
 class State:
@@ -69,15 +84,29 @@ class State:
     them may step back one token more than its ban asks for.
     """
 
-    __slots__ = ("_step", "hold", "horizon", "length", "parent")
+    __slots__ = ("_hits", "_open", "_rest", "_step", "hold", "horizon", "length", "muted", "parent")
 
-    def __init__(self, parent: State | None, step: _Step, length: int) -> None:
+    def __init__(
+        self,
+        parent: State | None,
+        step: _Step,
+        length: int,
+        *,
+        rest: Rest | None = None,
+        hits: tuple[_Hit, ...] = (),
+        open_: tuple[int, ...] = (),
+        muted: frozenset[Ban] = frozenset(),
+    ) -> None:
         self.parent = parent
         self._step = step
+        self._rest = rest
+        self._hits = hits
+        self._open = open_
+        self.muted = muted
         self.length = length
         self.horizon = length
         self.hold = length - 1 if parent is None else parent.horizon
-        if step.open or step.core.waits:
+        if open_ or step.spelling or step.core.waits:
             for start in self._open_starts():
                 before = self.back_to(start)
                 self.horizon = min(self.horizon, before.horizon)
@@ -86,7 +115,7 @@ class State:
     @property
     def violations(self) -> tuple[Violation, ...]:
         """The bans that the latest token completed, the one that starts first in front."""
-        return self._violations(self._step, self.length - 1) if self._step.hits else ()
+        return self._violations(self.length - 1) if self._hits or self._step.spelled else ()
 
     def back_to(self, length: int) -> State:
         """Return the state that this one was when the text had `length` generated tokens."""
@@ -100,30 +129,35 @@ class State:
         core = self._step.core
         if core.age:
             yield max(0, self.length - core.age)
-        for context in core.place.contexts:
-            for _, _, age in context.marks:
-                yield max(0, self.length - age)
-        for mark in self._step.open:
-            yield max(0, self._token_of(mark))
+        for standing in core.place:
+            for _, _, back in standing.context.marks:
+                yield max(0, self._token_of(back))
+        for back in self._open:
+            yield max(0, self._token_of(back))
+        for tokens in self._step.spelling:
+            yield max(0, self.length - tokens)
 
-    def _token_of(self, mark: Mark) -> int:
-        """Return the index of the token in which a symbol's character began, negative within the prompt."""
-        state, back = self, mark.back
-        while True:
-            lags = state._step.lags[mark.track]
-            if back <= len(lags):
-                return state.length - 1 - lags[-back]
-            back -= len(lags)
-            assert state.parent is not None, "a symbol before the beginning of the text"
+    def _token_of(self, back: int) -> int:
+        """Return the index of the token in which a character began, negative within the prompt."""
+        state = self
+        while back > len(state._step.text):
+            back -= len(state._step.text)
+            if state.parent is None:  # before a prompt that was forgotten
+                return state.length - 1
             state = state.parent
+        is_first = back == len(state._step.text)
+        return state.length - 1 - (state._step.begun if is_first else 0)
 
-    def _violations(self, step: _Step, end: int) -> tuple[Violation, ...]:
+    def _violations(self, end: int) -> tuple[Violation, ...]:
         found = {
             Violation(ban, max(0, self._token_of(first)), end): None
-            for ban, first, last in step.hits
+            for ban, first, last in self._hits
             if self._token_of(last) >= 0  # a phrase that stands in the prompt is no hit
+            and ban not in self.muted
         }
-        return tuple(sorted(found, key=lambda violation: violation.start))
+        spelled = [Violation(ban, max(0, end + 1 - len(ban.token_ids)), end) for ban in self._step.spelled]
+        violations = [violation for violation in (*found, *spelled) if violation.start >= violation.ban.from_token]
+        return tuple(sorted(violations, key=lambda violation: violation.start))
 
 
 class Matcher:
@@ -131,20 +165,38 @@ class Matcher:
 
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
-        self._patterns = Patterns(self._bans)
+        self._detector = Detector(self._bans)
+        self._spelled = [ban for ban in self._bans if ban.kind == "tokens"]
+        self._spelling = Automaton(["".join(map(chr, ban.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
-        self._cores: dict[tuple[bytes, int, Place], _Core] = {}
+        self._cores: dict[tuple[bytes, int, Place, int], _Core] = {}
         self._steps_kept = 0
 
-    def start(self, prompt: Sequence[int] = (), *, lookback: bool = True) -> State:
-        """Return the state after a prompt; without `lookback` no ban can begin in it, but its edge still counts."""
-        state = State(None, _Step(self._core(b"", 0, self._patterns.start), self._no_lags(), (), ()), -len(prompt))
+    @property
+    def slow(self) -> list[Ban]:
+        """The regexes that are not looked for any more, since they took too long."""
+        return [self._bans[number] for number in self._detector.slow]
+
+    def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
+        """Return the state after a prompt.
+
+        Without `lookback` no ban can begin in it, but its edge still counts. `exempt_prompt`: what it holds of the bans
+        may be written again.
+        """
+        state = self._begin(self._detector.phrases.start, self._detector.start, length=-len(prompt))
+        held: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
+            held.update(hit.ban for hit in state._hits)
+        if exempt_prompt:
+            held.update(hit.ban for hit in self._end(state)._hits)
+        core, rest = state._step.core, state._rest or self._detector.start
         if not lookback:
-            core = state._step.core
-            place = self._patterns.forget(core.place)
-            state = State(None, _Step(self._core(core.pending, core.age, place), self._no_lags(), (), ()), 0)
+            place, rest = self._detector.forget(core.place, rest)
+            state = self._begin(place, rest, pending=core.pending, age=core.age)
+        elif not self._detector.is_plain:
+            state._rest = self._detector.count_anew(rest)
+        state.muted = frozenset(held) if exempt_prompt else state.muted
         return state
 
     def feed(self, state: State, token: int) -> State:
@@ -153,24 +205,42 @@ class Matcher:
         step = core.steps.get(token)
         if step is None:
             step = self._learn(core, token)
-        return State(state, step, state.length + 1)
+        length = state.length + 1
+        if self._detector.is_plain:
+            return State(state, step, length, hits=step.hits, open_=step.reading.open, muted=state.muted)
+        assert state._rest is not None
+        ends = token == _END or token in self._surfaces.breaks
+        rest, reading = self._detector.complete(state._rest, step.text, step.reading, final=ends)
+        if ends:
+            rest, reading = self._detector.restart(rest), reading._replace(open=())
+        hits = self._name(reading)
+        return State(state, step, length, rest=rest, hits=hits, open_=reading.open, muted=state.muted)
 
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that are completed by the text ending here."""
-        core = state._step.core
-        step = core.steps.get(_END) or self._learn(core, _END)
-        return State(state, step, state.length + 1)._violations(step, state.length - 1) if step.hits else ()
+        return self._end(state)._violations(state.length - 1)
 
     def expect(self, state: State, count: int) -> tuple[int, list[str]]:
-        """Return the token in which the longest ban in the making begins, and up to `count` ways in which it goes on.
+        """Return the token in which the longest phrase in the making begins, and up to `count` ways to go on with it.
 
         The token is the next one, and there are no ways, where nothing is in the making.
         """
-        marks = state._step.open
+        marks = state._step.reading.open
         if not marks:
             return state.length, []
-        endings = self._patterns.endings(state._step.core.place, count)
-        return min(max(0, state._token_of(mark)) for mark in marks), [ending for ending in endings if ending]
+        endings = self._detector.phrases.endings(state._step.core.place, count)
+        return max(0, state._token_of(max(marks))), [ending for ending in endings if ending]
+
+    def _begin(self, place: Place, rest: Rest, *, length: int = 0, pending: bytes = b"", age: int = 0) -> State:
+        step = _Step(self._core(pending, age, place, ROOT), "", 0, Reading(), ())
+        return State(None, step, length, rest=None if self._detector.is_plain else rest)
+
+    def _end(self, state: State) -> State:
+        """Return the state after the end of the text; it has one token too many."""
+        return self.feed(state, _END)
+
+    def _name(self, reading: Reading) -> tuple[_Hit, ...]:
+        return tuple(_Hit(self._bans[hit.pattern], hit.first, hit.last) for hit in reading.hits)
 
     def _learn(self, core: _Core, token: int) -> _Step:
         if self._steps_kept >= STEPS_KEPT:
@@ -185,23 +255,26 @@ class Matcher:
     def _work_out(self, core: _Core, token: int) -> _Step:
         ends = token == _END or token in self._surfaces.breaks
         text, pending = _decode(b"" if ends else self._surfaces.surface(token), core.pending, final=ends)
-        # Bytes that were waiting belong to the first character of this piece.
-        reading = self._patterns.read(core.place, text, final=ends, begun=core.age)
-        lags = tuple(tuple(max(0, -origin) for origin in origins) for origins in reading.origins)
-        hits = tuple((self._bans[hit.pattern], hit.first, hit.last) for hit in reading.hits)
-        if ends:
-            return _Step(self._core(b"", 0, self._patterns.start), lags, hits, ())
+        place, reading = self._detector.read_phrases(core.place, text, final=ends)
         age = 0 if not pending else core.age + 1 if not text and core.pending else 1
-        return _Step(self._core(pending, age, reading.place), lags, hits, reading.open)
+        spelled = ROOT if token == _END else self._spelling.step(core.spelled, chr(token))
+        if ends:
+            reading, place, age = reading._replace(open=()), self._detector.phrases.start, 0
+        return _Step(
+            self._core(pending, age, place, spelled),
+            text,
+            core.age,  # bytes that were waiting belong to the first character of this piece
+            reading,
+            self._name(reading),
+            tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
+            self._spelling.depths[spelled],
+        )
 
-    def _core(self, pending: bytes, age: int, place: Place) -> _Core:
-        key = (pending, age, place)
+    def _core(self, pending: bytes, age: int, place: Place, spelled: int) -> _Core:
+        key = (pending, age, place, spelled)
         if key not in self._cores:
-            self._cores[key] = _Core(pending, age, place)
+            self._cores[key] = _Core(pending, age, place, spelled)
         return self._cores[key]
-
-    def _no_lags(self) -> tuple[tuple[int, ...], ...]:
-        return ((),) * len(self._patterns.start.states)
 
 
 def _decode(surface: bytes, pending: bytes, *, final: bool) -> tuple[str, bytes]:

@@ -1,14 +1,14 @@
 """Compile phrases into automata and read text with them, piece by piece.
 
-Everything that looks for bans, in a text or in a stream of tokens, looks through here. It knows neither weights
-nor tokens: a pattern is its index, a place is a number of symbols counted back from the end of what was read.
+It knows neither weights nor tokens: a pattern is its index, and where something stands is a number of characters
+counted back from the end of what was read, so that the same piece read in the same situation says the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from antislop.automaton import ROOT, Automaton
 from antislop.folding import BOUNDARY, START, Context, Edges, fold, fold_phrase
@@ -28,35 +28,34 @@ class Phrase(Protocol):
     def edges(self) -> Edges: ...
 
 
-class Mark(NamedTuple):
-    """A symbol: `back` symbols before the end of what one track has read, 1 being the last."""
-
-    track: int
-    back: int
-
-
 class Hit(NamedTuple):
-    """A pattern that the latest piece completed, from its first to its last character."""
+    """A pattern that the latest piece completed: its first and its last character, counted back from the end of the
+    text so far, 1 being the last character read.
+    """
 
     pattern: int
-    first: Mark
-    last: Mark
-
-
-class Place(NamedTuple):
-    """Where reading stands; a value to keep and to go on from, any number of times."""
-
-    contexts: tuple[Context, ...]
-    states: tuple[int, ...]
+    first: int
+    last: int
 
 
 class Reading(NamedTuple):
-    """What one piece brought: `origins` per track as in `Folded`, and where patterns in the making begin."""
+    """What one piece brought: hits, and where patterns in the making begin, counted back as in `Hit`."""
 
-    place: Place
-    origins: tuple[list[int], ...]
-    hits: tuple[Hit, ...]
-    open: tuple[Mark, ...]
+    hits: tuple[Hit, ...] = ()
+    open: tuple[int, ...] = ()
+
+
+class Standing(NamedTuple):
+    """Where one track stands. starts: per beginning of a pattern that may go on, its first character, counted back."""
+
+    context: Context = START
+    state: int = ROOT
+    starts: tuple[int, ...] = ()
+    last: int = 0  # the last symbol's character, counted back; 0 where nothing is in the making
+
+
+Place: TypeAlias = tuple[Standing, ...]
+"""Where reading stands; a value to keep and to go on from, any number of times."""
 
 
 class _Track:
@@ -70,6 +69,28 @@ class _Track:
         # A boundary has the place of the character after it: it may stand for a hit's first character, not its last.
         self.spans = [(len(s), int(s.endswith(BOUNDARY))) for s in symbols]
 
+    def read(self, before: Standing, piece: str, *, final: bool) -> tuple[Standing, Reading]:
+        """Read one more piece."""
+        fold_piece = _fold_again if len(piece) < SHORT else fold
+        folded = fold_piece(piece, context=before.context, case_sensitive=self.case_sensitive, final=final)
+        automaton, state, size = self.automaton, before.state, len(piece)
+        known = dict(zip(automaton.depths[state], before.starts, strict=True))
+
+        def find_start(depth: int, read: int) -> int:
+            """Return where the symbol that stands `depth` before the next one came from, of which `read` are read."""
+            return size - folded.origins[read - depth] if read >= depth else size + known[depth - read]
+
+        hits = []
+        for index, symbol in enumerate(folded.symbols):
+            state = automaton.step(state, symbol)
+            for match in automaton.matches[state]:
+                length, closed = self.spans[match]
+                last = size - folded.origins[index - closed] if index >= closed else size + before.last
+                hits.append(Hit(self.ids[match], find_start(length, index + 1), last))
+        starts = tuple(find_start(depth, len(folded.symbols)) for depth in automaton.depths[state])
+        last = 0 if not starts else size - folded.origins[-1] if folded.symbols else size + before.last
+        return Standing(folded.context, state, starts, last), Reading(tuple(hits), starts)
+
 
 class Patterns:
     """Phrases, compiled. Folding to the same symbols, two phrases are both found."""
@@ -77,37 +98,27 @@ class Patterns:
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         kinds = ((kind, [i for i, p in enumerate(phrases) if p.case_sensitive is kind]) for kind in (False, True))
         self._tracks = [_Track(phrases, ids, case_sensitive=kind) for kind, ids in kinds if ids]
-        self.start = Place((START,) * len(self._tracks), (ROOT,) * len(self._tracks))
+        self.start: Place = (Standing(),) * len(self._tracks)
 
-    def read(self, place: Place, piece: str, *, final: bool = False, begun: int = 0) -> Reading:
-        """Read one more piece; `final` also reads the end of the text, which closes words; `begun` as in `fold`."""
-        contexts, states, origins, hits = [], [], [], []
-        fold_piece = _fold_again if len(piece) < SHORT else fold
-        unfinished: list[Mark] = []
-        for number, (track, context, state) in enumerate(zip(self._tracks, *place, strict=True)):
-            folded = fold_piece(piece, context=context, case_sensitive=track.case_sensitive, final=final, begun=begun)
-            automaton, total = track.automaton, len(folded.symbols)
-            for index, symbol in enumerate(folded.symbols):
-                state = automaton.step(state, symbol)
-                for match in automaton.matches[state]:
-                    length, closed = track.spans[match]
-                    rest = total - index
-                    hits.append(Hit(track.ids[match], Mark(number, rest - 1 + length), Mark(number, rest + closed)))
-            unfinished.extend(Mark(number, depth) for depth in automaton.depths[state])
-            contexts.append(folded.context)
-            states.append(state)
-            origins.append(folded.origins)
-        after = Place(tuple(contexts), tuple(states))
-        return Reading(after, tuple(origins), tuple(hits), tuple(unfinished))
+    def read(self, place: Place, piece: str, *, final: bool = False) -> tuple[Place, Reading]:
+        """Read one more piece; `final` also reads the end of the text, which closes words."""
+        after: list[Standing] = []
+        hits: list[Hit] = []
+        open_: list[int] = []
+        for track, standing in zip(self._tracks, place, strict=True):
+            standing, reading = track.read(standing, piece, final=final)
+            after.append(standing)
+            hits.extend(reading.hits)
+            open_.extend(reading.open)
+        return tuple(after), Reading(tuple(hits), tuple(open_))
 
     def endings(self, place: Place, count: int) -> list[str]:
         """Return what is missing of up to `count` patterns, as text under folding: those of which most was read."""
-        longest = max(
-            zip(self._tracks, place.states, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1]))
+        track, standing = max(
+            zip(self._tracks, place, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1].state))
         )
-        track, state = longest
-        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(state, count)]
+        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(standing.state, count)]
 
     def forget(self, place: Place) -> Place:
         """Return a place with the same text behind it, of which nothing counts as part of a pattern."""
-        return Place(place.contexts, (ROOT,) * len(self._tracks))
+        return tuple(Standing(standing.context) for standing in place)

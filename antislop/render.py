@@ -19,8 +19,8 @@ from rich.cells import cell_len
 from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
 from rich.text import Text
 
-from antislop.bans import BanList
 from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled
+from antislop.lists import BanList
 from antislop.matcher import Matcher, State, Surfaces, Violation
 from antislop.report import Report
 

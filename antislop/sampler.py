@@ -30,13 +30,14 @@ from transformers import (
 from transformers.generation import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.bans import Ban, BanList
+from antislop.bans import Ban
 from antislop.candidates import Assistant, speculate
 from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
 from antislop.events import Event, Finished, Forwarded
 from antislop.language_model import split_arguments
+from antislop.lists import BanList
 from antislop.matcher import Matcher, State
 from antislop.report import Report
 from antislop.row import Row

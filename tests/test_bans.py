@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from oracles import occurrences
 
-from antislop.bans import Ban, BanError, BanList, Match, distinct
+from antislop.bans import Ban, BanError, Match, distinct
+from antislop.lists import BanList
 
 # One ban
 

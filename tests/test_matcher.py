@@ -15,7 +15,8 @@ from oracles import occurrences
 from toys import Bytes, Words
 
 import antislop.matcher
-from antislop.bans import Ban, BanError, BanList, distinct
+from antislop.bans import Ban, BanError, distinct
+from antislop.lists import BanList
 from antislop.matcher import Matcher, State, Violation
 
 BYTES = Bytes()

@@ -1,0 +1,92 @@
+"""Spans of a text between delimiters, and whether a ban counts there.
+
+Works on any cutting of a text into pieces. Knows nothing of bans: only where `<think>`, a code fence or a quotation
+begins and ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+import regex
+
+Where = Literal["inside", "outside", "after"]
+
+SPANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "think": (("<think>",), ("</think>",)),
+    "code": (("```",), ("```",)),
+    # A quotation that is not closed ends with its line: one missing mark would turn the rest inside out.
+    "quotes": (('"', "“", "«", "「"), ('"', "”", "»", "」", "\n")),
+}
+"""The spans that have a name: what opens them, and what closes them."""
+
+
+class ScopeState(NamedTuple):
+    """Where a text stands: inside a span or not, whether one has ended before, and what may become a delimiter."""
+
+    is_inside: bool = False
+    has_ended: bool = False
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Say where a ban counts.
+
+    where: "inside" or "outside" a span, or "after" the first one has ended.
+    span: "think" (`<think>…</think>`), "code" (fenced by ```), "quotes" (double quotes of any kind, to the end of their
+        line at most), or what opens and what closes a span of your own.
+
+    An occurrence belongs where its first character stands. A span begins after what opens it. Raises `ValueError` for
+    what is none of these.
+
+    >>> Scope("outside", "quotes")
+    Scope(where='outside', span='quotes')
+    >>> Scope("after", ("<plan>", "</plan>")).read(ScopeState(), "<plan>so</plan>it")
+    (ScopeState(is_inside=False, has_ended=True, tail=''), [(15, True)])
+    """
+
+    where: Where
+    span: str | tuple[str, str]
+
+    def __post_init__(self) -> None:
+        if self.where not in get_args(Where):
+            raise ValueError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
+        is_pair = isinstance(self.span, tuple) and len(self.span) == 2 and all(map(_is_text, self.span))
+        if not is_pair and self.span not in SPANS:
+            raise ValueError(
+                f"a scope's span is one of {', '.join(SPANS)}, or a pair of what opens and what closes it, "
+                f"not {self.span!r}"
+            )
+
+    def counts(self, state: ScopeState) -> bool:
+        """Tell whether a ban counts in a state."""
+        return {"inside": state.is_inside, "outside": not state.is_inside, "after": state.has_ended}[self.where]
+
+    def read(self, state: ScopeState, piece: str) -> tuple[ScopeState, list[tuple[int, bool]]]:
+        """Read one more piece; return the state after it, and from which characters of it on bans count or don't.
+
+        A delimiter that began in an earlier piece ends in this one, so the places are never negative.
+        """
+        changes: list[tuple[int, bool]] = []
+        at, text, begun = 0, state.tail + piece, len(state.tail)
+        while match := self._delimiters[state.is_inside].search(text, at, partial=True):
+            if match.partial:
+                return state._replace(tail=text[match.start() :]), changes
+            before, at = self.counts(state), match.end()
+            state = ScopeState(not state.is_inside, state.has_ended or state.is_inside)
+            if self.counts(state) != before:
+                changes.append((at - begun, not before))
+        return state._replace(tail=""), changes
+
+    @cached_property
+    def _delimiters(self) -> tuple[regex.Pattern[str], regex.Pattern[str]]:
+        """What to look for outside a span, and inside."""
+        opening, closing = SPANS[self.span] if isinstance(self.span, str) else tuple((mark,) for mark in self.span)
+        return tuple(regex.compile("|".join(map(regex.escape, marks))) for marks in (opening, closing))
+
+
+def _is_text(mark: object) -> bool:
+    return isinstance(mark, str) and mark != ""
