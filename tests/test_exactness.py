@@ -24,8 +24,11 @@ from transformers import (
 
 from antislop.bans import Ban
 from antislop.matcher import Matcher
+from antislop.scopes import Scope
 
 LETTERS = Words("a", "b", "c", "d")
+SPACED = Words("a ", "b ", "c ", "d ")
+BRACKETS = Words("a", "b", "<", ">")
 EDGED = Words(" ", "cat", "s", ".", " cat", "the")
 
 
@@ -65,6 +68,15 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "two completed at once, with weights": (LETTERS, [anywhere("abc", 0.3), anywhere("c", 0.4)]),
     "word edges": (EDGED, [Ban("cat")]),
     "word edges with weights": (EDGED, [Ban("cat", weight=0.3), Ban("the cat", weight=0.1)]),
+    "a regex": (LETTERS, [Ban.regex("a[bc]", weight=0.3), Ban.regex("cd")]),
+    "a regex with a greedy tail": (LETTERS, [Ban.regex("ab+"), Ban.regex("c.?d", weight=0.5)]),
+    "a regex that looks ahead": (LETTERS, [Ban.regex("b(?!c)"), Ban.regex("d(?=a)", weight=0.5)]),
+    "a regex with word edges": (EDGED, [Ban.regex(r"\bcat\b"), Ban.regex("the$", weight=0.3)]),
+    "words with a gap": (SPACED, [Ban.words(["a", "b"], gap=1), Ban.words(["c", "d", "c"], weight=0.3)]),
+    "words whose end is not known at once": (EDGED, [Ban.words(["the", "cat"], gap=1), Ban.wildcard("cat*")]),
+    "an exempt phrase": (LETTERS, [Ban("ab", edges="anywhere", exempt=["abc", "dab"]), anywhere("cd", 0.5)]),
+    "one free occurrence": (LETTERS, [Ban("a", edges="anywhere", at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
+    "inside of brackets only": (BRACKETS, [Ban("a", edges="anywhere", scopes=[Scope("inside", ("<", ">"))])]),
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
 }
 
