@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from antislop.bans import Ban
 from antislop.matcher import Violation
 
 Reason = Literal["done", "exhausted"]
@@ -61,6 +62,13 @@ class Conceded:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A regex took too long, here or before, and is not looked for any more."""
+
+    ban: Ban
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """These tokens, the next in the text, can't be withdrawn any more."""
 
@@ -75,4 +83,4 @@ class Finished:
     matcher_seconds: float
 
 
-Event: TypeAlias = Forwarded | Drafted | Drawn | Rewound | Admitted | Conceded | Settled | Finished
+Event: TypeAlias = Forwarded | Drafted | Drawn | Rewound | Admitted | Conceded | Dropped | Settled | Finished

@@ -175,7 +175,7 @@ class Matcher:
     @property
     def slow(self) -> list[Ban]:
         """The regexes that are not looked for any more, since they took too long."""
-        return [self._bans[number] for number in self._detector.slow]
+        return [] if self._detector.is_plain else [self._bans[number] for number in self._detector.slow]
 
     def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
         """Return the state after a prompt.

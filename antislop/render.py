@@ -287,6 +287,8 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
     ]
     if report.conceded:
         parts.insert(2, f"{report.conceded:,} conceded")
+    if report.dropped:
+        parts.append(f"{_count(len(report.dropped), 'regex', 'regexes')} dropped: too slow")
     return ", ".join(parts)
 
 

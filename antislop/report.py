@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from antislop.events import Admitted, Conceded, Drafted, Drawn, Event, Finished, Forwarded, Reason, Rewound, Settled
+from antislop.bans import Ban
+from antislop.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Dropped,
+    Event,
+    Finished,
+    Forwarded,
+    Reason,
+    Rewound,
+    Settled,
+)
 
 
 @dataclass
@@ -19,6 +32,7 @@ class Report:
     forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of
         its cache again: tokens_fed == prompt + kept + cut_tokens - 1 (in a batch less what was known at its end).
     drafted_tokens, accepted_tokens: tokens that were read ahead in the hope that they come next, and those that did.
+    dropped: regexes that took too long and were not looked for to the end.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it goes on.
     events: everything, in order.
@@ -34,6 +48,7 @@ class Report:
     cut_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    dropped: list[Ban] = field(default_factory=list)
     matcher_seconds: float = 0.0
     reason: Reason | None = None
     events: list[Event] = field(default_factory=list, repr=False)
@@ -59,6 +74,8 @@ class Report:
             self.conceded += 1
         elif isinstance(event, Admitted):
             self.admitted += 1
+        elif isinstance(event, Dropped):
+            self.dropped.append(event.ban)
         elif isinstance(event, Finished):
             self.reason = event.reason
             self.matcher_seconds = event.matcher_seconds
@@ -69,8 +86,9 @@ class Report:
 
         Passes are counted once per row that took part in them.
         """
-        names = [own.name for own in fields(cls) if own.name not in ("reason", "events")]
-        return cls(**{name: sum(getattr(report, name) for report in reports) for name in names})
+        names = [own.name for own in fields(cls) if own.name not in ("dropped", "reason", "events")]
+        dropped = list(dict.fromkeys(ban for report in reports for ban in report.dropped))
+        return cls(**{name: sum(getattr(report, name) for report in reports) for name in names}, dropped=dropped)
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Report:

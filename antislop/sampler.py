@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from transformers import (
 from transformers.generation import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.bans import Ban
+from antislop.bans import Ban, BanError
 from antislop.candidates import Assistant, speculate
 from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
@@ -71,6 +71,10 @@ class AntiSlop:
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
     draft_bans: read the rest of a ban ahead where two of its tokens are written. Violations of long phrases then cost
         fewer forward passes; what is written has the same distribution, but not the same bits of its logits.
+    banned_strings, banned_regex: more bans under the names that other samplers have: strings that match anywhere,
+        without regard to case, and patterns as for `Ban.regex`.
+    exempt: phrases inside which no ban counts, beside those of each ban.
+    exempt_prompt: let the model write what stands in the prompt, banned or not.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
 
@@ -81,8 +85,12 @@ class AntiSlop:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str,
+        bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str | None = None,
         *,
+        banned_strings: Sequence[str] = (),
+        banned_regex: Sequence[str] = (),
+        exempt: Sequence[str] = (),
+        exempt_prompt: bool = False,
         method: Method = "exact",
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
@@ -93,7 +101,10 @@ class AntiSlop:
         _check_choice("on_exhausted", on_exhausted, get_args(OnExhausted))
         if isinstance(max_rewinds, bool) or not isinstance(max_rewinds, int) or max_rewinds < 0:
             raise ValueError(f"max_rewinds is {max_rewinds!r}; it is how often to go back to one position, 0 or more")
-        self.bans = _to_ban_list(bans)
+        if bans is None and not (banned_strings or banned_regex):
+            raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
+        self.bans = _combine(_to_ban_list(bans or ()), strings=banned_strings, patterns=banned_regex, exempt=exempt)
+        self.exempt_prompt = exempt_prompt
         self.method: Method = method
         self.on_exhausted: OnExhausted = on_exhausted
         self.prompt_lookback = prompt_lookback
@@ -324,7 +335,7 @@ class AntiSlop:
         mask = model_kwargs.get("attention_mask")
         if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
             ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
-        return self._matcher.start(ids.tolist(), lookback=self.prompt_lookback)
+        return self._matcher.start(ids.tolist(), lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
 
     def _policy(self, config: GenerationConfig) -> Policy:
         return Policy(
@@ -341,6 +352,20 @@ def _to_ban_list(bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str) -
     if isinstance(bans, os.PathLike) or (isinstance(bans, str) and Path(bans).is_file()):
         return BanList.load(bans)
     return BanList(bans)
+
+
+def _combine(bans: BanList, *, strings: Sequence[str], patterns: Sequence[str], exempt: Sequence[str]) -> BanList:
+    """Return the bans together with those that came under other names, all with the exempt phrases."""
+    for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
+        if isinstance(value, str):
+            raise BanError(
+                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
+            )
+    if not (strings or patterns or exempt):
+        return bans
+    more = [*(Ban(string, edges="anywhere") for string in strings), *map(Ban.regex, patterns)]
+    every = [ban if ban.kind == "tokens" else replace(ban, exempt=(*ban.exempt, *exempt)) for ban in (*bans, *more)]
+    return BanList(every, source=bans.source)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ match may begin. Knows nothing of bans or tokens.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -55,7 +56,7 @@ class Searches:
             try:
                 found, start = self._search(self._regexes[number], text, start, final=final)
             except TimeoutError:
-                self.slow.append(number)
+                self._drop(number)
                 continue
             hits += [Hit(number, end - match.start, end - match.end + 1) for match in found]
             if start < end:
@@ -80,6 +81,15 @@ class Searches:
             if match is None:
                 return found, start
             found.append(match)
+
+    def _drop(self, number: int) -> None:
+        self.slow.append(number)
+        warnings.warn(
+            f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds for a piece of text "
+            "and is not looked for any more: simplify it, most likely by nesting fewer repetitions",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _awake(self, text: str, begun: int, going_on: dict[int, int], *, final: bool) -> list[int]:
         """Return the regexes that may find something from `begun` on, beside those that go on."""

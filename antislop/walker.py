@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from antislop.events import Admitted, Conceded, Drafted, Drawn, Event, Finished, Reason, Rewound, Settled
+from antislop.events import Admitted, Conceded, Drafted, Drawn, Dropped, Event, Finished, Reason, Rewound, Settled
 from antislop.ledger import FLOOR, SCARCE, Node, draw_uniform
 from antislop.matcher import Matcher, State, Violation
 from antislop.row import NO_DRAFT, Draft, Row
@@ -67,6 +67,7 @@ class Walker:
         self.matcher = matcher
         self.policy = policy
         self.events: list[Event] = []
+        self._dropped = 0  # how many of the matcher's are told
 
     def draft(self) -> None:
         """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
@@ -119,6 +120,8 @@ class Walker:
             if is_done:
                 violations = _in_order((*violations, *self.matcher.finish(row.state)))
             drawn, token = token, None
+            if len(self.matcher.slow) > self._dropped:
+                self._tell_dropped()
             if violations and not self._judge(drawn, violations):
                 continue
             row.node = row.node.child(drawn)
@@ -126,6 +129,11 @@ class Walker:
                 self._finish("done")
             else:
                 self._settle(row.state.hold)
+
+    def _tell_dropped(self) -> None:
+        slow = self.matcher.slow
+        self.events.extend(map(Dropped, slow[self._dropped :]))
+        self._dropped = len(slow)
 
     def _feed(self, state: State, token: int) -> State:
         began = time.perf_counter()

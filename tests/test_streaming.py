@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -38,13 +38,37 @@ def settled_lengths(events: Sequence[Event]) -> Iterator[tuple[int, int]]:
         yield length, settled
 
 
-def test_what_was_settled_is_never_taken_back_in_2000_random_runs() -> None:
+def random_phrases(chance: random.Random) -> list[Ban]:
+    phrases = {"".join(chance.choices("abcd", k=chance.randint(1, 5))) for _ in range(5)}
+    return [Ban(phrase, edges="anywhere", weight=chance.choice([0, 0, 0.5])) for phrase in sorted(phrases)]
+
+
+def random_kinds(chance: random.Random) -> list[Ban]:
+    """Regexes, sequences with gaps, exempt phrases, and occurrences that are free."""
+    a, b, c = chance.sample("abcd", 3)
+    return [
+        Ban.regex(f"{a}.{{0,2}}{b}", weight=chance.choice([0, 0.5])),
+        Ban.regex(f"{c}+{a}(?!{b})"),
+        Ban.words([a, c], gap=chance.randint(0, 2)),
+        Ban.wildcard(f"{b}* {c}"),
+        Ban(f"{a}{b}", edges="anywhere", exempt=[f"{a}{b} {c}", f"{c}{a}{b}"]),
+        Ban(c, edges="anywhere", at_most=1, per_words=chance.choice([0, 3])),
+        Ban.tokens(chance.choices(range(6), k=3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "random_bans"),
+    [(Words("a", "b", "c", "d", "ab", "cd"), random_phrases), (Words("a", "b", "c ", " d", "ab ", ". "), random_kinds)],
+    ids=["phrases", "all kinds"],
+)
+def test_what_was_settled_is_never_taken_back_in_2000_random_runs(
+    words: Words, random_bans: Callable[[random.Random], list[Ban]]
+) -> None:
     chance = random.Random(0)
-    words = Words("a", "b", "c", "d", "ab", "cd")
     held = 0
     for seed in range(2000):
-        phrases = {"".join(chance.choices("abcd", k=chance.randint(1, 5))) for _ in range(5)}
-        bans = [Ban(phrase, edges="anywhere", weight=chance.choice([0, 0, 0.5])) for phrase in sorted(phrases)]
+        bans = random_bans(chance)
         torch.manual_seed(seed)
         tokens, report = run(Markov(6, seed=seed, length=12), words, bans)
         rest = list(tokens)
