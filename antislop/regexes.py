@@ -19,6 +19,8 @@ MAX_SPAN = 200
 """Characters that a match may cover, unless told otherwise."""
 TIME_LIMIT = 0.25
 """Seconds that one pattern may take for one piece of a text."""
+BRIEF = 12
+"""Characters in which no pattern can lose much time, so that looking at the clock would cost more."""
 GROUP = 8
 """Patterns that are tried together: most pieces of a text are of no interest to any of them."""
 
@@ -75,14 +77,15 @@ class Regex:
         Without a match that is the first place where one may still begin, or `end`. Raises `TimeoutError`.
         """
         while True:
-            limit = min(end, start + self.max_span)
-            found = self._decided.search(text, start, limit, partial=True, timeout=TIME_LIMIT)
+            limit = start + self.max_span if start + self.max_span < end else end
+            timeout = TIME_LIMIT if limit - start > BRIEF or self.looks_behind else None
+            found = self._decided.search(text, start, limit, partial=True, timeout=timeout)
             if found is None:
                 undecided, match = limit, None
             elif found.partial:
                 undecided, match = found.start(), None
             else:
-                first = self._open.search(text, start, limit, partial=True, timeout=TIME_LIMIT)
+                first = self._open.search(text, start, limit, partial=True, timeout=timeout)
                 undecided, match = limit if first is None else first.start(), Match(*found.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):

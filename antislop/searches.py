@@ -13,7 +13,7 @@ from typing import NamedTuple
 import regex
 
 from antislop.patterns import Hit, Reading
-from antislop.regexes import TIME_LIMIT, Match, Regex, join
+from antislop.regexes import BRIEF, TIME_LIMIT, Match, Regex, join
 
 
 class SearchState(NamedTuple):
@@ -37,7 +37,10 @@ class Searches:
     def __init__(self, regexes: Sequence[Regex]) -> None:
         self._regexes = regexes
         numbers = {id(one): number for number, one in enumerate(regexes)}
-        self._groups = [([numbers[id(one)] for one in group], joined) for group, joined in join(regexes)]
+        self._groups = [
+            ([numbers[id(one)] for one in group], joined, min(one.max_span for one in group))
+            for group, joined in join(regexes)
+        ]
         self.slow: list[int] = []
         self._looks_behind = any(one.looks_behind for one in regexes)
 
@@ -93,19 +96,18 @@ class Searches:
 
     def _awake(self, text: str, begun: int, going_on: dict[int, int], *, final: bool) -> list[int]:
         """Return the regexes that may find something from `begun` on, beside those that go on."""
-        awake = []
-        for numbers, joined in self._groups:
-            rest = [number for number in numbers if number not in going_on and number not in self.slow]
-            if rest and (final or joined is None or self._stirs(joined, rest, text, begun)):
-                awake += rest
+        awake: list[int] = []
+        for numbers, joined, max_span in self._groups:
+            # What is beyond the span may decide otherwise.
+            if final or joined is None or len(text) - begun > max_span or self._stirs(joined, text, begun):
+                awake += [number for number in numbers if number not in going_on]
         return awake
 
-    def _stirs(self, joined: regex.Pattern[str], numbers: Sequence[int], text: str, begun: int) -> bool:
+    def _stirs(self, joined: regex.Pattern[str], text: str, begun: int) -> bool:
         """Tell whether any of a group matches, or may begin to match, from `begun` on."""
-        if len(text) - begun > min(self._regexes[number].max_span for number in numbers):
-            return True  # what is beyond may decide otherwise
+        timeout = TIME_LIMIT if len(text) - begun > BRIEF or self._looks_behind else None
         try:
-            found = joined.search(text, begun, partial=True, timeout=TIME_LIMIT)
+            found = joined.search(text, begun, partial=True, timeout=timeout)
         except TimeoutError:
             return True  # each alone shows which it is
         return found is not None and found.start() < len(text)
