@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.bans import Ban, BanError, Match
 from antislop.lists import BanList
+from antislop.scopes import Scope
 
 if TYPE_CHECKING:
     from antislop.bundled import default_bans, tiny_model
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
     from antislop.walker import Exhausted
 
 __version__ = "0.1.0"
-__all__ = ["AntiSlop", "Ban", "BanError", "BanList", "Exhausted", "Match", "Report", "default_bans", "tiny_model"]
+__all__ = [
+    "AntiSlop",
+    "Ban",
+    "BanError",
+    "BanList",
+    "Exhausted",
+    "Match",
+    "Report",
+    "Scope",
+    "default_bans",
+    "tiny_model",
+]
 
 _LATER = {
     "AntiSlop": "sampler",

@@ -218,13 +218,16 @@ def _measure_steps(bench: Bench, bans: BanList) -> Iterator[Result]:
     first = []
     for _ in range(bench.race.rounds):
         matcher = Matcher(bans, surfaces)
-        first.append(1e6 * timed(functools.partial(_read, matcher, texts), clock)[0] / count)
+        first.append(1e6 * timed(functools.partial(read_texts, matcher, texts), clock)[0] / count)
     yield result("a matcher step, new matcher", first, note=f"mean over the first {count:,} tokens that it reads")
-    warm = [1e6 * timed(functools.partial(_read, matcher, texts), clock)[0] / count for _ in range(bench.race.rounds)]
+    warm = [
+        1e6 * timed(functools.partial(read_texts, matcher, texts), clock)[0] / count for _ in range(bench.race.rounds)
+    ]
     yield result("a matcher step, warm", warm, goal=2.0, note="the same tokens again")
 
 
-def _read(matcher: Matcher, texts: Sequence[Sequence[int]]) -> None:
+def read_texts(matcher: Matcher, texts: Sequence[Sequence[int]]) -> None:
+    """Read texts from their beginning."""
     for tokens in texts:
         state = matcher.start()
         for token in tokens:

@@ -17,6 +17,7 @@ from pathlib import Path
 import batches
 import cases
 import drafts
+import kinds
 import memory
 import torch
 import transformers
@@ -26,7 +27,7 @@ from profiling import profile, time_outside_model
 from rich.console import Console
 from rich.table import Table
 
-BENCHMARKS = {**cases.BENCHMARKS, **batches.BENCHMARKS, **drafts.BENCHMARKS, **memory.BENCHMARKS}
+BENCHMARKS = {**cases.BENCHMARKS, **batches.BENCHMARKS, **drafts.BENCHMARKS, **kinds.BENCHMARKS, **memory.BENCHMARKS}
 WIDTH = 170  # of a table that does not go to a terminal
 
 console = Console(width=None if sys.stdout.isatty() else WIDTH)
