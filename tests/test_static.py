@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from families import RECURRENT, build
 from models import FAMILIES, build_model, build_tokenizer
 from torch import Tensor
 from transformers import CompileConfig, PreTrainedModel, StaticCache
@@ -49,6 +52,24 @@ def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) ->
         assert torch.allclose(torch.stack([step[row] for step in out.logits]), expected, atol=1e-4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss", "llama4", *sorted(RECURRENT)])
+def test_a_static_cache_that_was_passed_can_be_gone_on_with(family: str) -> None:
+    """Its windows, which could not be rewound in, hold as much as its other layers."""
+    model, prompt = build(family), PROMPTS[:1, 1:]
+    cache = StaticCache(config=model.config, max_cache_len=60)
+    name = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"
+    asked: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "suppress_tokens": [0, 1], name: cache}
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, prompt, return_dict_in_generate=True, **asked)
+    assert out.report.rewinds >= 3
+    assert out.past_key_values is cache
+    text = out.sequences
+    more = {} if name == "cache_params" else {"position_ids": torch.tensor([[text.shape[1] - 1]])}
+    logits = model(text[:, -1:], **{name: cache}, **more).logits
+    assert torch.allclose(logits[0, -1], model(text, use_cache=False).logits[0, -1], atol=1e-4)
+
+
 def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
     model = build_model("llama")
     cache = StaticCache(config=model.config, max_cache_len=60)
@@ -63,8 +84,9 @@ def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about what it does
-def test_a_compiled_model_writes_what_it_writes_uncompiled() -> None:
-    model = build_model("llama")
+@pytest.mark.parametrize("family", ["llama", "qwen3-next"])
+def test_a_compiled_model_writes_what_it_writes_uncompiled(family: str) -> None:
+    model = build(family)
     compiled = CompileConfig(backend="eager", mode=None)
     compiled._compile_all_devices = True
     sampler, texts = AntiSlop(TOKENIZER, COMMON), []
