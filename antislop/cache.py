@@ -285,6 +285,8 @@ class TransformersCache:
     @contextmanager
     def feeding_alone(self, row: int) -> Iterator[None]:
         """Let a forward of one query run inside, for one row only."""
+        if self.is_fixed and self._starts[row] + self._lengths[row] == self.columns.most:
+            self._move(row, -self._starts[row])
         end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
         self.columns.row = row
         with ExitStack() as stack:

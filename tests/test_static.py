@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 from families import RECURRENT, build
-from models import FAMILIES, build_model, build_tokenizer
+from models import FAMILIES, VOCABULARY, build_model, build_tokenizer
 from torch import Tensor
 from transformers import CompileConfig, PreTrainedModel, StaticCache
 
 from antislop import AntiSlop, Ban
+from antislop.cache import TransformersCache
+from antislop.inference import PAD
+from antislop.language_model import TransformersModel
 
 TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [0, 6, 6, 7, 3, 2]])
@@ -68,6 +71,25 @@ def test_a_static_cache_that_was_passed_can_be_gone_on_with(family: str) -> None
     more = {} if name == "cache_params" else {"position_ids": torch.tensor([[text.shape[1] - 1]])}
     logits = model(text[:, -1:], **{name: cache}, **more).logits
     assert torch.allclose(logits[0, -1], model(text, use_cache=False).logits[0, -1], atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "qwen3-next", "bamba"])
+def test_a_row_that_lies_far_right_reads_more_than_fits_there(family: str) -> None:
+    """Its cache is full but for one column; on its left is room that a row that went back has left."""
+    model, room = build(family), 18
+    texts = torch.randint(2, VOCABULARY, (2, room), generator=torch.Generator().manual_seed(0))
+    language_model = TransformersModel(model)
+    cache = TransformersCache(StaticCache(config=model.config, max_cache_len=room), rows=2)
+    language_model.forward(texts[:, :2], cache)
+    for place in range(2, 16):
+        language_model.forward(texts[:, place : place + 1], cache)
+    start = cache.rewind(0, 8)
+    language_model.forward(torch.stack([texts[0, start : start + 1], texts[1, 16:17]]), cache)
+    more = torch.tensor([texts[0, start + 1 : start + 6].tolist(), [PAD] * 4 + [int(texts[1, 17])]])
+    logits = language_model.forward(more, cache)
+    for text, own in ((texts[0, : start + 6], logits[0]), (texts[1], logits[1, -1:])):
+        assert torch.allclose(own, model(text[None], use_cache=False).logits[0, -len(own) :], atol=1e-4)
 
 
 def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
