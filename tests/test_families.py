@@ -205,6 +205,7 @@ def greedy_text(
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 families = pytest.mark.parametrize("family", FAMILIES)
+kinds = pytest.mark.parametrize("kind", KINDS, ids=["its own cache", "a static cache"])
 cases = pytest.mark.parametrize(
     ("family", "kind"),
     [
@@ -243,6 +244,18 @@ def test_greedy_with_bans_is_what_a_loop_without_a_cache_writes(
     assert text == expected
     assert report.rewinds >= 5
     assert not report.conceded
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3-next", "t5"])
+@kinds
+def test_each_row_of_a_greedy_batch_is_what_that_loop_writes_for_it_alone(family: str, kind: str | None) -> None:
+    """Full attention, a window, a recurrent state, an encoder; prompts of three lengths."""
+    written = greedy(family, torch.float32, rows=len(PROMPTS), kind=kind)
+    assert len(written) == len(PROMPTS)
+    for text, expected, report in written:
+        assert text == expected
+        assert report.rewinds >= 5
+        assert not report.conceded
 
 
 @cases
