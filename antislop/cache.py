@@ -8,7 +8,7 @@ the cache that `generate` prepared are replaced by our own while we run, and put
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionAndStaticFullAttentionLayer,
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
     StaticLayer,
@@ -74,19 +75,23 @@ class TransformersCache:
         self._mask: Tensor | None = None  # [rows, columns and more]; what is to come is 1 already
         self._snapshots = Snapshots(rows, every=snapshot_every)
         self._fixed: list[FixedLayer] = []
-        if isinstance(own, StaticCache):
-            room = max(layer.max_cache_len for layer in own.layers if isinstance(layer, StaticLayer))
-            if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers):
-                room = max(room, (most or 0) - 1)  # theirs end at the window
-            own.layers = [
-                without_window(layer, room) if isinstance(layer, StaticSlidingWindowLayer) else layer
-                for layer in own.layers
-            ]
-            self._fixed = [FixedLayer(layer, self.columns) for layer in own.layers if isinstance(layer, StaticLayer)]
-            self.columns.most = room
+        if any(isinstance(layer, StaticLayer) for layer in own.layers):
+            self._take_fixed(own)
         own.layers = [_own_layer(layer, self.columns) for layer in own.layers]
         if own.layer_class_to_replicate is not None:
             own.layer_class_to_replicate = lambda: GrowingLayer(self.columns)
+
+    def _take_fixed(self, own: Cache) -> None:
+        """Take over a static cache, without its windows; its memory is all there is."""
+        room = max(layer.max_cache_len for layer in own.layers if isinstance(layer, StaticLayer))
+        if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers):
+            room = max(room, (self.columns.most or 0) - 1)  # theirs end at the window
+        own.layers = [
+            without_window(layer, room) if isinstance(layer, StaticSlidingWindowLayer) else layer
+            for layer in own.layers
+        ]
+        self._fixed = [FixedLayer(layer, self.columns) for layer in own.layers if isinstance(layer, StaticLayer)]
+        self.columns.most = room
 
     def start(self, position_ids: Tensor | None, token_types: dict[str, Tensor]) -> None:
         """Take note of how a prompt ends: its positions, [rows, tokens] or [axes, rows, tokens], and token types."""
@@ -280,9 +285,15 @@ class TransformersCache:
     @contextmanager
     def feeding_alone(self, row: int) -> Iterator[None]:
         """Let a forward of one query run inside, for one row only."""
+        if self.is_fixed and self._starts[row] + self._lengths[row] == self.columns.most:
+            self._move(row, -self._starts[row])
         end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
         self.columns.row = row
-        with narrowed(self.layers, row):
+        with ExitStack() as stack:
+            stack.enter_context(narrowed(self.layers, row))
+            for fixed in self._fixed:
+                fixed.set_length()
+                stack.enter_context(fixed.narrowed(row))
             yield
         self.columns.row, self.columns.end = None, end
         self._lengths[row], self._is_aligned = self._lengths[row] + 1, False
@@ -436,11 +447,24 @@ def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
             f"tokens can't be taken back from cache layers of type {', '.join(sorted(unknown))} yet: "
             "choose a model with full, sliding-window or recurrent layers"
         )
+    if type(own) is StaticCache:
+        _refuse_static(model)
     if any(isinstance(layer, StaticSlidingWindowLayer) for layer in own.layers) and _length_of(own):
         raise ValueError(
             "the StaticCache passed holds tokens in sliding windows, which forget what a rewind needs: pass a new one"
         )
     return cache
+
+
+def _refuse_static(model: PreTrainedModel) -> None:
+    """Raise `ValueError` for models that transformers' own static cache misleads, `generate` included."""
+    config = model.config.get_text_config(decoder=True)
+    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo, wrong in silence
+    if counts_from_the_end or getattr(config, "alibi", False):  # Falcon, which fails in its first forward
+        raise ValueError(
+            f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "
+            "leave out cache_implementation, or pass a DynamicCache"
+        )
 
 
 def _decoders(cache: Cache) -> Cache:
@@ -476,6 +500,7 @@ _LAYERS = {
     LinearAttentionLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionAndStaticFullAttentionLayer,
     StaticLayer,
     StaticSlidingWindowLayer,
     DummyLayer,

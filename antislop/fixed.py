@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import StaticLayer
@@ -43,6 +46,17 @@ class FixedLayer:
         """Move the columns start..stop of a row to the right by `by`."""
         for states in self._states():
             states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()
+
+    @contextmanager
+    def narrowed(self, row: int) -> Iterator[None]:
+        """Let the layer have one row only; what is written to it is written to its memory."""
+        layer, whole = self.layer, (self.layer.keys, self.layer.values)
+        if layer.is_initialized:
+            layer.keys, layer.values = (states[row : row + 1] for states in whole)
+        try:
+            yield
+        finally:
+            layer.keys, layer.values = whole
 
     def begin(self) -> None:
         """Take note that no row holds anything."""

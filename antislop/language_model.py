@@ -44,7 +44,7 @@ class TransformersModel:
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
         self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
-        self._device = model.device  # looked for in all parameters each time it is asked for
+        self._device = device_of(model)  # looked for in all parameters each time it is asked for
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -163,6 +163,15 @@ class TransformersModel:
         if cache.is_fixed and self._model._valid_auto_compile_criteria(own, self._config):
             call = self._model.get_compiled_call(self._config.compile_config)
         return call
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Return where a model takes its ids, also where the first of its parameters are offloaded and so nowhere."""
+    device: torch.device = model.device
+    if device.type == "meta":
+        placed = (place for place in getattr(model, "hf_device_map", {}).values() if place not in ("cpu", "disk"))
+        device = torch.device(next(placed, "cpu"))  # as accelerate chooses
+    return device
 
 
 def _attends_to_all(model: PreTrainedModel) -> bool:

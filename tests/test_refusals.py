@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import build
 from models import VOCABULARY, build_model, build_tokenizer
 from transformers import (
     DynamicCache,
@@ -58,6 +59,13 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
 )
 def test_settings_that_the_loop_can_not_honor(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
     refuses(llama, match, **kwargs)
+
+
+@pytest.mark.parametrize("family", ["gpt-neo", "falcon-alibi"])
+def test_static_caches_that_mislead_the_model_itself(family: str) -> None:
+    model, match = build(family), r"takes the free columns .* in generate\(\) too: leave out cache_implementation"
+    refuses(model, match, cache_implementation="static")
+    refuses(model, match, past_key_values=StaticCache(config=model.config, max_cache_len=20))
 
 
 def test_an_assistant_model_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from models import FAMILIES, build_model, build_tokenizer
+from families import RECURRENT, build
+from models import FAMILIES, VOCABULARY, build_model, build_tokenizer
 from torch import Tensor
 from transformers import CompileConfig, PreTrainedModel, StaticCache
 
 from antislop import AntiSlop, Ban
+from antislop.cache import TransformersCache
+from antislop.inference import PAD
+from antislop.language_model import TransformersModel
 
 TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [0, 6, 6, 7, 3, 2]])
@@ -49,6 +55,43 @@ def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) ->
         assert torch.allclose(torch.stack([step[row] for step in out.logits]), expected, atol=1e-4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss", "llama4", *sorted(RECURRENT)])
+def test_a_static_cache_that_was_passed_can_be_gone_on_with(family: str) -> None:
+    """Its windows, which could not be rewound in, hold as much as its other layers."""
+    model, prompt = build(family), PROMPTS[:1, 1:]
+    cache = StaticCache(config=model.config, max_cache_len=60)
+    name = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"
+    asked: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "suppress_tokens": [0, 1], name: cache}
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, prompt, return_dict_in_generate=True, **asked)
+    assert out.report.rewinds >= 3
+    assert out.past_key_values is cache
+    text = out.sequences
+    more = {} if name == "cache_params" else {"position_ids": torch.tensor([[text.shape[1] - 1]])}
+    logits = model(text[:, -1:], **{name: cache}, **more).logits
+    assert torch.allclose(logits[0, -1], model(text, use_cache=False).logits[0, -1], atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "qwen3-next", "bamba"])
+def test_a_row_that_lies_far_right_reads_more_than_fits_there(family: str) -> None:
+    """Its cache is full but for one column; on its left is room that a row that went back has left."""
+    model, room = build(family), 18
+    texts = torch.randint(2, VOCABULARY, (2, room), generator=torch.Generator().manual_seed(0))
+    language_model = TransformersModel(model)
+    cache = TransformersCache(StaticCache(config=model.config, max_cache_len=room), rows=2)
+    language_model.forward(texts[:, :2], cache)
+    for place in range(2, 16):
+        language_model.forward(texts[:, place : place + 1], cache)
+    start = cache.rewind(0, 8)
+    language_model.forward(torch.stack([texts[0, start : start + 1], texts[1, 16:17]]), cache)
+    more = torch.tensor([texts[0, start + 1 : start + 6].tolist(), [PAD] * 4 + [int(texts[1, 17])]])
+    logits = language_model.forward(more, cache)
+    for text, own in ((texts[0, : start + 6], logits[0]), (texts[1], logits[1, -1:])):
+        assert torch.allclose(own, model(text[None], use_cache=False).logits[0, -len(own) :], atol=1e-4)
+
+
 def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
     model = build_model("llama")
     cache = StaticCache(config=model.config, max_cache_len=60)
@@ -63,8 +106,9 @@ def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about what it does
-def test_a_compiled_model_writes_what_it_writes_uncompiled() -> None:
-    model = build_model("llama")
+@pytest.mark.parametrize("family", ["llama", "qwen3-next"])
+def test_a_compiled_model_writes_what_it_writes_uncompiled(family: str) -> None:
+    model = build(family)
     compiled = CompileConfig(backend="eager", mode=None)
     compiled._compile_all_devices = True
     sampler, texts = AntiSlop(TOKENIZER, COMMON), []
