@@ -68,9 +68,11 @@ class Settings:
         """
         if not self._processor:
             return logits
+        if self._is_blind:
+            return self._process(rows, torch.cat([row.ids_up_to(0)[:, -1:] for row in rows]), logits)
         sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
-        if self._is_blind or len(set(sizes)) == 1:
-            return self._process(rows, _ids_of(rows, min(sizes)), logits)
+        if len(set(sizes)) == 1:
+            return self._process(rows, _ids_of(rows, sizes[0]), logits)
         scores = torch.empty_like(logits)
         for size in set(sizes):
             numbers = [number for number, own in enumerate(sizes) if own == size]
