@@ -70,6 +70,10 @@ class AntiSlop:
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
     draft_bans: read the rest of a ban ahead where two of its tokens are written. Violations of long phrases then cost
         fewer forward passes; what is written has the same distribution, but not the same bits of its logits.
+    run_ahead: begin the next forward pass before the matcher has read the tokens that it is run on, so that on a GPU
+        both run at the same time. A text that ends before its length limit then costs one pass more, and so does a
+        violation, while which the other rows of a batch go on; what comes after it is drawn with other random numbers.
+        Not done where tokens are drafted.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
 
@@ -87,6 +91,7 @@ class AntiSlop:
         prompt_lookback: bool = True,
         max_rewinds: int = 100,
         draft_bans: bool = False,
+        run_ahead: bool = False,
     ) -> None:
         _check_choice("method", method, get_args(Method))
         _check_choice("on_exhausted", on_exhausted, get_args(OnExhausted))
@@ -98,6 +103,7 @@ class AntiSlop:
         self.prompt_lookback = prompt_lookback
         self.max_rewinds = max_rewinds
         self.draft_bans = draft_bans
+        self.run_ahead = run_ahead
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         self._matcher = Matcher(self.bans, self._vocabulary)
@@ -232,6 +238,7 @@ class AntiSlop:
             queue=queue(),
             places=len(first),
             drafter=first_of(self._draft_bans()),
+            run_ahead=self.run_ahead,
         )
         with model._optimize_model_for_decode():
             for number, event in events:
@@ -312,6 +319,7 @@ class AntiSlop:
             self._policy(generation_config),
             generation_config,
             drafter=first_of([*self._draft_bans(), *speculation]),
+            run_ahead=self.run_ahead,
         )
 
     def _draft_bans(self) -> list[Drafter]:
