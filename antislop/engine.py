@@ -29,7 +29,7 @@ class BatchEngine:
         self._bases: list[int] = []  # per row the tokens in the cache before those
         self._settled: list[int] = []  # what the cache was told
         self._is_ragged = False
-        self._ahead: tuple[Tensor, set[int]] | None = None  # logits that were not asked for yet, and for which rows
+        self._ahead: Tensor | None = None  # logits that were not asked for yet, [rows, queries, vocab]
 
     @torch.no_grad()
     def forward(self, rows: Sequence[Row]) -> Passes:
@@ -58,7 +58,7 @@ class BatchEngine:
             queries.append([self._filler] if place in here else self._query(place, row))
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(_put(drawn, queries, at=at), self._cache)
-        self._ahead = _own(logits[: len(rows)]), {place for place, row in enumerate(rows) if not row.is_finished}
+        self._ahead = _own(logits[: len(rows)])
         read = tokens()
         for place, token in zip(at, read, strict=True):
             self._fed[place].append(token)
@@ -76,8 +76,6 @@ class BatchEngine:
         cache.settle(0, row.prompt_length)
         logits = self._model.forward(row.ids, cache)
         self._cache.adopt(place, cache)
-        if self._ahead is not None:
-            self._ahead[1].discard(place)
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
         return Passes(_own(logits[:, -1:]), [row.prompt_length], [0])
@@ -92,20 +90,20 @@ class BatchEngine:
         return len(missing), cut
 
     @torch.no_grad()
-    def drop_ahead(self, rows: Sequence[Row]) -> int:
+    def drop_ahead(self, rows: Sequence[Row]) -> list[int]:
         """Take a pass that no row of a finished batch needed out of its cache; return the tokens read again for that.
 
         Where rows went apart, nobody is given the cache, and it stays as it is.
         """
         if self._ahead is None or self._is_ragged:
-            return 0
+            return [0] * len(rows)
         end = self._cache.get_num_tokens() - 1
         kept = min(self._cache.rewind(place, end) for place in range(len(rows)))
-        if kept < end:
-            first, last = kept - self._bases[0], end - self._bases[0]
+        first, last = kept - self._bases[0], end - self._bases[0]
+        if first < last:
             again = [(row.tokens + [self._filler] * last)[first:last] for row in rows]
             self._model.forward(torch.tensor(again), self._cache)
-        return end - kept
+        return [len(row.tokens[first:last]) for row in rows]
 
     def excess(self, row: Row) -> int:
         """Return how many tokens of a finished row were read and are not in its text, nor cut yet."""
@@ -121,18 +119,21 @@ class BatchEngine:
         self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
         self._bases = list(self._cache.lengths)
         fed = [after - before for after, before in zip(self._bases, held, strict=True)]
-        return Passes(_own(logits[:, -1:]), fed, [0] * len(rows))
+        return Passes(_own(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
 
     def _take_ahead(self, rows: Sequence[Row]) -> Passes | None:
         """Return the pass that was run ahead, unless no text goes on with what it read."""
         if self._ahead is None:
             return None
-        (logits, places), self._ahead = self._ahead, None
-        at = [place for place in sorted(places) if self._has_read(place, rows[place])]
+        logits, self._ahead = self._ahead, None
+        at = [place for place, row in enumerate(rows) if self._has_read(place, row)]
         return Passes(logits, [0] * len(rows), [0] * len(rows), at) if at else None
 
     def _has_read(self, place: int, row: Row) -> bool:
-        """Tell whether the cache holds a text that goes on, to the last token and no more."""
+        """Tell whether the cache holds a text that goes on, to the last token and no more.
+
+        It never does for a row that came after the pass, the first token of which nobody has read.
+        """
         return not row.is_finished and self._fed[place][row.unchanged :] == row.tokens[row.unchanged :]
 
     def _query(self, place: int, row: Row) -> list[int]:

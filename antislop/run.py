@@ -86,9 +86,9 @@ class Run:
         is_seen = isinstance(self.cache, TransformersCache) and getattr(self.cache.cache, "_is_user_defined", False)
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
-            again = self.engine.drop_ahead(self.rows) if is_seen else 0
-            for report, row in zip(reports, self.rows, strict=True):
-                report.add(Forwarded(again, self.engine.excess(row) + again))
+            again = self.engine.drop_ahead(self.rows) if is_seen else [0] * len(self.rows)
+            for report, row, fed in zip(reports, self.rows, again, strict=True):
+                report.add(Forwarded(fed, self.engine.excess(row) + fed))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
