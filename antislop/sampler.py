@@ -71,9 +71,10 @@ class AntiSlop:
     draft_bans: read the rest of a ban ahead where two of its tokens are written. Violations of long phrases then cost
         fewer forward passes; what is written has the same distribution, but not the same bits of its logits.
     run_ahead: begin the next forward pass before the matcher has read the tokens that it is run on, so that on a GPU
-        both run at the same time. A text that ends before its length limit then costs one pass more, and so does a
-        violation, while which the other rows of a batch go on; what comes after it is drawn with other random numbers.
-        Not done where tokens are drafted.
+        both happen at once. An end before the length limit then costs one pass more, and a violation up to one, during
+        which the other rows of a batch go on. Without violations the output is the same to the bit; after one, rows of
+        a batch draw other random numbers, and logits may differ in their last bits. Not done for a token with which a
+        row reaches its length limit, nor where tokens are drafted.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import build, prepare
+from families import RECURRENT, build, prepare
 from markov import MarkovModel
 from models import FAMILIES, WINDOW, build_model, build_tokenizer
 from oracles import rejection_distribution
@@ -38,6 +38,7 @@ from antislop.decoding import decode
 from antislop.engine import BatchEngine
 from antislop.events import Drawn, Event, Finished, Forwarded
 from antislop.inference import count_queries
+from antislop.layers import AHEAD_IN_WINDOW
 from antislop.matcher import Matcher
 from antislop.report import Report
 from antislop.row import Row
@@ -285,13 +286,14 @@ def write(
     return [tuple(row.tokens) for row in batch]
 
 
-def test_places_that_nobody_takes_do_not_matter() -> None:
+def test_places_that_nobody_takes_are_kept_up_and_do_not_matter() -> None:
     markov = Markov(4, length=12)
     matcher, texts = Matcher([Ban("ab", edges="anywhere"), Ban("c", edges="anywhere")], LETTERS), []
     for places in (3, 5):
         torch.manual_seed(0)
-        engine = engine_of(MarkovModel(markov.table), rows=places)
-        texts.append([write(markov, matcher, engine=engine, rows=3)])
+        language_model = MarkovModel(markov.table)
+        texts.append([write(markov, matcher, engine=engine_of(language_model, rows=places), rows=3)])
+        assert {len(counts) for counts in language_model.fed[1:]} == {places}
     assert texts[0] == texts[1]
 
 
@@ -351,7 +353,8 @@ def test_static_caches_need_no_more_room(family: str, rows: int) -> None:
 @torch.no_grad()
 def test_the_cache_handed_back_holds_the_text_but_its_last_token(family: str, rows: int) -> None:
     """After texts that end unforeseen: the token that ended the last of them was read in vain."""
-    own, prompts, early = (build_model if family in FAMILIES else build)(family), [PROMPTS[2], PROMPTS[2][::-1]], 0
+    own, prompts = (build_model if family in FAMILIES else build)(family), [PROMPTS[2], PROMPTS[2][::-1]]
+    early, cut = 0, set[int]()
     for seed in range(6):
         asked = {**SAMPLED, **LIKELY_TO_END, "max_new_tokens": 3 * WINDOW}
         out = generate(own, prompts[:rows], seed=seed, custom_generate=sampler(NEVER), **asked)
@@ -367,7 +370,20 @@ def test_the_cache_handed_back_holds_the_text_but_its_last_token(family: str, ro
                 assert torch.allclose(one[longest], other[longest], atol=1e-5)
         for report, text in zip(out.reports, texts, strict=True):
             assert report.tokens_fed == len(PROMPTS[2]) + len(text) + report.cut_tokens - 1
+            cut.add(report.cut_tokens)
     assert early > 1
+    assert max(cut) > 1 if family in RECURRENT else max(cut) == 1, "recurrent ones read up to three tokens again"
+
+
+@pytest.mark.usefixtures("set_aside")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_windows_forget_what_is_settled(rows: int) -> None:
+    own = build_model("mistral")
+    set_seed(0)
+    run = sampler(COMMON)._start(own, **pad(PROMPTS[:rows]), do_sample=True, max_new_tokens=300, **NO_END)
+    layers = list(run.cache.layers)  # type: ignore[attr-defined]
+    run.complete()
+    assert all(layer._keys.shape[2] <= WINDOW + AHEAD_IN_WINDOW + 16 for layer in layers)
 
 
 def states_of(layer: Any) -> list[torch.Tensor]:
