@@ -29,7 +29,7 @@ from transformers.cache_utils import (
 )
 
 from antislop.fixed import FixedLayer, without_window
-from antislop.inference import KVCache, KVStates
+from antislop.inference import KVCache, KVStates, send
 from antislop.layers import AHEAD, Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
 from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, clear_row, narrowed, put_row, repeat_rows
 
@@ -325,7 +325,7 @@ class TransformersCache:
             first = firsts[0] + self._first_offset
             return self._steps_up_to(first + queries)[None, first : first + queries]
         steps = self._steps_up_to(queries)[:queries]
-        starts = firsts[0] if min(firsts) == max(firsts) else torch.tensor(firsts, device=steps.device)
+        starts = firsts[0] if min(firsts) == max(firsts) else send(torch.tensor(firsts), steps.device)
         return ((offsets + starts)[..., None] + steps).clamp_(min=0)
 
     def _steps_up_to(self, count: int) -> Tensor:

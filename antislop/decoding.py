@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from antislop.events import Event, Forwarded
+from antislop.inference import send
 from antislop.matcher import Matcher
 from antislop.row import Row
 from antislop.walker import Drafter, Policy, Walker
@@ -22,10 +23,20 @@ class Passes(NamedTuple):
     """One forward pass of a batch.
 
     logits: float32 [rows, positions, vocab]; the last position is the one after a row's last token, or that of its
-    draft. fed, cut: what it cost each row.
+    draft. fed, cut: what it cost each row; 0 where that was told before. at: the rows whose texts it was run on, if it
+    was run ahead and not all went on as expected.
     """
 
     logits: Tensor
+    fed: Sequence[int]
+    cut: Sequence[int]
+    at: Sequence[int] | None = None
+
+
+class Ahead(NamedTuple):
+    """Tokens that were drawn, and what the pass that reads them has cost each row."""
+
+    tokens: list[int]
     fed: Sequence[int]
     cut: Sequence[int]
 
@@ -34,7 +45,16 @@ class Engine(Protocol):
     """What the loop needs of whatever computes."""
 
     def forward(self, rows: Sequence[Row]) -> Passes:
-        """Read what each row has that was not read yet, and its draft; finished rows are kept up with the others."""
+        """Read what each row has that was not read yet, and its draft; finished rows are kept up with the others.
+
+        Or give what was read ahead, for the rows whose texts went on with that, if any did.
+        """
+
+    def read_ahead(self, rows: Sequence[Row], drawn: Tensor, *, at: Sequence[int]) -> Ahead:
+        """Begin to read what was drawn [n] in the rows `at`, and what the others lack; only then wait for the tokens.
+
+        Their texts don't hold them yet, and perhaps never will.
+        """
 
     def replace(self, rows: Sequence[Row], place: int) -> Passes:
         """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
@@ -49,12 +69,16 @@ def decode(
     queue: Iterable[Row] = (),
     places: int = 0,
     drafter: Drafter | None = None,
+    run_ahead: bool = False,
 ) -> Iterator[tuple[int, Event]]:
     """Generate until every row is finished; yield (number of the text, event) as things happen.
 
     Texts are numbered as they come: first the rows, then those of the queue, each of which takes the place of a
     finished row while the others go on. Without rows, the first of the queue make up a batch of up to `places`.
+    run_ahead: have the engine begin a pass before the matcher reads the tokens that were drawn. A drafter rules that
+    out: it has to see them first.
     """
+    ahead = engine if run_ahead and drafter is None else None
     walkers = [Walker(number, row, matcher=matcher, policy=policy, drafter=drafter) for number, row in enumerate(rows)]
     coming: Iterator[Row] | None = iter(queue)
     started = len(walkers)
@@ -74,24 +98,32 @@ def decode(
             return
         for walker in walkers if drafter else ():
             walker.draft()
-        yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy)
+        yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy, ahead=ahead)
 
 
-def _advance(walkers: Sequence[Walker], passes: Passes, *, policy: Policy) -> Iterator[tuple[int, Event]]:
+def _advance(
+    walkers: Sequence[Walker], passes: Passes, *, policy: Policy, ahead: Engine | None = None
+) -> Iterator[tuple[int, Event]]:
     """Fill nodes with what a forward pass says, draw in all rows that go on, and walk on from there."""
-    going = [number for number, walker in enumerate(walkers) if not walker.row.is_finished]
+    known = range(len(walkers)) if passes.at is None else passes.at
+    going = [number for number in known if not walkers[number].row.is_finished]
     rows = [walkers[number].row for number in going]
-    logits = passes.logits if len(going) == len(walkers) else passes.logits[going]
+    logits = passes.logits if len(going) == len(walkers) else passes.logits[_index(going, passes.logits)]
+    _note(walkers, passes)
     first: Sequence[int | None] = [None] * len(rows)
     if any(row.draft.proposed for row in rows):
         _fill_paths(rows, logits)
     else:
-        first = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy)
-    usual = Forwarded(1, 0)  # most are, and they are values
+        drawn = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy)
+        if ahead is None or any(len(row.tokens) + 1 >= row.capacity for row in rows):
+            first = drawn.tolist()
+        else:
+            read = ahead.read_ahead([walker.row for walker in walkers], drawn, at=going)
+            first = read.tokens
+            _note(walkers, read)
     for number, token in zip(going, first, strict=True):
-        walker, fed, cut = walkers[number], passes.fed[number], passes.cut[number]
+        walker = walkers[number]
         walker.row.unchanged = len(walker.row.tokens)
-        walker.events.append(usual if fed == 1 and not cut else Forwarded(fed, cut))
         if walker.row.draft.proposed:
             walker.walk_drafted()
         else:
@@ -101,25 +133,36 @@ def _advance(walkers: Sequence[Walker], passes: Passes, *, policy: Policy) -> It
         walker.events.clear()
 
 
-def _fill_and_draw(
-    rows: Sequence[Row], logits: Tensor, *, among: int, at: Sequence[int], policy: Policy
-) -> Sequence[int]:
-    """Fill each row's node from logits [n, vocab], and draw its first token there together, as `generate` does."""
+def _note(walkers: Sequence[Walker], costs: Passes | Ahead) -> None:
+    """Take note of what a pass cost the rows that go on."""
+    usual = Forwarded(1, 0)  # most are, and they are values
+    for walker, fed, cut in zip(walkers, costs.fed, costs.cut, strict=True):
+        if fed and not walker.row.is_finished:
+            walker.events.append(usual if fed == 1 and not cut else Forwarded(fed, cut))
+
+
+def _fill_and_draw(rows: Sequence[Row], logits: Tensor, *, among: int, at: Sequence[int], policy: Policy) -> Tensor:
+    """Fill each row's node from logits [n, vocab], and draw its first token there together, as `generate` does: [n]."""
     scores = _process(rows, [len(row.tokens) for row in rows], logits)
     for number, row in enumerate(rows):
         row.node.fill(logits, scores, row=number)
     if not policy.do_sample:
-        return list(scores.argmax(dim=-1).tolist())
+        return scores.argmax(dim=-1)
     probs = torch.softmax(scores, dim=-1)
     for row in rows:
         row.node.expect(probs)
     if rows[0].generator is not None:
-        return [row.node.draw(do_sample=True, generator=row.generator) for row in rows]
-    if len(rows) < among:  # finished rows take random numbers, too
-        probs, some = probs.new_ones((among, probs.shape[1])), probs
-        probs[at] = some
-    tokens = torch.multinomial(probs, num_samples=1)[:, 0].tolist()
-    return [tokens[number] for number in at]
+        each = zip(rows, probs, strict=True)
+        return torch.cat([torch.multinomial(own, num_samples=1, generator=row.generator) for row, own in each])
+    if len(rows) == among:
+        return torch.multinomial(probs, num_samples=1)[:, 0]
+    index = _index(at, probs)  # finished rows take random numbers, too
+    everyone = probs.new_ones((among, probs.shape[1])).index_copy(0, index, probs)
+    return torch.multinomial(everyone, num_samples=1)[index, 0]
+
+
+def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
+    return send(torch.tensor(numbers), like.device)
 
 
 def _fill_paths(rows: Sequence[Row], logits: Tensor) -> None:

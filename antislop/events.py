@@ -17,7 +17,10 @@ Reason = Literal["done", "exhausted"]
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The model read `fed` tokens in one forward pass, if any, after `cut` were taken out of its cache."""
+    """The model read `fed` tokens in one forward pass, if any, after `cut` were taken out of its cache.
+
+    A pass that was run ahead comes before the events of the token that it read.
+    """
 
     fed: int
     cut: int

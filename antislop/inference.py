@@ -133,10 +133,13 @@ class Inferencer(Protocol):
 def count_queries(query_token_ids: Tensor) -> list[int]:
     """Return how many tokens each row feeds; raise `ValueError` where that is none, or `PAD` is not on the left.
 
+    One column on a device is not looked at, since that would mean waiting for the device: it holds a token in each row.
+
     >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
     [1, 2]
     """
-    if int(query_token_ids.min()) > PAD:
+    is_far = query_token_ids.shape[1] == 1 and query_token_ids.device.type != "cpu"
+    if is_far or int(query_token_ids.min()) > PAD:
         return [query_token_ids.shape[1]] * query_token_ids.shape[0]
     is_token = query_token_ids != PAD
     if bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):
@@ -155,3 +158,8 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
     """
     most = max(map(len, rows))
     return torch.tensor([[PAD] * (most - len(tokens)) + list(tokens) for tokens in rows])
+
+
+def send(numbers: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host's as one on a device, without waiting for what that is doing."""
+    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)

@@ -201,6 +201,9 @@ class Matcher:
 
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
+        return self._read(state, token)
+
+    def _read(self, state: State, token: int) -> State:
         core = state._step.core
         step = core.steps.get(token)
         if step is None:
@@ -237,7 +240,7 @@ class Matcher:
 
     def _end(self, state: State) -> State:
         """Return the state after the end of the text; it has one token too many."""
-        return self.feed(state, _END)
+        return self._read(state, _END)
 
     def _name(self, reading: Reading) -> tuple[_Hit, ...]:
         return tuple(_Hit(self._bans[hit.pattern], hit.first, hit.last) for hit in reading.hits)

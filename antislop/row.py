@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from antislop.inference import send
 from antislop.ledger import Node
 from antislop.matcher import State
 
@@ -93,7 +94,7 @@ class Row:
         if self._written < length:
             tokens = (self.tokens + self.draft.tokens)[self._written : length]
             start = self.prompt_length + self._written
-            self._ids[0, start : start + len(tokens)] = self._ids.new_tensor(tokens)
+            self._ids[0, start : start + len(tokens)] = send(torch.tensor(tokens), self._ids.device)
             self._written = min(length, len(self.tokens))
         return self._ids[:, : self.prompt_length + length]
 

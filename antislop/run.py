@@ -39,6 +39,7 @@ class Run:
     policy: Policy
     config: GenerationConfig
     drafter: Drafter | None = None
+    run_ahead: bool = False
 
     def __post_init__(self) -> None:
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
@@ -83,10 +84,12 @@ class Run:
     def _finish(self, reports: list[Report]) -> None:
         """Have a cache that somebody will see hold all of a text but its last token, and count what was cut."""
         is_seen = isinstance(self.cache, TransformersCache) and getattr(self.cache.cache, "_is_user_defined", False)
+        is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
-            for report, row in zip(reports, self.rows, strict=True):
-                report.add(Forwarded(0, self.engine.excess(row)))
-        elif is_seen or self.config.return_dict_in_generate:
+            again = self.engine.drop_ahead(self.rows) if is_seen else [0] * len(self.rows)
+            for report, row, fed in zip(reports, self.rows, again, strict=True):
+                report.add(Forwarded(fed, self.engine.excess(row) + fed))
+        elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
                 reports[0].add(Forwarded(fed, cut))
@@ -94,7 +97,12 @@ class Run:
     def _decode(self) -> Iterator[tuple[int, Event]]:
         with self.model._optimize_model_for_decode():
             yield from decode(
-                self.rows, engine=self.engine, matcher=self.matcher, policy=self.policy, drafter=self.drafter
+                self.rows,
+                engine=self.engine,
+                matcher=self.matcher,
+                policy=self.policy,
+                drafter=self.drafter,
+                run_ahead=self.run_ahead,
             )
 
     def _sequences(self) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria
 
+from antislop.inference import send
 from antislop.row import Row
 from antislop.support import memory_of, refuse_memory
 
@@ -68,14 +69,16 @@ class Settings:
         """
         if not self._processor:
             return logits
+        if self._is_blind:
+            return self._process(rows, torch.cat([row.ids_up_to(0)[:, -1:] for row in rows]), logits)
         sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
-        if self._is_blind or len(set(sizes)) == 1:
-            return self._process(rows, _ids_of(rows, min(sizes)), logits)
+        if len(set(sizes)) == 1:
+            return self._process(rows, _ids_of(rows, sizes[0]), logits)
         scores = torch.empty_like(logits)
         for size in set(sizes):
             numbers = [number for number, own in enumerate(sizes) if own == size]
-            some = [rows[number] for number in numbers]
-            scores[numbers] = self._process(some, _ids_of(some, size), logits[numbers])
+            some, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
+            scores[index] = self._process(some, _ids_of(some, size), logits[index])
         return scores
 
     def is_done(self, row: Row) -> bool:
@@ -97,7 +100,7 @@ class Settings:
 
     def _process_in_place(self, rows: Sequence[Row], ids: Tensor, logits: Tensor) -> Tensor:
         """Let processors that count rows see each one at its place, and copies of the first in all others."""
-        places = [row.place for row in rows]
+        places = send(torch.tensor([row.place for row in rows]), logits.device)
         all_ids, all_logits = (t[:1].repeat(self._rows, 1) for t in (ids, logits))
         all_ids[places], all_logits[places] = ids, logits
         scores: Tensor = self._processor(all_ids, all_logits)
