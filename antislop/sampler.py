@@ -36,7 +36,7 @@ from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
 from antislop.events import Event, Finished, Forwarded
-from antislop.language_model import split_arguments
+from antislop.language_model import device_of, split_arguments
 from antislop.lists import BanList
 from antislop.matcher import Matcher, State
 from antislop.report import Report
@@ -217,7 +217,7 @@ class AntiSlop:
     def _start_one(self, model: PreTrainedModel, prompt: str | Sequence[int] | Tensor, seed: int, **kwargs: Any) -> Run:
         """Prepare one text with its own random numbers."""
         ids = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
-        inputs = torch.as_tensor(ids, device=model.device)[None]
+        inputs = torch.as_tensor(ids, device=device_of(model))[None]
         if inputs.ndim != 2:
             raise ValueError(f"a prompt is a text or ids [tokens], not a tensor of shape {tuple(inputs.shape[1:])}")
         run = self._start(model, inputs, attention_mask=torch.ones_like(inputs), **kwargs)
@@ -225,7 +225,7 @@ class AntiSlop:
             raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
         if len(run.rows) > 1:
             raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
-        run.rows[0].generator = torch.Generator(model.device).manual_seed(seed)
+        run.rows[0].generator = torch.Generator(device_of(model)).manual_seed(seed)
         return run
 
     def _run_in_flight(self, model: PreTrainedModel, first: Sequence[Run], runs: Iterable[Run]) -> Iterator[Completion]:
