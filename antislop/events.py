@@ -6,7 +6,7 @@ The loop yields events and nothing else. Streaming, reports and pictures are fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from antislop.bans import Ban
@@ -43,11 +43,15 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The text went back to `length` tokens; `withdrawn` are those that it lost."""
+    """The text went back to `length` tokens; `withdrawn` are those that it lost.
+
+    alternatives: the likeliest tokens that may come instead of the first of them, with their share of what is left.
+    """
 
     length: int
     withdrawn: tuple[int, ...]
     violation: Violation
+    alternatives: tuple[tuple[int, float], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,12 @@ class Node:
         mass, tokens = self.left.topk(min(count, self.probs.shape[-1]))
         return tokens[mass > 0].tolist()
 
+    def alternatives(self, count: int) -> tuple[tuple[int, float], ...]:
+        """Return up to `count` tokens that are left and their shares of that, the likeliest first."""
+        total = self.mass_left()
+        mass, tokens = self.left.topk(min(count, self.left.shape[-1]))
+        return tuple((token, m / total) for token, m in zip(tokens.tolist(), mass.tolist(), strict=True) if m > 0)
+
     def has_resolved(self, violation: Violation, *, token: int) -> bool:
         """Tell whether a token's violation is already taken off its mass, so that it is free to be drawn."""
         return violation in self._resolved.get(token, ())

@@ -23,6 +23,8 @@ from antislop.row import NO_DRAFT, Draft, Row
 Method = Literal["exact", "token"]
 OnExhausted = Literal["concede", "stop", "raise"]
 
+ALTERNATIVES = 16
+"""Tokens that are told of what may come instead of a withdrawn one."""
 CANDIDATES = 32
 """Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
 
@@ -164,7 +166,8 @@ class Walker:
             target = self._find_way_back(violation)
             if target is not None:
                 target.rewinds += 1
-                self.events.append(Rewound(target.depth, self.row.rewind(target.depth), violation))
+                withdrawn = self.row.rewind(target.depth)
+                self.events.append(Rewound(target.depth, withdrawn, violation, target.alternatives(ALTERNATIVES)))
                 return False
             if self.policy.on_exhausted == "raise":
                 raise Exhausted(
