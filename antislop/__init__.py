@@ -15,18 +15,30 @@ from antislop.bans import Ban, BanError, Match
 from antislop.lists import BanList
 
 if TYPE_CHECKING:
-    from antislop.bundled import default_bans, tiny_model
+    from antislop.bundled import constructions, default_bans, tiny_model
     from antislop.report import Report
     from antislop.sampler import AntiSlop
     from antislop.walker import Exhausted
 
 __version__ = "0.1.0"
-__all__ = ["AntiSlop", "Ban", "BanError", "BanList", "Exhausted", "Match", "Report", "default_bans", "tiny_model"]
+__all__ = [
+    "AntiSlop",
+    "Ban",
+    "BanError",
+    "BanList",
+    "Exhausted",
+    "Match",
+    "Report",
+    "constructions",
+    "default_bans",
+    "tiny_model",
+]
 
 _LATER = {
     "AntiSlop": "sampler",
     "Exhausted": "walker",
     "Report": "report",
+    "constructions": "bundled",
     "default_bans": "bundled",
     "tiny_model": "bundled",
 }
