@@ -16,7 +16,7 @@ from antislop.lists import BanList
 from antislop.scopes import Scope
 
 if TYPE_CHECKING:
-    from antislop.bundled import default_bans, tiny_model
+    from antislop.bundled import constructions, default_bans, tiny_model
     from antislop.report import Report
     from antislop.sampler import AntiSlop
     from antislop.walker import Exhausted
@@ -31,6 +31,7 @@ __all__ = [
     "Match",
     "Report",
     "Scope",
+    "constructions",
     "default_bans",
     "tiny_model",
 ]
@@ -39,6 +40,7 @@ _LATER = {
     "AntiSlop": "sampler",
     "Exhausted": "walker",
     "Report": "report",
+    "constructions": "bundled",
     "default_bans": "bundled",
     "tiny_model": "bundled",
 }

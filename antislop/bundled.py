@@ -1,11 +1,13 @@
-"""The model and the list that come with the package; how they were made is in data/README.md of the repository."""
+"""The model and the lists that come with the package; how they were made is in data/README.md of the repository."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from antislop.bans import Ban, BanError
 from antislop.lists import BanList
 
 if TYPE_CHECKING:
@@ -32,3 +34,51 @@ def tiny_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def default_bans() -> BanList:
     """Load the bundled list: phrases that language models overuse in English fiction, by how often they do."""
     return BanList.load(FOLDER / "slop.txt")
+
+
+class Construction(NamedTuple):
+    """A way to build sentences that language models overuse.
+
+    sources: where it was described, as URLs; without any, it is known from the counts in data/README.md alone.
+    examples: sentences in which the ban must be found. counterexamples: sentences in which it must not.
+    """
+
+    name: str
+    about: str
+    sources: tuple[str, ...]
+    ban: Ban
+    examples: tuple[str, ...]
+    counterexamples: tuple[str, ...]
+
+
+@cache
+def read_constructions() -> tuple[Construction, ...]:
+    """Read the bundled constructions with all that is known of them."""
+    entries = json.loads((FOLDER / "constructions.json").read_text(encoding="utf-8"))
+    return tuple(
+        Construction(
+            entry["name"],
+            entry["about"],
+            tuple(entry["sources"]),
+            Ban.regex("".join(entry["regex"]), max_span=entry["max_span"]),
+            tuple(entry["examples"]),
+            tuple(entry["counterexamples"]),
+        )
+        for entry in entries
+    )
+
+
+def constructions(*names: str) -> BanList:
+    """Load bans of whole constructions, such as "It's not just X; it's Y", in English: those named, or all of them.
+
+    Each is a regex that reads curly and straight quotes, dashes of all kinds and line breaks. Raises `BanError` for a
+    name that is none of them.
+
+    >>> [match[1:] for match in constructions("not-x-but-y").find("It was not a door, but a mouth.")]
+    [(7, 24)]
+    """
+    known = {each.name: each.ban for each in read_constructions()}
+    for name in names:
+        if name not in known:
+            raise BanError(f"there is no construction {name!r}; there are {', '.join(known)}")
+    return BanList([known[name] for name in names or known], source="the bundled constructions")

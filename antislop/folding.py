@@ -20,7 +20,7 @@ import regex
 
 Edges = Literal["word", "anywhere"]
 
-BOUNDARY = "\0"  # stands between a letter or digit and anything else, and at both ends of a text
+BOUNDARY = "\0"  # stands at both ends of a word: of a run of letters and digits
 
 _ALIKE = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'")
@@ -28,14 +28,20 @@ _ALIKE = str.maketrans(
     | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
     | {"\u2026": "...", BOUNDARY: "\ufffd"}
 )
-# Zero-width space, joiners, direction marks, word joiner, byte order mark, soft hyphen, variation selectors.
-_INVISIBLE = regex.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad\ufe00-\ufe0f]")
-# Scripts written without spaces: every character may begin or end a word.
-_UNSPACED = regex.compile(r"[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+# Zero-width space, joiners, direction marks, embeddings and isolates, word joiner, invisible operators, byte order
+# mark, soft hyphen, variation selectors, and tatweel, the stroke that makes Arabic words longer.
+_INVISIBLE = regex.compile(
+    r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
+)
+# Scripts written without spaces: every character is a word, but for digits, which make numbers.
+_UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+# Letters, for Unicode, that belong to the one before: "am" of Thai and Lao, the sound marks of halfwidth Japanese.
+_CLINGING = frozenset("\u0e33\u0eb3\uff9e\uff9f")
 _ASCII_WORD = re.compile(r"[0-9A-Za-z]+")
 _WHITE = re.compile(r"\s+")
 
-_OTHER, _WORD, _SPACE, _ATTACHED, _MARK = range(5)
+_OTHER, _WORD, _SINGLE, _SPACE, _ATTACHED, _MARK = range(6)  # _SINGLE: a character that is a word
+_WORDS = (_WORD, _SINGLE)
 
 
 class _Piece(NamedTuple):
@@ -84,12 +90,12 @@ class _Table(dict[str, tuple[_Piece, ...]]):
             yield _Piece(symbols, _MARK, order)
         elif char.isspace():
             yield _Piece(" ", _SPACE, 0)
-        elif unicodedata.category(char).startswith("M"):
+        elif unicodedata.category(char).startswith("M") or char in _CLINGING:
             yield _Piece(symbols, _ATTACHED, 0)
         else:
             for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it stands for is none
-                is_word = symbol.isalnum() and not _UNSPACED.match(symbol)
-                yield _Piece(symbol, _WORD if is_word else _OTHER, 0)
+                kind = _OTHER if not symbol.isalnum() else _SINGLE if _UNSPACED.match(symbol) else _WORD
+                yield _Piece(symbol, kind, 0)
 
 
 _TABLES = {case_sensitive: _Table(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
@@ -127,23 +133,34 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
             if kind == _ATTACHED:
                 emit(characters, index)
                 continue
-            if (kind == _WORD) != (last == _WORD):
-                emit(BOUNDARY, index)
+            if not kind == last == _WORD:
+                emit(BOUNDARY * ((last in _WORDS) + (kind in _WORDS)), index)
             if kind != _SPACE or last != _SPACE:
                 emit(characters, index)
             last = kind
     if final:
         settle_marks()
-        if last == _WORD:
+        if last in _WORDS:
             emit(BOUNDARY, len(text))
         return Folded("".join(symbols), origins, START)
     waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
     return Folded("".join(symbols), origins, Context(last, waiting))
 
 
-def is_unspaced(symbol: str) -> bool:
-    """Tell whether a symbol belongs to a script that is written without spaces between words."""
-    return symbol > "\u0dff" and _UNSPACED.match(symbol) is not None
+def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
+    """Return the characters of a piece of a text at which words begin, and whether it ends in one that may go on.
+
+    >>> find_words("go on 東京", is_in_word=True)
+    ([3, 6, 7], False)
+    """
+    begins = []
+    for index, char in enumerate(text):
+        for _, kind, _ in _TABLES[False][char]:
+            if kind == _SINGLE or (kind == _WORD and not is_in_word):
+                begins.append(index)
+            if kind not in (_ATTACHED, _MARK):
+                is_in_word = kind == _WORD
+    return begins, is_in_word
 
 
 def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "word") -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from antislop.bans import Ban
-from antislop.folding import is_unspaced
+from antislop.folding import find_words
 from antislop.patterns import Hit, Patterns, Place, Reading
 from antislop.scopes import Scope, ScopeState
 
@@ -132,13 +132,8 @@ class Rules:
     def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> tuple[bool, Timeline[int]]:
         if not self._counts_words:
             return False, state.words
-        count, is_in_word, changes = state.words.latest, state.is_in_word, []
-        for index, char in enumerate(piece):
-            is_word = char.isalnum()
-            if is_word and (not is_in_word or is_unspaced(char)):
-                count += 1
-                changes.append((index, count))
-            is_in_word = is_word
+        begins, is_in_word = find_words(piece, is_in_word=state.is_in_word)
+        changes = ((index, state.words.latest + number) for number, index in enumerate(begins, start=1))
         return is_in_word, state.words.extend(len(piece), changes, oldest=oldest)
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:

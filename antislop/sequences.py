@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import regex
 
-from antislop.folding import BOUNDARY, START, Context, fold, fold_phrase, is_unspaced
+from antislop.folding import BOUNDARY, START, Context, fold, fold_phrase
 from antislop.patterns import Hit, Reading
 
-SENTENCE_ENDS = frozenset(".!?。！？")
+SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
 _CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
 
 
 _ANY = "\ua66e"  # a letter that nobody writes: stands for "*" while a phrase is folded
-_WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}|([^{BOUNDARY}])")
+_WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 
 
 @cache
@@ -72,8 +72,7 @@ def split_words(phrase: str, *, gap: int, is_wildcard: bool, case_sensitive: boo
 def _split_part(part: str, *, case_sensitive: bool, is_wildcard: bool) -> list[str]:
     """Return the folded words of a part without spaces."""
     symbols = fold_phrase(part.replace("*", _ANY) if is_wildcard else part, case_sensitive=case_sensitive)
-    words = [word or char for word, char in _WORD.findall(symbols) if word or is_unspaced(char)]
-    return [word.replace(_ANY, "*") for word in words]
+    return [word.replace(_ANY, "*") for word in _WORD.findall(symbols)]
 
 
 class _Partial(NamedTuple):
@@ -144,9 +143,7 @@ class Sequences:
                 word, first = "", origin
             elif word is not None and symbol != BOUNDARY:
                 word, last = word + symbol, origin
-            elif word is not None or is_unspaced(symbol):
-                if word is None:
-                    word, first, last = symbol, origin, origin
+            elif word is not None:
                 partials, done = self._advance(partials, word, first, is_counted=joint != "'")
                 hits += [Hit(partial.sequence, size - partial.first, size - last) for partial in done]
                 word, joint = None, ""

@@ -161,7 +161,8 @@ def test_every_character_with_a_case_or_a_decomposition_folds_as_unicode_says() 
 
 def test_what_folds_to_nothing_is_invisible() -> None:
     nothing = [char for char in _UNICODE if not symbols_of(char)]
-    assert {unicodedata.category(char) for char in nothing} == {"Cf", "Mn"}
+    assert {unicodedata.category(char) for char in nothing} == {"Cf", "Mn", "Lm"}
+    assert [char for char in nothing if unicodedata.category(char) == "Lm"] == ["\u0640"]  # tatweel, no letter to read
     assert {"\u200b", "\u200d", "\u00ad", "\u2060", "\ufeff", "\ufe0f"} <= set(nothing)
 
 

@@ -30,7 +30,7 @@ def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
     assert wheel.stat().st_size < 10e6
 
 
-@pytest.mark.parametrize("file", ["tiny/model.safetensors", "tiny/tokenizer.json", "slop.txt"])
+@pytest.mark.parametrize("file", ["tiny/model.safetensors", "tiny/tokenizer.json", "slop.txt", "constructions.json"])
 def test_what_is_shipped_is_what_its_provenance_describes(file: str) -> None:
     digest = hashlib.sha256((FOLDER / file).read_bytes()).hexdigest()
     assert digest in (ROOT / "data" / "README.md").read_text(encoding="utf-8")
