@@ -283,7 +283,7 @@ REFUSED: dict[str, tuple[str | bytes, int, str]] = {
     "three in an entry": ('[["a", 0.5, 1]]', 1, "a ban is a phrase"),
     "a weight of 1.5": ('[["a", 0.5],\n["b", 1.5]]', 2, "the weight of 'b' is 1.5"),
     "a count among weights": ('[["a", 0.5],\n["b", 12]]', 2, "the weight of 'b' is 12"),
-    "a weight that is a word": ('[["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
+    "a weight that is a word": ('[["one", 0.5], ["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
     "a weight that is no number": ('[["a", NaN]]', 1, "the weight of 'a' is nan"),
     "a dict": ('{"a": 0.5}', 1, "a JSON list of phrases was expected, not dict"),
     "a list that does not end": ('["a",\n"b"', 2, "not JSON"),
