@@ -54,6 +54,8 @@ def _read(file: Any, place: str) -> str | bytes:
     size = 0
     try:
         while piece := file.read(MAX_CHARACTERS + 1 - size):
+            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
+                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
             pieces.append(piece)
             size += len(piece)
             if size > MAX_CHARACTERS:
@@ -64,8 +66,6 @@ def _read(file: Any, place: str) -> str | bytes:
         if isinstance(error, BanError):
             raise
         raise BanError(f"{place}: {_advise(error)}") from error
-    if not all(isinstance(piece, (str, bytes)) and type(piece) is type(pieces[0]) for piece in pieces):
-        raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
     empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
     content: str | bytes = empty.join(pieces)
     return content

@@ -9,13 +9,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, get_args, overload
 
 from antislop.bans import Ban, BanError, Match, distinct
 from antislop.detector import Detector
-from antislop.entries import MAX_ENTRIES, Format
+from antislop.entries import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, Format, Line, SlowError
 from antislop.files import read_text, write_text
 from antislop.folding import Edges, fold_phrase
 from antislop.formats import read
@@ -104,18 +103,11 @@ class BanList(Sequence[Ban]):
         place, text = read_text(source)
         heading = read_heading(text)
         suffix = Path(place.lower().removesuffix(".gz")).suffix
-        bans, refused = [], []
         try:
             taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
-            for number, ban in islice(lines, MAX_ENTRIES + 1):
-                if isinstance(ban, Ban):
-                    bans.append(ban)
-                else:
-                    refused.append(Refusal(f"{place}:{number}", str(ban)))
+            bans, refused = _gather(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
-        if len(bans) + len(refused) > MAX_ENTRIES:
-            raise BanError(f"{place}: more than {MAX_ENTRIES} entries: split the list")
         if refused and strict:
             raise BanError(_complain(refused))
         loaded = cls(bans, source=heading.source or place, licence=heading.licence)
@@ -154,7 +146,8 @@ class BanList(Sequence[Ban]):
         licence: under which the list may be passed on, else the one that it was loaded with.
 
         The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
-        tab, what differs from a plain ban of weight 0. Raises `BanError` where the file can't be written.
+        tab, what differs from a plain ban of weight 0. Raises `BanError` for a ban that could not be read back, and
+        where the file can't be written.
         """
         write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
 
@@ -258,6 +251,29 @@ class BanList(Sequence[Ban]):
         return distinct(self._bans)
 
 
+def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[Refusal]]:
+    """Return the bans of a list and what was refused, or give up a list that is too long."""
+    bans: list[Ban] = []
+    refused: list[Refusal] = []
+    regexes = slow = 0
+    for number, ban in lines:
+        if isinstance(ban, Ban):
+            bans.append(ban)
+            regexes += ban.kind == "regex"
+        else:
+            refused.append(Refusal(f"{place}:{number}", str(ban)))
+            slow += isinstance(ban, SlowError)
+        for what, found, most in (
+            ("entries", len(bans) + len(refused), MAX_ENTRIES),
+            ("regexes", regexes, MAX_REGEXES),
+        ):
+            if found > most:
+                raise BanError(f"{place}:{number}: more than {most} {what}: split the list")
+        if slow > MAX_SLOW:
+            raise BanError(f"{place}:{number}: {ban}; so do {MAX_SLOW} before it")
+    return bans, refused
+
+
 def _complain(refused: Sequence[Refusal]) -> str:
     place, reason = refused[0]
     more = f" ({len(refused) - 1} more refused; strict=False goes on without them)" if len(refused) > 1 else ""
@@ -280,8 +296,8 @@ def _forbidden(bias: Any) -> Sequence[int]:
         raise BanError(f"sequence_bias holds {bias!r}; expected were token ids and a number: {{(5, 17): -math.inf}}")
     if not value <= FORBIDDING:
         raise BanError(
-            f"the bias {value} of the tokens {list(token_ids)} is no ban: it is added to a logit, and what that does to "
-            f"a probability depends on all the others; only biases up to {FORBIDDING:.0f} forbid: give a Ban a weight"
+            f"the bias {value} of the tokens {list(token_ids)} is no ban: it is added to a logit, and its effect on a "
+            f"probability depends on all the others; only biases up to {FORBIDDING:.0f} forbid: use Ban(…, weight=…)"
         )
     return token_ids
 

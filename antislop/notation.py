@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, get_args
 import regex
 
 from antislop.bans import Ban, BanError, Kind
+from antislop.entries import attempt, make_regex
 from antislop.folding import Edges
 from antislop.scopes import Scope
 
@@ -67,7 +68,7 @@ def read_heading(text: str) -> Heading:
 
 
 def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str | None = None) -> Iterator[str]:
-    r"""Yield the lines of a file, without line ends.
+    r"""Yield the lines of a file, without line ends; each was read back before.
 
     >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
     ['# antislop 1', '# source: my stories', 'tapestry\tweight=0.25']
@@ -77,7 +78,12 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str 
         yield f"# source: {_quote(source)}"
     if licence is not None:
         yield f"# licence: {_quote(licence)}"
-    yield from map(write_ban, bans)
+    for ban in bans:
+        line = write_ban(ban)
+        _, read = attempt(0, read_ban, line)
+        if read != ban or read.count != ban.count:
+            raise BanError(f"{ban.phrase[:80]!r} can't be written so that it reads back the same: simplify it")
+        yield line
 
 
 def write_ban(ban: Ban) -> str:
@@ -109,7 +115,10 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
         options.setdefault("edges", edges)
     elif options["kind"] == "wildcard":
         options.setdefault("gap", WILDCARD_GAP)
-    return Ban(_unquote(phrase.strip()), **options)
+    phrase = _unquote(phrase.strip())
+    if options.get("kind") == "regex":
+        return make_regex(phrase, **{name: value for name, value in options.items() if name != "kind"})
+    return Ban(phrase, **options)
 
 
 def _quote(text: str) -> str:
