@@ -75,14 +75,14 @@ def read(
 
 def _detect(text: str, suffix: str) -> Format | None:
     """Return the format of a list, or None for one in JSON, whose values will tell."""
+    if read_heading(text).version:
+        return "text"
     if suffix in (".yaml", ".yml"):
         return "yaml"
     if suffix in (".jsonl", ".ndjson"):
         return "statistics"
     if suffix == ".json":
         return None
-    if read_heading(text).version:
-        return "text"
     if suffix != ".txt" and text.lstrip().startswith(("[", "{")) and not _begins_with_ids(text):
         return "statistics" if are_json_lines(text) else None
     return _detect_lines(text, suffix)

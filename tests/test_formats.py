@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import IO, Any, NamedTuple, get_args
 
 import pytest
 import yaml
+from conftest import DEPTH
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -397,8 +397,10 @@ _json = st.recursive(
     ),
     max_leaves=12,
 )
-_PIECES = """a b| |"|'|,|[|]|{|}|:|- |*|&a |*a|? |# |#|!!int |1|2.5|[1, 2]|\\b|(?:|)|{9}|?|---|%|ß
-|weight=|scopes=|gap=3|exempt=[|regex|words|wildcard|tokens|# antislop 1\n|# antislop 2\n|# source: |===\n|"a"\n|\n|\n|\t|\r|\0|\ufeff|\u2028"""
+_PIECES = (
+    "a b| |\"|'|,|[|]|{|}|:|- |*|&a |*a|? |# |#|!!int |1|2.5|[1, 2]|\\b|(?:|)|{9}|?|---|%|\n|\n|\t|\r|\0|\ufeff|\u2028|"
+    'ß|weight=|scopes=|gap=3|exempt=[|regex|words|wildcard|tokens|# antislop 1\n|# antislop 2\n|# source: |===\n|"a"\n'
+)
 _pieces = st.sampled_from(["|", "- |\n", *_PIECES.split("|")])
 _contents = (
     st.binary(max_size=80)
@@ -411,7 +413,7 @@ _contents = (
 )
 
 
-@settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "300")), deadline=2000)
+@settings(max_examples=300 * DEPTH, deadline=2000)
 @given(
     content=_contents,
     kind=st.none() | st.sampled_from(FORMATS),
