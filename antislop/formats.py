@@ -4,15 +4,20 @@ Text in, lines out: each with its number, and the ban that stands there or why t
 
 | format | what it looks like | phrases match |
 |---|---|---|
-| text | one phrase per line, `#` comments; see `antislop.notation` | whole words |
+| text | one phrase per line, `#` comments, flags after a tab as in `antislop.notation` | whole words |
 | phrases | a JSON list of strings, or of lists of one word | whole words |
 | factors | JSON lists of [phrase, number up to 1]: weights | whole words |
 | counts | JSON lists of [phrase, whole number]: ranks, of weight 0 | whole words |
 | ngrams | JSON lists of words, stop words left out | in order, stop words between them |
-| regexes | a JSON list of regexes, or one per line, in quotes or not, with commas or without | |
+| regexes | a JSON list of regexes; or one per line, in quotes or not, commas after it or not, `#` comments | |
 | sillytavern | free text on top, then `"quoted"`, `[1, 2]` (token ids) and bare lines | anywhere |
 | yaml | groups of phrases, in groups if need be; `*` for a gap | whole words |
 | statistics | JSON or JSON Lines of objects with a phrase, word or n-gram each, as of slop-forensics | whole words |
+
+What a text is like decides, where the name of its file does not. A JSON list of strings is phrases, or regexes if most
+of them show signs of one; lists of strings are n-grams if any holds several words. Lines are SillyTavern's if at least
+half of them are in quotes or token ids; free text on top is what stands above the last empty line or ruler before the
+first of these. Counts of statistics are kept, scores and ratios are not; what names no phrase there is no entry.
 """
 
 from __future__ import annotations

@@ -88,6 +88,8 @@ class BanList(Sequence[Ban]):
             lists rely on stems, "word" in all others.
         strict: False leaves out entries that can't be used, and keeps why in `refused`.
 
+        A list may hold 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes.
+
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. Raises `BanError`, with
         path:line, for the first entry that can't be used, and for what is no list of that format.
 

@@ -162,12 +162,12 @@ def _read_flags(flags: str, line: str) -> dict[str, Any]:
             at += 1
             continue
         match = _FLAG.match(flags, at)
-        name = match[1] if match else flags[at:].split()[0]
-        if name not in _KNOWN:
+        if not match or match[1] not in _KNOWN:
+            name = match[1] if match else flags[at:].split(" ")[0][:40]
             raise BanError(f"the flag {name!r} of {line[:80]!r} is unknown: it is one of {', '.join(_KNOWN)}")
-        assert match
+        name = match[1]
         text, at = _cut_value(flags, match.end()) if match[2] else (None, match.end())
-        key, value = ("kind", name) if name in get_args(Kind) else (name, _read_value(name, text, line))
+        key, value = ("kind" if name in get_args(Kind) else name), _read_value(name, text, line)
         if key in options:
             raise BanError(f"{key} of {line[:80]!r} is given twice: leave one out")
         options[key] = value
@@ -186,6 +186,8 @@ def _cut_value(flags: str, at: int) -> tuple[Any, int]:
 
 
 def _read_value(name: str, text: Any, line: str) -> Any:
+    if name in get_args(Kind) and text is None:
+        return name
     if name in _SWITCHES and text is None:
         return True
     if name in _NUMBERS and isinstance(text, str) and _WHOLE.fullmatch(text):
@@ -198,12 +200,11 @@ def _read_value(name: str, text: Any, line: str) -> Any:
         return [_read_scope(each, line) for each in text]
     if name == "weight" and isinstance(text, str) and _FRACTION.fullmatch(text):
         return float(text)
-    raise BanError(f"{name} of {line[:80]!r} can't be read: write it as {_EXAMPLES.get(name, f'{name}=3')}")
+    raise BanError(f"{name} of {line[:80]!r} can't be read: write it as {_EXAMPLES.get(name, name)}")
 
 
 _EXAMPLES = {
-    "case_sensitive": "case_sensitive",
-    "skip_stop_words": "skip_stop_words",
+    **{name: f"{name}=3" for name in _NUMBERS},
     "edges": "edges=anywhere",
     "exempt": 'exempt=["a phrase"]',
     "scopes": 'scopes=[["outside", "quotes"]]',

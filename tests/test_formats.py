@@ -215,8 +215,12 @@ class Refused(NamedTuple):
 REFUSED: dict[str, Refused] = {
     "a flag nobody knows": Refused("a\ndelve\twieght=0.5\n", 2, "the flag 'wieght' of 'delve\\twieght=0.5' is unknown"),
     "a flag that is no word": Refused("delve\t0.5\n", 1, "the flag '0.5' of"),
+    "a control character between flags": Refused("a\tregex\x1fwords\n", 1, "the flag '\\x1fwords' of"),
     "a flag without its value": Refused("delve\tweight\n", 1, "weight of 'delve\\tweight' can't be read"),
     "a flag with a value too much": Refused("delve\tcase_sensitive=1\n", 1, "write it as case_sensitive"),
+    "a kind with a value": Refused(
+        "delve\tregex=3\n", 1, "regex of 'delve\\tregex=3' can't be read: write it as regex"
+    ),
     "a flag twice": Refused(
         "delve\tweight=0.5 weight=0.4\n", 1, "weight of 'delve\\tweight=0.5 weight=0.4' is given twice"
     ),
@@ -326,6 +330,11 @@ def test_an_open_file_that_fails_is_refused(tmp_path: Path) -> None:
 
 
 # Limits
+
+
+def test_the_limits_are_those_that_the_documentation_names() -> None:
+    for limit in (MAX_CHARACTERS, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES):
+        assert f"{limit:,} " in (BanList.load.__doc__ or "")
 
 
 class _Endless(io.RawIOBase):
