@@ -63,6 +63,13 @@ def test_a_case_that_is_neither_true_nor_false_is_refused(flag: Any) -> None:
         Ban("delve", case_sensitive=flag)
 
 
+@pytest.mark.parametrize("count", [-1, True, 1.5, "3", math.inf])
+def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
+    with pytest.raises(BanError, match=r"^count of 'delve' is .*; it is a whole number, 0 or more$"):
+        Ban("delve", count=count)
+    assert Ban("delve", count=0).count == 0
+
+
 def test_a_ban_is_a_value() -> None:
     assert Ban("delve") == Ban("delve", weight=0, edges="word") != Ban("Delve")
     assert len({Ban("delve"), Ban("delve"), Ban("delve", weight=0.5)}) == 2

@@ -46,12 +46,15 @@ READ: dict[str, Case] = {
     "text with a header": Case('# antislop 1\n" delve"\n\\bnot\\b\tregex\n', "text", [" delve", Ban.regex(r"\bnot\b")]),
     "text of which one line is quoted": Case('a b\nc d\n"e f"\n', "text", ["a b", "c d", "e f"]),
     "text with a quotation": Case('a b\nc d\n"so," she said, "so"\n', "text", ["a b", "c d", '"so," she said, "so"']),
+    "text of which one line has a dash": Case("a b\n- c\nd\n", "text", ["a b", "- c", "d"]),
+    "text of which one line looks like a regex": Case("a b\nc.* d\ne\n", "text", ["a b", "c.* d", "e"]),
     "text by its name": Case("- a\n- b\n", "text", ["- a", "- b"], suffix=".txt"),
     "text as asked": Case('["a"]\n', "text", ['["a"]'], {"format": "text"}),
     "text anywhere": Case(
         "eyes sparkl\ncat\tedges=word", "text", [*anywhere("eyes sparkl"), "cat"], {"edges": "anywhere"}
     ),
     "phrases": Case('["a b", "c"]', "phrases", ["a b", "c"]),
+    "phrases of which one looks like a regex": Case('["a (b)?", "c", "d"]', "phrases", ["a (b)?", "c", "d"]),
     "phrases, each in a list": Case('[["elara"], ["kael"]]', "phrases", ["elara", "kael"]),
     "phrases anywhere": Case('["eyes sparkl"]', "phrases", anywhere("eyes sparkl"), {"edges": "anywhere"}),
     "phrases that keep their spaces": Case('[" delve", ", once a "]', "phrases", [" delve", ", once a "]),

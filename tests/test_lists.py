@@ -221,6 +221,7 @@ DIFFS: dict[str, tuple[list[str | Ban], list[str | Ban], Diff]] = {
         ["e", "c", "d"],
         Diff((Ban("e"), Ban("d")), (Ban("b"), Ban("a")), ()),
     ),
+    "duplicates": (["a", "b", "a"], ["b", "c", "c"], Diff((Ban("c"),), (Ban("a"),), ())),
     "another weight": (["a"], [Ban("a", weight=0.5)], Diff((), (), ((Ban("a"), Ban("a", weight=0.5)),))),
     "other letters": (["A — b"], ["a - B"], Diff((), (), ((Ban("A — b"), Ban("a - B")),))),
     "other edges": (["a"], [Ban("a", edges="anywhere")], Diff((), (), ((Ban("a"), Ban("a", edges="anywhere")),))),
