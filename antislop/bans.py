@@ -138,6 +138,9 @@ class Ban:
             raise BanError(f"case_sensitive of {self.phrase!r} is {self.case_sensitive!r}; it is True or False")
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.phrase!r} are {self.edges!r}; they are 'word' or 'anywhere'")
+        count = 0 if self.count is None else self.count
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise BanError(f"count of {self.phrase!r} is {self.count!r}; it is a whole number, 0 or more")
         if not self.is_plain or self.gap or self.skip_stop_words or self.max_span != MAX_SPAN or self.per_words:
             self._check_options()
 

@@ -63,6 +63,13 @@ def test_a_case_that_is_neither_true_nor_false_is_refused(flag: Any) -> None:
         Ban("delve", case_sensitive=flag)
 
 
+@pytest.mark.parametrize("count", [-1, True, 1.5, "3", math.inf])
+def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
+    with pytest.raises(BanError, match=r"^count of 'delve' is .*; it is a whole number, 0 or more$"):
+        Ban("delve", count=count)
+    assert Ban("delve", count=0).count == 0
+
+
 def test_a_ban_is_a_value() -> None:
     assert Ban("delve") == Ban("delve", weight=0, edges="word") != Ban("Delve")
     assert len({Ban("delve"), Ban("delve"), Ban("delve", weight=0.5)}) == 2
@@ -283,7 +290,7 @@ REFUSED: dict[str, tuple[str | bytes, int, str]] = {
     "three in an entry": ('[["a", 0.5, 1]]', 1, "a ban is a phrase"),
     "a weight of 1.5": ('[["a", 0.5],\n["b", 1.5]]', 2, "the weight of 'b' is 1.5"),
     "a count among weights": ('[["a", 0.5],\n["b", 12]]', 2, "the weight of 'b' is 12"),
-    "a weight that is a word": ('[["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
+    "a weight that is a word": ('[["one", 0.5], ["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
     "a weight that is no number": ('[["a", NaN]]', 1, "the weight of 'a' is nan"),
     "a dict": ('{"a": 0.5}', 1, "a JSON list of phrases was expected, not dict"),
     "a list that does not end": ('["a",\n"b"', 2, "not JSON"),
