@@ -23,7 +23,8 @@ LAYERS = (
     {"rules"},
     {"detector"},
     {"lists", "matcher"},
-    {"events", "ledger", "inference"},
+    {"events", "ledger", "inference", "spelling"},
+    {"lint"},
     {"row", "report", "streaming"},
     {"walker"},
     {"decoding"},
@@ -56,6 +57,8 @@ TORCH_FREE = {
     "report",
     "streaming",
     "render",
+    "spelling",
+    "lint",
     "cli",
     "__init__",
 }
