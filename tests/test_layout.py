@@ -35,6 +35,8 @@ LAYERS = (
     {"language_model", "inferencer"},
     {"run"},
     {"sampler", "bundled"},
+    {"terminal"},
+    {"list_commands"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -59,6 +61,8 @@ TORCH_FREE = {
     "render",
     "spelling",
     "lint",
+    "terminal",
+    "list_commands",
     "cli",
     "__init__",
 }
@@ -75,6 +79,8 @@ TRANSFORMERS = {
     "sampler",
     "support",
     "bundled",
+    "terminal",
+    "list_commands",
     "cli",
 }
 
