@@ -148,34 +148,43 @@ def _entries_in(line: str) -> Iterator[tuple[int, str]]:
 
 def find_duplicates(bans: Sequence[Ban]) -> Findings:
     """Yield the entries that forbid what an earlier one forbids, once folded."""
-    first: dict[Any, int] = {}
-    for index, ban in enumerate(bans):
-        other = first.setdefault(_compared(ban), index)
-        if other == index:
-            continue
-        fault, fix = f"{name(ban)} repeats {name(bans[other])}", "leave it out"
+    for index, other in _repeats(bans).items():
+        ban, fault, fix = bans[index], f"{name(bans[index])} repeats {name(bans[other])}", "leave it out"
         if ban.weight != bans[other].weight:
             fault += " with another weight"
             fix = f"leave one of them out; the smaller weight, {min(ban.weight, bans[other].weight)}, counts"
         yield Finding(ban, index, "duplicate", fault, fix, other)
 
 
+def _repeats(bans: Sequence[Ban]) -> dict[int, int]:
+    """Return the first entry that forbids the same, for each entry that is not the first one."""
+    first: dict[Any, int] = {}
+    firsts = [first.setdefault(_compared(ban), index) for index, ban in enumerate(bans)]
+    return {index: other for index, other in enumerate(firsts) if other != index}
+
+
 def find_contained(bans: Sequence[Ban]) -> Findings:
     """Yield the entries in which another one always stands that is forbidden everywhere, so that they do nothing."""
-    keys = [_compared(ban) for ban in bans]
+    repeats = _repeats(bans)
     found: dict[int, tuple[int, str]] = {}
-    for index, other in _find_phrases_within(bans):
-        if keys[index] != keys[other]:
-            known = found.get(index)
-            if known is None or len(bans[other].phrase) < len(bans[known[0]].phrase):
-                found[index] = other, f"contains {name(bans[other])}, which forbids it already"
-    for index, other in _find_sequences_within(bans):
-        if keys[index] != keys[other]:
-            found.setdefault(index, (other, f"is a case of {name(bans[other])}, which forbids it already"))
-    for index, other in _find_regexes_within(bans):
-        found.setdefault(index, (other, f"is matched by the regex {name(bans[other])}, which forbids it already"))
-    for index, (other, fault) in sorted(found.items()):
-        yield Finding(bans[index], index, "contained", f"{name(bans[index])} {fault}", "leave it out", other)
+    phrases = sorted(_find_phrases_within(bans), key=lambda pair: len(bans[pair[1]].phrase))
+    for pairs, fault in (
+        (phrases, "contains"),
+        (_find_sequences_within(bans), "is a case of"),
+        (_find_regexes_within(bans), "is matched by the regex"),
+    ):
+        for index, other in pairs:
+            if not {index, other} & repeats.keys() and index not in found and not _leads_to(index, other, found):
+                found[index] = other, f"{name(bans[index])} {fault} {name(bans[other])}, which forbids it already"
+    for index, (other, sentence) in sorted(found.items()):
+        yield Finding(bans[index], index, "contained", sentence, "leave it out", other)
+
+
+def _leads_to(index: int, other: int, found: Mapping[int, tuple[int, str]]) -> bool:
+    """Tell whether an entry is left out on behalf of another, so that the other has to stay."""
+    while other in found and other != index:
+        other = found[other][0]
+    return other == index
 
 
 def _compared(ban: Ban) -> Any:
@@ -236,7 +245,7 @@ def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
         }
         if not within:
             continue
-        compiled, widest = BanList(within), max(item.most for ban in within for item in ban.items)
+        compiled, widest = BanList(within.keys()), max(item.most for ban in within for item in ban.items)
         for index, ban in enumerate(bans):
             if ban.kind in ("regex", "tokens") or (case_sensitive and not ban.case_sensitive):
                 continue
@@ -443,10 +452,17 @@ def find_untypable(bans: Sequence[Ban], vocabulary: Surfaces) -> Findings:
             fault = f"{name(ban)} compares letters as they are, and the model does not write them in this case"
             yield Finding(ban, index, "case", fault, "leave out case_sensitive")
             continue
-        missing = spellers[ban.case_sensitive].missing(_symbols(ban, case_sensitive=ban.case_sensitive))
-        shown = ", ".join(symbol for symbol in missing if symbol != _FILLER)
+        shown = ", ".join(_find_missing(ban, spellers[ban.case_sensitive]))
         why = f"no token of the model holds {shown}" if shown else "no sequence of the model's tokens makes it"
         yield Finding(ban, index, "untypable", f"{name(ban)} can't be written: {why}", "leave it out")
+
+
+def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
+    """Yield the characters of a ban that no token holds."""
+    for character in dict.fromkeys(ban.phrase):
+        symbols = fold_phrase(character, case_sensitive=ban.case_sensitive)
+        if speller.missing(symbols) and not (character == "*" and ban.kind == "wildcard"):
+            yield character
 
 
 def _is_written(ban: Ban, speller: Speller, *, case_sensitive: bool | None = None) -> bool:

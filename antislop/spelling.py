@@ -39,16 +39,19 @@ class Speller:
 
     def can_write(self, symbols: str) -> bool:
         """Tell whether the symbols of a phrase, as `fold_phrase` returns them, stand in a text that can be written."""
-        wanted = symbols.replace(BOUNDARY, "").strip(" ")
         if self._writes_anything:
             return True
+        wanted = symbols.replace(BOUNDARY, "").strip(" ")
         size = len(wanted)
         reached = {0, *(end for end in range(1, size + 1) if wanted[:end] in self._suffixes)}
         for start in range(size):
             if start in reached:
+                again = " " if wanted[:start].endswith(" ") else ""  # one more space changes nothing
+                if {wanted[start:], again + wanted[start:]} & self._prefixes:
+                    return True
                 ends = range(start + 1, min(size, start + self._longest) + 1)
-                reached.update(end for end in ends if wanted[start:end] in self._pieces)
-        return size in reached or any(wanted[start:] in self._prefixes for start in reached)
+                reached.update(end for end in ends if {wanted[start:end], again + wanted[start:end]} & self._pieces)
+        return size in reached or wanted in self._joined
 
     def missing(self, symbols: str) -> list[str]:
         """Return the symbols that no surface holds."""
@@ -67,6 +70,10 @@ class Speller:
         texts = (surface.decode() for surface in self._surfaces)
         folded = (fold_phrase(text, case_sensitive=self._case_sensitive, edges="anywhere") for text in texts)
         return frozenset(symbols.replace(BOUNDARY, "") for symbols in folded)
+
+    @cached_property
+    def _joined(self) -> str:
+        return BOUNDARY.join(self._pieces)
 
     @cached_property
     def _longest(self) -> int:
