@@ -69,6 +69,10 @@ def register(app: typer.Typer) -> None:
     app.command("convert", epilog=EXIT_CODES)(convert)
 
 
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def _print_json(whole: Any) -> None:
     """Write plain data, an entry of a list on each line."""
     text = json.dumps(whole, indent=1, ensure_ascii=False)
@@ -265,8 +269,8 @@ def _print_trial(trial: _Trial) -> None:
         for context in tally.contexts:
             _print_line(_draw(context, width=screen.width, is_terminal=screen.is_terminal))
     never, known = len(trial.never), len(distinct(trial.bans))
-    summary = f"{trial.hits:,} hits in {trial.words:,} words, {trial.rate(trial.hits):.2f} per 1,000; "
-    summary += f"{len(trial.tallies):,} of {known:,} bans hit, {never:,} never"
+    summary = f"{_count(trial.hits, 'hit', 'hits')} in {_count(trial.words, 'word', 'words')}, "
+    summary += f"{trial.rate(trial.hits):.2f} per 1,000; {len(trial.tallies):,} of {known:,} bans hit, {never:,} never"
     console(stderr=True).print(summary, style="dim", soft_wrap=True)
 
 
@@ -283,7 +287,8 @@ def _draw(context: Context, *, width: int, is_terminal: bool) -> Text:
     place = f"{'':>8} {Path(context.file).name}:{context.line}: "
     hit = context.text if is_terminal else f"[{context.text}]"
     room = max(0, width - len(place) - len(hit) - 2)
-    before, after = context.before[-(room // 2) :] if room > 1 else "", context.after[: room - room // 2]
+    left = min(len(context.before), max(room // 2, room - len(context.after)))
+    before, after = context.before[len(context.before) - left :], context.after[: room - left]
     before = "…" * (before != context.before) + before
     after += "…" * (after != context.after)
     return Text.assemble(
@@ -409,7 +414,7 @@ def _summarize(checked: _Checked) -> str:
     if checked.refused:
         counts = Counter({"refused": len(checked.refused)}) + counts
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    return f"{len(checked.bans):,} entries: {parts or 'nothing found'}"
+    return f"{_count(len(checked.bans), 'entry', 'entries')}: {parts or 'nothing found'}"
 
 
 def _describe_findings(checked: _Checked) -> dict[str, Any]:
@@ -460,7 +465,7 @@ def convert(
     kept = bans if top is None else bans.top(top)  # type: ignore[attr-defined]
     with writing(out):
         kept.save(out, licence=licence)  # type: ignore[union-attr]
-    summary = f"{list_} was read as {bans.format}: {len(bans):,} entries, {len(refused):,} refused; "  # type: ignore[attr-defined]
+    summary = f"{list_} was read as {bans.format}: {_count(len(bans), 'entry', 'entries')}, {len(refused):,} refused; "  # type: ignore[attr-defined]
     console(stderr=True).print(f"{summary}wrote {len(kept):,} to {out}", style="dim", soft_wrap=True)
     return 0
 
