@@ -40,7 +40,7 @@ LIGHT = 0.1
 _SHORT_KNOWN = 5.5
 _LETTERS = 2  # up to which a phrase is short
 _FILLER = "\ua66e"  # a letter that nobody writes: stands for any word or letters
-_WORDS = regex.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TWO_ENTRIES = re.compile(r"""["'“”]\s*,\s*["'“”]""")
 _MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apostrophe", '"': "every double quote"}
@@ -323,7 +323,7 @@ def find_short(bans: Sequence[Ban]) -> Findings:
     for index, ban in enumerate(bans):
         symbols = fold_phrase(ban.phrase).replace(BOUNDARY, "").replace(" ", "")
         is_short = len(symbols) <= _LETTERS and symbols.isalnum() and not any(map(is_unspaced, symbols))
-        if ban.kind == "phrase" and is_short:
+        if ban.kind == "phrase" and is_short and ban.weight < LIGHT:
             count = "one letter" if len(symbols) == 1 else f"{len(symbols)} letters"
             where = "stands inside of many words" if ban.edges == "anywhere" else "means many things"
             yield Finding(

@@ -92,6 +92,8 @@ def test_what_is_wrong_is_found_and_what_is_mended_is_left_alone(case: str) -> N
 FINE = {
     "a name": ["elara"],
     "a compound": ["whisper", "whisperwood"],
+    "a word with a number": ["whisper", "wood7", "whisperwood7"],
+    "two letters are rarer": [Ban("ok", 0.2)],
     "a longer word": ["testament", "testaments"],
     "a stem is not in its phrase": [Ban("eyes sparkl", edges="anywhere"), "sparkl"],
     "the case-sensitive one does not forbid all": ["Elara sings", Ban("elara", case_sensitive=True)],
