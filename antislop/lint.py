@@ -127,6 +127,8 @@ def find_lines(text: str, bans: Iterable[Ban]) -> list[int | None]:
 def _entries_in(line: str) -> Iterator[tuple[int, str]]:
     """Yield (column, text) of all that may be an entry on a line."""
     stripped = line.strip()
+    if "\t" in line:  # antislop's own: what differs from a plain ban follows
+        yield 0, line.split("\t")[0].strip()
     if not _QUOTED.search(line):
         yield 0, stripped.removeprefix("- ").strip()
         return
