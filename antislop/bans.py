@@ -24,6 +24,10 @@ class BanError(ValueError):
     """Raised for a ban, a list or a file of bans that can't be used as it is."""
 
 
+class SlowError(BanError):
+    """Raised for a regex that takes too long even for a few characters."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Ban:
     """Forbid one phrase, or make it rarer.
@@ -207,6 +211,10 @@ class Ban:
                 self._check_tokens()
         except ValueError as error:
             raise BanError(str(error)) from None
+        except TimeoutError:
+            raise SlowError(
+                f"the regex {self.phrase[:80]!r} takes too long for a few characters: simplify it"
+            ) from None
 
     def _check_tokens(self) -> None:
         parts = self.phrase.split()

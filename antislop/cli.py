@@ -1,4 +1,4 @@
-"""The command line: generate without slop, find slop in files.
+"""The command line: generate without slop; the commands about lists are in list_commands.
 
 Data goes to standard output, everything else to standard error. torch and transformers are imported when a command
 needs them, so that `antislop scan` and `antislop --help` start at once.
@@ -7,34 +7,39 @@ needs them, so that `antislop scan` and `antislop --help` start at once.
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
-from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import chain
-from logging import ERROR, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
 
-from antislop import __version__
-from antislop.bans import BanError
-from antislop.bundled import default_bans, tiny_model
+from antislop import __version__, list_commands
+from antislop.bundled import tiny_model
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.render import Page, Piece, Trail, paint, point_out, save_svg, summarize
 from antislop.report import Report
+from antislop.terminal import (
+    EXIT_CODES,
+    Refused,
+    app,
+    as_refusal,
+    check_writable,
+    console,
+    gather,
+    loading,
+    read,
+    writing,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,57 +51,6 @@ if TYPE_CHECKING:
 TEMPERATURE = 1.0
 MIN_P = 0.05
 
-_EXIT_CODES = (
-    "Exit status: 0 all went well, and scan found nothing; 1 scan found a banned phrase, or generate had nothing left "
-    "to say under --on-exhausted raise; 2 an input can't be used; 130 interrupted; 141 output not read to its end."
-)
-
-
-class Refused(Exception):
-    """Raised with one sentence for the user: what was expected, what came, what to do."""
-
-    def __init__(self, sentence: str, *, status: int = 2) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-# The base of all usage errors, which typer does not export under a name that all its versions have.
-_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-
-
-class _Commands(TyperGroup):
-    """Ends every command with an exit status and at most one sentence."""
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        try:
-            status = super().main(*args, **{**options, "standalone_mode": False})
-        except _UsageError as error:
-            _complain(error.format_message())
-            status = 2
-        if options.get("standalone_mode", True):
-            sys.exit(status)
-        return status
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            status = super().invoke(ctx)
-            sys.stdout.flush()
-        except Refused as refusal:
-            _complain(str(refusal))
-            return refusal.status
-        except BanError as error:
-            _complain(str(error))
-            return 2
-        except KeyboardInterrupt:
-            return 130
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
-            return 141
-        return status
-
-
-app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-
 
 def main() -> None:
     """Run the command line."""
@@ -105,7 +59,7 @@ def main() -> None:
     app(prog_name="antislop")
 
 
-@app.callback(invoke_without_command=True, epilog=_EXIT_CODES)
+@app.callback(invoke_without_command=True, epilog=EXIT_CODES)
 def _antislop(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
@@ -117,9 +71,6 @@ def _antislop(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
     return 0
-
-
-# -- generate ---------------------------------------------------------------------------------------------------------
 
 
 class Method(str, Enum):
@@ -174,7 +125,7 @@ _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 _output_option = partial(typer.Option, rich_help_panel="Output")
 
 
-@app.command(epilog=_EXIT_CODES)
+@app.command(epilog=EXIT_CODES)
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads it from standard input.")],
     model: Annotated[str | None, _option(help="A Hugging Face id or a folder.", show_default="the bundled one")] = None,
@@ -222,18 +173,15 @@ def generate(
 
 def _generate(settings: _Settings) -> int:
     _check(settings)
-    bans = _gather(settings.bans, settings.ban, bundled=not (settings.bans or settings.no_bans))
+    bans = gather(settings.bans, settings.ban, bundled=not (settings.bans or settings.no_bans))
     prompt = _read_prompt(settings.prompt)
     writer = _Writer.load(settings, bans, prompt)
-    console = _console()
-    runs = (
-        _compare(writer, console, show=settings.show)
-        if settings.compare
-        else [_write(writer, console, show=settings.show)]
-    )
+    screen = console()
+    show = settings.show
+    runs = _compare(writer, screen, show=show) if settings.compare else [_write(writer, screen, show=show)]
     _save(settings, writer, runs)
     seed = "" if settings.greedy else f" (seed {writer.seed})"
-    _console(stderr=True).print(runs[-1].summary + seed, style="dim", soft_wrap=True)
+    console(stderr=True).print(runs[-1].summary + seed, style="dim", soft_wrap=True)
     return 0
 
 
@@ -256,14 +204,13 @@ def _check(settings: _Settings) -> None:
     if settings.no_bans and not settings.ban and settings.compare:
         raise Refused("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
     for path in (settings.svg, settings.report):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            why = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
-            raise Refused(f"{path}: can't be written ({why}): pass the path of a file")
+        if path is not None:
+            check_writable(path)
 
 
 def _read_prompt(prompt: str) -> str:
     if prompt == "-":
-        return _read("-").removesuffix("\n")
+        return read("-").removesuffix("\n")
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -286,11 +233,11 @@ class _Writer:
 
     @classmethod
     def load(cls, settings: _Settings, bans: BanList, prompt: str) -> _Writer:
-        with _console(stderr=True).status("loading the model"):
+        with console(stderr=True).status("loading the model"):
             model, tokenizer = _load(settings.model)
             from antislop.vocabulary import Vocabulary
 
-            with _as_refusal():
+            with as_refusal():
                 vocabulary = Vocabulary.of(tokenizer)
         inputs = _encode(tokenizer, prompt, chat=settings.chat)
         _check_length(model, inputs["input_ids"].shape[1], settings.max_new_tokens)
@@ -305,7 +252,7 @@ class _Writer:
         from antislop.sampler import AntiSlop
 
         torch.manual_seed(self.seed)
-        with _as_refusal():
+        with as_refusal():
             sampler = AntiSlop(
                 self.tokenizer,
                 self.bans if with_bans else [],
@@ -323,19 +270,11 @@ class _Writer:
 
 
 def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
-    try:
-        return tiny_model() if name is None else _load_named(name)
-    except (OSError, ValueError, ImportError) as error:
-        what = "the bundled model" if name is None else f"the model {name!r}"
-        advice = (
-            "install antislop again" if name is None else "pass a causal language model's Hugging Face id or folder"
-        )
-        raise Refused(f"{what} can't be loaded ({_first_line(error)}): {advice}") from error
+    if name is None:
+        with loading("the bundled model", advice="install antislop again"):
+            return tiny_model()
+    with loading(f"the model {name!r}", advice="pass a causal language model's Hugging Face id or folder"):
+        return _load_named(name)
 
 
 def _load_named(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -405,12 +344,12 @@ class _Run:
         return summarize(self.report, seconds=self.seconds, kept_tokens=self.tokens)
 
 
-def _write(writer: _Writer, console: Console, *, show: bool, with_bans: bool = True) -> _Run:
+def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = True) -> _Run:
     """Generate, and write to the console what is certain."""
     from antislop.walker import Exhausted
 
     prompt = Piece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
-    page, trail, run = Page(console, show_withdrawn=show), Trail(writer.vocabulary), _Run([prompt], Report())
+    page, trail, run = Page(screen, show_withdrawn=show), Trail(writer.vocabulary), _Run([prompt], Report())
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
     page.write([prompt])
     try:
@@ -428,13 +367,13 @@ def _write(writer: _Writer, console: Console, *, show: bool, with_bans: bool = T
     return run
 
 
-def _compare(writer: _Writer, console: Console, *, show: bool) -> list[_Run]:
+def _compare(writer: _Writer, screen: Console, *, show: bool) -> list[_Run]:
     runs = []
     for title in _TITLES:
-        console.rule(title, align="left")
-        runs.append(_write(writer, console, show=show, with_bans=title == _TITLES[1]))
-        console.print()
-    console.print(_tabulate(runs, writer.bans))
+        screen.rule(title, align="left")
+        runs.append(_write(writer, screen, show=show, with_bans=title == _TITLES[1]))
+        screen.print()
+    screen.print(_tabulate(runs, writer.bans))
     return runs
 
 
@@ -457,19 +396,11 @@ def _tabulate(runs: list[_Run], bans: BanList) -> Table:
 
 def _save(settings: _Settings, writer: _Writer, runs: list[_Run]) -> None:
     if settings.svg is not None:
-        with _writing(settings.svg):
+        with writing(settings.svg):
             save_svg(_draw(runs), settings.svg)
     if settings.report is not None:
-        with _writing(settings.report):
+        with writing(settings.report):
             _save_report(settings.report, _describe(writer, runs[-1]))
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Refused(f"{path}: can't be written ({error.strerror}): pass the path of a file") from error
 
 
 def _draw(runs: list[_Run]) -> Text:
@@ -520,103 +451,4 @@ def _place(violation: Violation) -> dict[str, Any]:
     return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}
 
 
-# -- scan -------------------------------------------------------------------------------------------------------------
-
-
-@app.command(epilog=_EXIT_CODES)
-def scan(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 texts; - is standard input.")],
-    bans: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Bans, one per line or JSON. Repeatable.", show_default="the bundled list"),
-    ] = None,
-    ban: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PHRASE", help="Look for this, and not for the bundled list. Repeatable."),
-    ] = None,
-    count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit status tells.")] = False,
-) -> int:
-    """Find banned phrases in files: file:line:column: phrase, each where it begins."""
-    chosen = _gather(bans, ban, bundled=not (bans or ban))
-    found = failed = False
-    for name in files:
-        try:
-            hits = list(_find(chosen, _read(name)))
-        except Refused as refusal:
-            _complain(str(refusal))
-            failed = True
-            continue
-        found = found or bool(hits)
-        if not quiet:
-            _print_hits("<stdin>" if name == "-" else name, hits, count=count)
-    return 2 if failed else int(found)
-
-
-def _find(bans: BanList, text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (line, column, phrase) of each ban in a text, the first character at 1, 1."""
-    lines = [0, *(i + 1 for i, character in enumerate(text) if character == "\n")]
-    for match in bans.find(text):
-        line = bisect_right(lines, match.start)
-        yield line, match.start - lines[line - 1] + 1, match.ban.phrase
-
-
-def _print_hits(name: str, hits: list[tuple[int, int, str]], *, count: bool) -> None:
-    console = _console()
-    places = [(f":{len(hits)}", "")] if count else [(f":{line}:{column}: ", phrase) for line, column, phrase in hits]
-    for place, phrase in places:
-        if console.is_terminal:
-            console.print(Text.assemble((name, "magenta"), place, (phrase, "bold red")), soft_wrap=True)
-        else:  # rich takes a hundred times as long
-            console.file.write(f"{name}{place}{phrase}\n")
-
-
-# -- both -------------------------------------------------------------------------------------------------------------
-
-
-def _gather(files: list[Path] | None, phrases: list[str] | None, *, bundled: bool) -> BanList:
-    lists = [default_bans()] if bundled else [BanList.load(path) for path in files or []]
-    return BanList([*chain.from_iterable(lists), *(phrases or [])])
-
-
-def _read(name: str) -> str:
-    """Return a text file, or standard input for "-"."""
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except IsADirectoryError:
-        raise Refused(f"{name}: is a folder: pass the files in it, {Path(name, '*.txt')} for instance") from None
-    except OSError as error:
-        raise Refused(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Refused(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
-
-
-@contextmanager
-def _as_refusal() -> Iterator[None]:
-    """Turn what the sampler refuses into a sentence without a traceback."""
-    try:
-        yield
-    except ValueError as error:
-        raise Refused(_first_line(error)) from error
-
-
-class _Console(Console):
-    """A console that leaves a broken pipe to `_Commands`."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError
-
-
-def _console(*, stderr: bool = False) -> Console:
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-
-
-def _complain(sentence: str) -> None:
-    typer.echo(f"antislop: {sentence}", err=True)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")
+list_commands.register(app)

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, get_args, overload
 
-from antislop.bans import Ban, BanError, Match, distinct
+from antislop.bans import Ban, BanError, Match, SlowError, distinct
 from antislop.detector import Detector
-from antislop.entries import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, Format, Line, SlowError
+from antislop.entries import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, Format, Line
 from antislop.files import read_text, write_text
 from antislop.folding import Edges, fold_phrase
 from antislop.formats import read

@@ -24,7 +24,8 @@ LAYERS = (
     {"detector", "notation", "json_lists", "yaml_lists", "files"},
     {"formats", "matcher"},
     {"lists"},
-    {"events", "ledger", "inference"},
+    {"events", "ledger", "inference", "spelling"},
+    {"lint"},
     {"row", "report", "streaming"},
     {"walker"},
     {"decoding"},
@@ -35,6 +36,8 @@ LAYERS = (
     {"language_model", "inferencer"},
     {"run"},
     {"sampler", "bundled"},
+    {"terminal"},
+    {"list_commands"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -63,6 +66,10 @@ TORCH_FREE = {
     "report",
     "streaming",
     "render",
+    "spelling",
+    "lint",
+    "terminal",
+    "list_commands",
     "cli",
     "__init__",
 }
@@ -79,6 +86,8 @@ TRANSFORMERS = {
     "sampler",
     "support",
     "bundled",
+    "terminal",
+    "list_commands",
     "cli",
 }
 

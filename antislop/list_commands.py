@@ -1,0 +1,479 @@
+"""The commands about lists, which need no model: scan, try, lint, convert.
+
+torch and transformers are imported only for the tokenizer of `lint --model`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast, get_args
+
+import typer
+from rich.text import Text
+
+from antislop.bans import Ban, distinct
+from antislop.bundled import default_bans
+from antislop.lint import Finding, Kind, find_lines, lint, load_frequencies
+from antislop.lists import BanList
+from antislop.render import Piece, paint
+from antislop.terminal import (
+    EXIT_CODES,
+    Refused,
+    as_refusal,
+    check_writable,
+    complain,
+    console,
+    gather,
+    loading,
+    read,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from antislop.entries import Format as ListFormat
+    from antislop.lists import Refusal
+    from antislop.vocabulary import Vocabulary
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_WHITE = re.compile(r"\s+")
+_option = typer.Option
+_FORMAT_HELP = "text, or json for programs."
+_TEXT_HELP = "A UTF-8 text, or .gz; - is standard input. Repeatable."
+
+
+class Format(str, Enum):
+    """How a command writes what it found."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Edges(str, Enum):
+    """`antislop.folding.Edges`, as typer takes it."""
+
+    WORD = "word"
+    ANYWHERE = "anywhere"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an app."""
+    app.command("scan", epilog=EXIT_CODES)(scan)
+    app.command("try", epilog=EXIT_CODES)(try_)
+    app.command("lint", epilog=EXIT_CODES)(lint_)
+    app.command("convert", epilog=EXIT_CODES)(convert)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _print_json(whole: Any) -> None:
+    """Write plain data, an entry of a list on each line."""
+    text = json.dumps(whole, indent=1, ensure_ascii=False)
+    if isinstance(whole, list):
+        text = "[" + ",".join("\n" + json.dumps(entry, ensure_ascii=False) for entry in whole) + "\n]"
+    console().file.write(text + "\n")
+
+
+# -- scan -------------------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a ban begins in a text, the first character at 1, 1, and what stands there."""
+
+    file: str
+    line: int
+    column: int
+    ban: str
+    text: str
+
+
+def scan(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 texts, or .gz; - is standard input.")],
+    bans: Annotated[
+        list[Path] | None,
+        _option(metavar="FILE", help="Bans, one per line or JSON. Repeatable.", show_default="the bundled list"),
+    ] = None,
+    ban: Annotated[
+        list[str] | None,
+        _option(metavar="PHRASE", help="Look for this, and not for the bundled list. Repeatable."),
+    ] = None,
+    count: Annotated[bool, _option("--count", "-c", help="Print file:number only.")] = False,
+    quiet: Annotated[bool, _option("--quiet", "-q", help="Print nothing; the exit status tells.")] = False,
+    output: Annotated[Format, _option("--format", help=_FORMAT_HELP)] = Format.TEXT,
+) -> int:
+    """Find banned phrases in files: file:line:column: phrase, each where it begins."""
+    chosen = gather(bans, ban, bundled=not (bans or ban))
+    found = failed = False
+    records: list[dict[str, Any]] = []
+    for name in files:
+        try:
+            places = list(_find(chosen, read(name), file=_title(name)))
+        except Refused as refusal:
+            complain(str(refusal))
+            failed = True
+            continue
+        found = found or bool(places)
+        if output is Format.JSON:
+            records += [{"file": _title(name), "count": len(places)}] if count else [each._asdict() for each in places]
+        elif not quiet:
+            _print_places(_title(name), places, count=count)
+    if output is Format.JSON and not quiet:
+        _print_json(records)
+    return 2 if failed else int(found)
+
+
+def _title(name: str) -> str:
+    return "<stdin>" if name == "-" else name
+
+
+def _find(bans: BanList, text: str, *, file: str) -> Iterator[Place]:
+    lines = _line_starts(text)
+    for match in bans.find(text):
+        yield Place(file, *_locate(lines, match.start), match.ban.phrase, text[match.start : match.end])
+
+
+def _line_starts(text: str) -> list[int]:
+    return [0, *(i + 1 for i, character in enumerate(text) if character == "\n")]
+
+
+def _locate(lines: Sequence[int], place: int) -> tuple[int, int]:
+    """Return the line and the column of a character, the first one's being 1, 1."""
+    line = bisect_right(lines, place)
+    return line, place - lines[line - 1] + 1
+
+
+def _print_places(name: str, places: list[Place], *, count: bool) -> None:
+    screen = console()
+    shown = [(f":{len(places)}", "")] if count else [(f":{each.line}:{each.column}: ", each.ban) for each in places]
+    for place, phrase in shown:
+        if screen.is_terminal:
+            screen.print(Text.assemble((name, "magenta"), place, (phrase, "bold red")), soft_wrap=True)
+        else:  # rich takes a hundred times as long
+            screen.file.write(f"{name}{place}{phrase}\n")
+
+
+# -- try --------------------------------------------------------------------------------------------------------------
+
+
+class Context(NamedTuple):
+    """A hit, `text`, and what stands around it, white space as single spaces."""
+
+    file: str
+    line: int
+    column: int
+    before: str
+    text: str
+    after: str
+
+
+@dataclass
+class _Tally:
+    """How often a ban was hit, and some of the places."""
+
+    count: int = 0
+    contexts: list[Context] = field(default_factory=list)
+
+
+@dataclass
+class _Trial:
+    """What the bans of a list hit in some texts."""
+
+    bans: BanList
+    contexts: int
+    words: int = 0
+    tallies: dict[Ban, _Tally] = field(default_factory=dict)
+
+    def read(self, name: str) -> None:
+        """Add one more text."""
+        text = read(name)
+        self.words += len(text.split())
+        lines = _line_starts(text)
+        for match in self.bans.find(text):
+            tally = self.tallies.setdefault(match.ban, _Tally())
+            tally.count += 1
+            if len(tally.contexts) < self.contexts:
+                around = _cut(text, match.start, match.end)
+                tally.contexts.append(Context(_title(name), *_locate(lines, match.start), *around))
+
+    @property
+    def ranked(self) -> list[tuple[Ban, _Tally]]:
+        """The bans that were hit, the most frequent first."""
+        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].phrase))
+
+    @property
+    def never(self) -> list[Ban]:
+        """The bans that were not hit, in order."""
+        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.kind != "tokens"]
+
+    @property
+    def hits(self) -> int:
+        """All hits of all bans."""
+        return sum(tally.count for tally in self.tallies.values())
+
+    def rate(self, count: int) -> float:
+        """Return a count per 1,000 words."""
+        return 1000 * count / max(1, self.words)
+
+
+def try_(
+    list_: Annotated[
+        Path | None, typer.Argument(metavar="LIST", help="The bans to try.", show_default="the bundled list")
+    ] = None,
+    text: Annotated[list[str] | None, _option(metavar="FILE", help=_TEXT_HELP)] = None,
+    contexts: Annotated[int, _option(min=0, help="How many places to show for each ban.")] = 3,
+    output: Annotated[Format, _option("--format", help=_FORMAT_HELP)] = Format.TEXT,
+) -> int:
+    """Try a list on texts: what each ban would have hit, how often, and where.
+
+    For each ban that was hit: its hits, its hits per 1,000 words, and the first places. As JSON, the bans that were
+    never hit are listed, too.
+    """
+    if not text:
+        raise Refused("no text to try the list on: pass --text FILE, or --text - for standard input")
+    trial = _Trial(default_bans() if list_ is None else BanList.load(list_), contexts)
+    if tokens := sum(ban.kind == "tokens" for ban in trial.bans):
+        complain(f"{tokens:,} of the bans are token ids, which no text shows: they are left out")
+    with console(stderr=True).status("") as status:
+        for number, name in enumerate(text, start=1):
+            status.update(f"reading {_title(name)} ({number} of {len(text)})")
+            trial.read(name)
+    if output is Format.JSON:
+        _print_json(_describe_trial(trial))
+    else:
+        _print_trial(trial)
+    return 0
+
+
+def _cut(text: str, start: int, end: int, *, most: int = 200) -> tuple[str, str, str]:
+    """Return what stands before a hit, the hit, and what stands after it."""
+    parts = text[max(0, start - most) : start], text[start:end], text[end : end + most]
+    before, hit, after = (_WHITE.sub(" ", part) for part in parts)
+    return before.lstrip(), hit, after.rstrip()
+
+
+def _print_trial(trial: _Trial) -> None:
+    screen = console()
+    if trial.tallies:
+        _print_line(Text(f"{'hits':>8} {'per 1,000':>10}  ban", "dim"))
+    for ban, tally in trial.ranked:
+        weight = f"  (weight {ban.weight})" if ban.weight else ""
+        figures = f"{tally.count:>8,} {trial.rate(tally.count):>10.2f}  "
+        _print_line(Text.assemble(figures, (ban.phrase, "bold"), (weight, "dim")))
+        for context in tally.contexts:
+            _print_line(_draw(context, width=screen.width, is_terminal=screen.is_terminal))
+    never, known = len(trial.never), len(distinct(trial.bans))
+    summary = f"{_count(trial.hits, 'hit', 'hits')} in {_count(trial.words, 'word', 'words')}, "
+    summary += f"{trial.rate(trial.hits):.2f} per 1,000; {len(trial.tallies):,} of {known:,} bans hit, {never:,} never"
+    console(stderr=True).print(summary, style="dim", soft_wrap=True)
+
+
+def _print_line(line: Text) -> None:
+    screen = console()
+    if screen.is_terminal:
+        screen.print(line, soft_wrap=True)
+    else:  # rich takes a hundred times as long
+        screen.file.write(line.plain + "\n")
+
+
+def _draw(context: Context, *, width: int, is_terminal: bool) -> Text:
+    """Return a context in one line, the hit highlighted, or in brackets where there is no color."""
+    place = f"{'':>8} {Path(context.file).name}:{context.line}: "
+    hit = context.text if is_terminal else f"[{context.text}]"
+    room = max(0, width - len(place) - len(hit) - 2)
+    left = min(len(context.before), max(room // 2, room - len(context.after)))
+    before, after = context.before[len(context.before) - left :], context.after[: room - left]
+    before = "…" * (before != context.before) + before
+    after += "…" * (after != context.after)
+    return Text.assemble(
+        (place, "dim"), paint([Piece(before, "kept"), Piece(hit, "conceded"), Piece(after, "kept")]), overflow="ignore"
+    )
+
+
+def _describe_trial(trial: _Trial) -> dict[str, Any]:
+    """Return a trial as plain data."""
+    bans = [
+        {
+            "ban": ban.phrase,
+            "kind": ban.kind,
+            "weight": ban.weight,
+            "count": tally.count,
+            "per_1000_words": round(trial.rate(tally.count), 4),
+            "contexts": [context._asdict() for context in tally.contexts],
+        }
+        for ban, tally in trial.ranked
+    ]
+    return {"words": trial.words, "hits": trial.hits, "bans": bans, "never": [ban.phrase for ban in trial.never]}
+
+
+# -- lint -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Checked:
+    """A list and what is wrong with it."""
+
+    path: str
+    bans: BanList
+    lines: Sequence[int | None]
+    findings: Sequence[Finding]
+
+    def place(self, index: int) -> str:
+        """Return where an entry stands in the file."""
+        line = self.lines[index]
+        return f"entry {index + 1}" if line is None else f"line {line}"
+
+    @property
+    def refused(self) -> Sequence[Refusal]:
+        """The entries that can't be loaded."""
+        return self.bans.refused
+
+
+def lint_(
+    list_: Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any format that can be loaded.")],
+    model: Annotated[
+        str | None, _option(help="Also check that this model can write the entries: a Hugging Face id or a folder.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, _option(metavar="KIND", help=f"Don't look for {', '.join(KINDS)}. Repeatable.")
+    ] = None,
+    output: Annotated[Format, _option("--format", help=_FORMAT_HELP)] = Format.TEXT,
+) -> int:
+    """Find entries of a list that do nothing, do too much, or can't be meant: file:line: kind: what is wrong: a fix.
+
+    **duplicate**, **contained**: another entry forbids it already. **short**, **common**: it hits words that all texts
+    need. **joined**: a comma seems to be missing. **slow**: a regex that takes too long. With --model **untypable**,
+    **case**: the model can't write it. Words are judged by their frequency in English.
+    """
+    ignored = set(ignore or ())
+    if unknown := ignored - set(KINDS):
+        raise Refused(f"--ignore {min(unknown)} is no kind of finding: it is one of {', '.join(KINDS)}")
+    bans = BanList.load(list_, strict=False)
+    with console(stderr=True).status("checking the list"):
+        vocabulary = None if model is None else _load_vocabulary(model)
+        findings = lint(bans, frequencies=_load_frequencies(), vocabulary=vocabulary)
+    kept = sorted((each for each in findings if each.kind not in ignored), key=lambda each: KINDS.index(each.kind))
+    checked = _Checked(str(list_), bans, _find_lines(list_, bans), kept)
+    if output is Format.JSON:
+        _print_json(_describe_findings(checked))
+    else:
+        _print_findings(checked)
+    return int(bool(checked.findings or checked.refused))
+
+
+def _load_frequencies() -> Any:
+    try:
+        return load_frequencies()
+    except ImportError:
+        complain("common words and missing commas are not looked for, which needs pip install 'antislop[lint]'")
+        return None
+
+
+def _load_vocabulary(model: str) -> Vocabulary:
+    with loading(f"the tokenizer of {model!r}", advice="pass a Hugging Face id or a folder with a tokenizer"):
+        from transformers import AutoTokenizer
+
+        from antislop.vocabulary import Vocabulary
+
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    with as_refusal():
+        return Vocabulary.of(tokenizer)
+
+
+def _find_lines(path: Path, bans: BanList) -> Sequence[int | None]:
+    try:
+        return find_lines(read(str(path)), bans)
+    except Refused:  # no text, though it could be loaded
+        return [None] * len(bans)
+
+
+def _print_findings(checked: _Checked) -> None:
+    for refusal in checked.refused:
+        _print_line(Text.assemble((refusal.place, "magenta"), ": ", ("refused", "bold red"), f": {refusal.reason}"))
+    for finding in checked.findings:
+        place = checked.place(finding.index)
+        where = (
+            f"{checked.path}:{place.removeprefix('line ')}" if place.startswith("line ") else f"{checked.path}: {place}"
+        )
+        besides = "" if finding.other is None else f" ({checked.place(finding.other)})"
+        what = f": {finding.fault}{besides}"
+        _print_line(
+            Text.assemble((where, "magenta"), ": ", (finding.kind, "bold red"), what, ": ", (finding.fix, "green"))
+        )
+    console(stderr=True).print(_summarize(checked), style="dim", soft_wrap=True)
+
+
+def _summarize(checked: _Checked) -> str:
+    counts = Counter[str](finding.kind for finding in checked.findings)
+    if checked.refused:
+        counts = Counter({"refused": len(checked.refused)}) + counts
+    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return f"{_count(len(checked.bans), 'entry', 'entries')}: {parts or 'nothing found'}"
+
+
+def _describe_findings(checked: _Checked) -> dict[str, Any]:
+    """Return what was found as plain data; entries count from 1."""
+    findings = [
+        {
+            "kind": each.kind,
+            "entry": each.index + 1,
+            "line": checked.lines[each.index],
+            "ban": each.ban.phrase,
+            "fault": each.fault,
+            "fix": each.fix,
+            "other": None if each.other is None else each.other + 1,
+        }
+        for each in checked.findings
+    ]
+    refused = [{"place": each.place, "reason": each.reason} for each in checked.refused]
+    return {"list": checked.path, "entries": len(checked.bans), "refused": refused, "findings": findings}
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def convert(
+    list_: Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any format that can be loaded.")],
+    out: Annotated[Path, _option("--out", "-o", metavar="FILE", help="Where to write it.")],
+    format_: Annotated[
+        str | None, _option("--format", metavar="NAME", help="What LIST is written in.", show_default="seen from it")
+    ] = None,
+    top: Annotated[int | None, _option(min=1, metavar="N", help="Keep the N entries with the highest counts.")] = None,
+    edges: Annotated[
+        Edges | None, _option(help="Whether phrases match whole words only.", show_default="as usual in the format")
+    ] = None,
+    lenient: Annotated[bool, _option("--lenient", help="Leave out entries that can't be used, and say so.")] = False,
+    licence: Annotated[
+        str | None, _option(metavar="TEXT", help="A note on the licence, to be written into the file.")
+    ] = None,
+    force: Annotated[bool, _option("--force", help="Overwrite a file that is there.")] = False,
+) -> int:
+    """Write a list of any format in antislop's own."""
+    _check_target(out, list_, force=force)
+    taken = cast("ListFormat | None", format_)  # load refuses any other
+    bans = BanList.load(list_, format=taken, edges=edges.value if edges else None, strict=not lenient)
+    for refusal in bans.refused:
+        complain(f"{refusal.place}: {refusal.reason}")
+    kept = bans if top is None else bans.top(top)
+    with writing(out):
+        kept.save(out, licence=licence)
+    summary = (
+        f"{list_} was read as {bans.format}: {_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused; "
+    )
+    console(stderr=True).print(f"{summary}wrote {len(kept):,} to {out}", style="dim", soft_wrap=True)
+    return 0
+
+
+def _check_target(out: Path, list_: Path, *, force: bool) -> None:
+    check_writable(out)
+    if out.exists() and not force:
+        what = "is the list itself" if list_.exists() and out.samefile(list_) else "is there already"
+        raise Refused(f"{out} {what}: pass another path, or --force to overwrite it")

@@ -1,0 +1,165 @@
+"""What all commands share: how they end, what they read, and what they write where.
+
+Data goes to standard output, everything else to standard error. Knows no model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from antislop.bans import BanError
+from antislop.bundled import default_bans
+from antislop.lists import BanList
+
+EXIT_CODES = (
+    "Exit status: 0 all went well, and scan or lint found nothing; 1 they found something, or generate had nothing "
+    "left to say under --on-exhausted raise; 2 an input can't be used; 130 interrupted; 141 output not read to its end."
+)
+
+
+class Refused(Exception):
+    """Raised with one sentence for the user: what was expected, what came, what to do."""
+
+    def __init__(self, sentence: str, *, status: int = 2) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+# The base of all usage errors, which typer does not export under a name that all its versions have.
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
+
+class Commands(TyperGroup):
+    """Ends every command with an exit status and at most one sentence."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command line."""
+        try:
+            status = super().main(*args, **{**options, "standalone_mode": False})
+        except _UsageError as error:
+            complain(error.format_message())
+            status = 2
+        if options.get("standalone_mode", True):
+            sys.exit(status)
+        return status
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command and return its exit status."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except Refused as refusal:
+            complain(str(refusal))
+            return refusal.status
+        except BanError as error:
+            complain(str(error))
+            return 2
+        except KeyboardInterrupt:
+            return 130
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+            return 141
+        return status
+
+
+app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+
+class _Console(Console):
+    """A console that leaves a broken pipe to `Commands`."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that writes text as it is, without markup."""
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def complain(sentence: str) -> None:
+    """Write one sentence to standard error."""
+    typer.echo(f"antislop: {sentence}", err=True)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without what follows its first line."""
+    return str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")
+
+
+def gather(files: list[Path] | None, phrases: list[str] | None, *, bundled: bool) -> BanList:
+    """Return the bans of files and phrases, or of the bundled list and phrases."""
+    lists = [default_bans()] if bundled else [BanList.load(path) for path in files or []]
+    return BanList([*chain.from_iterable(lists), *(phrases or [])])
+
+
+def read(name: str) -> str:
+    """Return a text file, compressed if it ends in .gz, or standard input for "-"."""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except IsADirectoryError:
+        raise Refused(f"{name}: is a folder: pass the files in it, {Path(name, '*.txt')} for instance") from None
+    except OSError as error:
+        raise Refused(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
+    if name.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise Refused(f"{name}: not gzip, or cut off ({first_line(error)}): pass a whole file") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
+
+
+@contextmanager
+def as_refusal() -> Iterator[None]:
+    """Turn what the sampler refuses into a sentence without a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(first_line(error)) from error
+
+
+@contextmanager
+def loading(what: str, *, advice: str) -> Iterator[None]:
+    """Keep transformers quiet, and turn what it can't load into a sentence that ends in an advice."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        raise Refused(f"{what} can't be loaded ({first_line(error)}): {advice}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path at which no file can be written."""
+    if path.is_dir() or not path.parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+        raise Refused(f"{path}: can't be written ({why}): pass the path of a file")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write a file into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{path}: can't be written ({error.strerror}): pass the path of a file") from error
