@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_hex
@@ -13,7 +15,10 @@ from antislop.entries import MAX_CHARACTERS
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
-    """Return what to call a file or an open one, and its text, UTF-8, with line feeds only at the ends of lines."""
+    """Return what to call a file or an open one, and its text, UTF-8, with line feeds only at the ends of lines.
+
+    A file whose name ends in .gz is decompressed.
+    """
     if callable(getattr(source, "read", None)):
         name = getattr(source, "name", None)
         place = name if isinstance(name, str) else "<text>"
@@ -21,7 +26,8 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
     elif isinstance(source, (str, os.PathLike)):
         place = os.fsdecode(source)
         try:
-            with Path(place).open("rb") as file:
+            open_ = gzip.open if place.lower().endswith(".gz") else open
+            with open_(place, "rb") as file:
                 content = _read(file, place)
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             if isinstance(error, BanError):
@@ -62,7 +68,7 @@ def _read(file: Any, place: str) -> str | bytes:
                 raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
     except UnicodeDecodeError as error:
         raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
-    except (OSError, ValueError, EOFError) as error:  # ValueError: a closed file
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
         if isinstance(error, BanError):
             raise
         raise BanError(f"{place}: {_advise(error)}") from error

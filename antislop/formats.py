@@ -28,7 +28,7 @@ from collections.abc import Iterator
 import regex
 
 from antislop.bans import Ban, BanError
-from antislop.entries import Format, Line, attempt, make_regex
+from antislop.entries import Format, Line, attempt
 from antislop.folding import Edges
 from antislop.json_lists import are_json_lines, are_regexes, read_json, read_json_lines
 from antislop.notation import VERSION, read_ban, read_heading
@@ -152,7 +152,7 @@ def _to_tokens(line: str) -> Ban:
 def _read_regexes(text: str) -> Iterator[Line]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
-            yield attempt(number, make_regex, _unquote(line.strip()))
+            yield attempt(number, Ban.regex, _unquote(line.strip()))
 
 
 def _unquote(line: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import regex
 
 from antislop.bans import Ban, BanError
-from antislop.entries import MAX_DEPTH, Format, Line, attempt, make_regex
+from antislop.entries import MAX_DEPTH, Format, Line, attempt
 from antislop.folding import Edges
 
 _NAMES = ("phrase", "word", "ngram", "bigram", "trigram")
@@ -125,7 +125,7 @@ def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
 
 
 def _regex_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
-    return attempt(line, make_regex, item) if isinstance(item, str) else attempt(line, Ban, item)
+    return attempt(line, Ban.regex, item) if isinstance(item, str) else attempt(line, Ban, item)
 
 
 def _to_words(text: Any, **options: Any) -> Ban:

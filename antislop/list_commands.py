@@ -463,6 +463,8 @@ def convert(
     for refusal in bans.refused:
         complain(f"{refusal.place}: {refusal.reason}")
     kept = bans if top is None else bans.top(top)
+    if kept.source == str(list_):  # where it lies on this machine is nobody else's business
+        kept.source = Path(list_).name
     with writing(out):
         kept.save(out, licence=licence)
     summary = (

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, get_args
 import regex
 
 from antislop.bans import Ban, BanError, Kind
-from antislop.entries import attempt, make_regex
+from antislop.entries import attempt
 from antislop.folding import Edges
 from antislop.scopes import Scope
 
@@ -115,10 +115,7 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
         options.setdefault("edges", edges)
     elif options["kind"] == "wildcard":
         options.setdefault("gap", WILDCARD_GAP)
-    phrase = _unquote(phrase.strip())
-    if options.get("kind") == "regex":
-        return make_regex(phrase, **{name: value for name, value in options.items() if name != "kind"})
-    return Ban(phrase, **options)
+    return Ban(_unquote(phrase.strip()), **options)
 
 
 def _quote(text: str) -> str:

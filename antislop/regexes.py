@@ -11,6 +11,7 @@ Knows nothing of bans or tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import regex
@@ -21,12 +22,15 @@ TIME_LIMIT = 0.25
 """Seconds that one pattern may take for one piece of a text."""
 BRIEF = 12
 """Characters in which no pattern can lose much time, so that looking at the clock would cost more."""
+MAX_SIZE = 20_000
+"""Characters of a regex times its least repetitions, `{n}`: the package regex writes these out when it compiles."""
 GROUP = 8
 """Patterns that are tried together: most pieces of a text are of no interest to any of them."""
 
 _ATOM = regex.compile(r"\\.|\(\?#[^)]*\)|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|.", regex.S)
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
 _BEHIND = regex.compile(r"\(\?<[=!]")
+_REPEATED = regex.compile(r"\{\s*([0-9]{1,9})")
 _REFERENCES = regex.compile(r"\\[1-9]|\\g<|\(\?(?:P[=>]|&|\(|[+-]?\d)")
 _REFUSED = {
     r"\(\?(?:R|0)\)": "calls itself as a whole: put it into a group and call that",
@@ -60,6 +64,8 @@ class Regex:
     def __init__(self, pattern: str, *, max_span: int = MAX_SPAN) -> None:
         if isinstance(max_span, bool) or not isinstance(max_span, int) or max_span < 1:
             raise ValueError(f"max_span of {pattern!r} is {max_span!r}; it counts characters, 1 or more")
+        if len(pattern) * prod(max(1, int(count)) for count in _REPEATED.findall(pattern)) > MAX_SIZE:
+            raise ValueError(f"the regex {pattern[:80]!r} becomes too large: shorten it, or repeat less in it")
         self.pattern = pattern
         self.max_span = max_span
         self._whole = _compile(pattern)
@@ -132,6 +138,9 @@ def join(regexes: Sequence[Regex]) -> list[tuple[list[Regex], regex.Pattern[str]
 def _compile(pattern: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern)
+    except (RecursionError, OverflowError) as error:
+        kind = type(error).__name__
+        raise ValueError(f"the regex {pattern[:80]!r} is too complicated ({kind}): simplify it") from error
     except regex.error as error:
         raise ValueError(f"the regex {pattern!r} does not compile ({error}): mend it") from error
 

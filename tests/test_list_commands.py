@@ -250,6 +250,15 @@ def test_convert_writes_a_list_that_loads_as_the_same() -> None:
     assert result.stderr == "bans.txt was read as text: 3 entries, 0 refused; wrote 3 to out.txt\n"
 
 
+def test_convert_reads_compressed_lists_and_does_not_tell_where_they_lay(tmp_path: Path) -> None:
+    source, out = tmp_path / "bans.json.gz", tmp_path / "bans.txt"
+    source.write_bytes(gzip.compress(b'["delve", "a testament to"]'))
+    result = invoke("convert", str(source), "-o", str(out))
+    assert (result.exit_code, out.read_text()) == (0, "# antislop 1\n# source: bans.json.gz\ndelve\na testament to\n")
+    source.write_bytes(source.read_bytes()[:20])
+    assert_refused(invoke("convert", str(source), "-o", str(out), "--force"), "bans.json.gz: can't be read")
+
+
 def test_convert_overwrites_only_when_forced() -> None:
     bans = write("bans.txt", "cat\n")
     assert_refused(invoke("convert", bans, "-o", bans), "bans.txt is the list itself", "--force")

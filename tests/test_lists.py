@@ -153,7 +153,7 @@ def test_comments_below_the_first_entry_name_no_source(tmp_path: Path) -> None:
 
 
 def test_a_ban_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
-    for ban in (Ban("a" * 100_001), Ban("\ud83d\ude00x"), Ban("a", count=10**30), Ban.regex("a" + "b{200}" * 2 + "c")):
+    for ban in (Ban("a" * 100_001), Ban("\ud83d\ude00x"), Ban("a", count=10**30)):
         with pytest.raises(BanError, match="can't be written so that it reads back the same"):
             BanList(["a", ban]).save(tmp_path / "list")
     assert list(tmp_path.iterdir()) == []
