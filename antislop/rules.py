@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from antislop.bans import Ban
 from antislop.folding import find_words
 from antislop.patterns import Hit, Patterns, Place, Reading
-from antislop.scopes import Scope, ScopeState
+from antislop.scopes import ScopeState
 
 T = TypeVar("T")
 
@@ -68,8 +68,9 @@ class Rules:
     def __init__(self, bans: Sequence[Ban]) -> None:
         self._bans = bans
         exempt = list(dict.fromkeys(phrase for ban in bans for phrase in ban.exempt))
+        index = {phrase: number for number, phrase in enumerate(exempt)}
         self._exempt = Patterns([Ban(phrase) for phrase in exempt])
-        self._exempting = [frozenset(map(exempt.index, ban.exempt)) for ban in bans]
+        self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
         self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
         self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
         self._counts_words = any(ban.per_words for ban in bans)
@@ -82,38 +83,40 @@ class Rules:
         queue = [*(_shift(hit, size) for hit in state.waiting), *reading.hits]
         oldest = max((*reading.open, *(hit.first for hit in queue), 1))
         exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
-        spans = (*(_shift(span, size) for span in state.spans), *surrounding.hits)
-        scopes = tuple(
-            self._follow(scope, *known, piece, oldest=oldest)
-            for scope, known in zip(self._scopes, state.scopes, strict=True)
+        now = state._replace(
+            exempt=exempt,
+            spans=(*(_shift(span, size) for span in state.spans), *surrounding.hits),
+            scopes=self._follow_scopes(state, piece, oldest=oldest),
         )
-        is_in_word, words = self._count_words(state, piece, oldest=oldest)
-        undecided = 0 if final else max(surrounding.open, default=0)
+        now = self._count_words(now, piece, oldest=oldest)
+        now, hits = self._decide(now, queue, undecided=0 if final else max(surrounding.open, default=0))
+        open_ = (*reading.open, *(hit.first for hit in now.waiting))
+        spans = tuple(span for span in now.spans if span.last < max(open_, default=0))
+        return now._replace(spans=spans), Reading(hits, open_)
+
+    def _decide(self, state: RuleState, queue: Sequence[Hit], *, undecided: int) -> tuple[RuleState, tuple[Hit, ...]]:
+        """Return the occurrences that count, and a state with those that have to wait.
+
+        undecided: where the longest exempt phrase in the making begins.
+        """
         counted = dict(state.counted)
         hits: list[Hit] = []
         waiting: list[Hit] = []
         for hit in sorted(queue, key=lambda hit: (-hit.last, -hit.first)):
             number = hit.pattern
-            if any(_is_within(hit, span) for span in spans if span.pattern in self._exempting[number]):
+            exempting = self._exempting[number]
+            if any(_is_within(hit, span) for span in state.spans if span.pattern in exempting):
                 continue
-            queues = self._bans[number].at_most and any(other.pattern == number for other in waiting)
-            if (self._exempting[number] and undecided >= hit.first) or queues:
+            # Free occurrences are taken in the order of the text.
+            is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
+            if is_next or (exempting and undecided >= hit.first):
                 waiting.append(hit)
-            elif all(scopes[i][1].at(hit.first) for i in self._scopes_of[number]) and not self._is_free(
-                number, words.at(hit.first), counted
-            ):
+            elif self._is_in_scope(hit, state) and not self._is_free(number, state.words.at(hit.first), counted):
                 hits.append(hit)
-        open_ = (*reading.open, *(hit.first for hit in waiting))
-        after = RuleState(
-            exempt,
-            tuple(span for span in spans if span.last < max(open_, default=0)),
-            tuple(waiting),
-            scopes,
-            is_in_word,
-            words,
-            tuple(sorted(counted.items())),
-        )
-        return after, Reading(tuple(hits), open_)
+        return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(hits)
+
+    def _is_in_scope(self, hit: Hit, state: RuleState) -> bool:
+        return all(state.scopes[scope][1].at(hit.first) for scope in self._scopes_of[hit.pattern])
 
     def forget(self, state: RuleState) -> RuleState:
         """Return a state with the same text behind it, of which no occurrence counts."""
@@ -123,18 +126,21 @@ class Rules:
         """Return a state for a text that goes on after a cut, which no phrase and no word crosses."""
         return state._replace(exempt=self._exempt.start, spans=(), waiting=(), is_in_word=False)
 
-    def _follow(
-        self, scope: Scope, state: ScopeState, counts: Timeline[bool], piece: str, *, oldest: int
-    ) -> tuple[ScopeState, Timeline[bool]]:
-        after, changes = scope.read(state, piece)
-        return after, counts.extend(len(piece), changes, oldest=oldest)
+    def _follow_scopes(
+        self, state: RuleState, piece: str, *, oldest: int
+    ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
+        followed = []
+        for scope, (before, counts) in zip(self._scopes, state.scopes, strict=True):
+            after, changes = scope.read(before, piece)
+            followed.append((after, counts.extend(len(piece), changes, oldest=oldest)))
+        return tuple(followed)
 
-    def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> tuple[bool, Timeline[int]]:
+    def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> RuleState:
         if not self._counts_words:
-            return False, state.words
+            return state
         begins, is_in_word = find_words(piece, is_in_word=state.is_in_word)
-        changes = ((index, state.words.latest + number) for number, index in enumerate(begins, start=1))
-        return is_in_word, state.words.extend(len(piece), changes, oldest=oldest)
+        changes = [(index, state.words.latest + number) for number, index in enumerate(begins, start=1)]
+        return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
         """Tell whether an occurrence at a word is one of those that are free, and count it."""

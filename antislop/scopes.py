@@ -14,19 +14,25 @@ import regex
 
 Where = Literal["inside", "outside", "after"]
 
-SPANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "think": (("<think>",), ("</think>",)),
-    "code": (("```",), ("```",)),
-    # A quotation that is not closed ends with its line: one missing mark would turn the rest inside out.
-    "quotes": (('"', "“", "«", "「"), ('"', "”", "»", "」", "\n")),
+_LINE = "\n"  # ends a quotation that is not closed: one missing mark would turn all the rest inside out
+SPANS: dict[str, dict[str, tuple[str, ...]]] = {
+    "think": {"<think>": ("</think>",)},
+    "code": {"```": ("```",)},
+    "quotes": {
+        '"': ('"', _LINE),
+        "“": ("”", _LINE),
+        "„": ("“", "”", _LINE),
+        "«": ("»", _LINE),
+        "「": ("」", _LINE),
+    },
 }
-"""The spans that have a name: what opens them, and what closes them."""
+"""The spans that have a name: what opens them, and what closes them then."""
 
 
 class ScopeState(NamedTuple):
-    """Where a text stands: inside a span or not, whether one has ended before, and what may become a delimiter."""
+    """Where a text stands: what opened the span, if any, whether one has ended, what may become a delimiter."""
 
-    is_inside: bool = False
+    opened: str = ""
     has_ended: bool = False
     tail: str = ""
 
@@ -45,7 +51,7 @@ class Scope:
     >>> Scope("outside", "quotes")
     Scope(where='outside', span='quotes')
     >>> Scope("after", ("<plan>", "</plan>")).read(ScopeState(), "<plan>so</plan>it")
-    (ScopeState(is_inside=False, has_ended=True, tail=''), [(15, True)])
+    (ScopeState(opened='', has_ended=True, tail=''), [(15, True)])
     """
 
     where: Where
@@ -63,7 +69,8 @@ class Scope:
 
     def counts(self, state: ScopeState) -> bool:
         """Tell whether a ban counts in a state."""
-        return {"inside": state.is_inside, "outside": not state.is_inside, "after": state.has_ended}[self.where]
+        is_inside = state.opened != ""
+        return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
 
     def read(self, state: ScopeState, piece: str) -> tuple[ScopeState, list[tuple[int, bool]]]:
         """Read one more piece; return the state after it, and from which characters of it on bans count or don't.
@@ -72,20 +79,22 @@ class Scope:
         """
         changes: list[tuple[int, bool]] = []
         at, text, begun = 0, state.tail + piece, len(state.tail)
-        while match := self._delimiters[state.is_inside].search(text, at, partial=True):
+        while match := self._delimiters[state.opened].search(text, at, partial=True):
             if match.partial:
                 return state._replace(tail=text[match.start() :]), changes
             before, at = self.counts(state), match.end()
-            state = ScopeState(not state.is_inside, state.has_ended or state.is_inside)
+            is_inside = state.opened != ""
+            state = ScopeState("" if is_inside else match[0], state.has_ended or is_inside)
             if self.counts(state) != before:
                 changes.append((at - begun, not before))
         return state._replace(tail=""), changes
 
     @cached_property
-    def _delimiters(self) -> tuple[regex.Pattern[str], regex.Pattern[str]]:
-        """What to look for outside a span, and inside."""
-        opening, closing = SPANS[self.span] if isinstance(self.span, str) else tuple((mark,) for mark in self.span)
-        return tuple(regex.compile("|".join(map(regex.escape, marks))) for marks in (opening, closing))
+    def _delimiters(self) -> dict[str, regex.Pattern[str]]:
+        """What to look for outside a span (""), and inside, by what opened it."""
+        span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
+        marks = {"": tuple(span), **span}
+        return {opened: regex.compile("|".join(map(regex.escape, wanted))) for opened, wanted in marks.items()}
 
 
 def _is_text(mark: object) -> bool:

@@ -88,13 +88,14 @@ def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 
 def scope_at(text: str, scope: Scope) -> list[bool]:
     """Per character whether a ban counts there: the text is read from one delimiter to the next."""
-    opening, closing = SPANS[scope.span] if isinstance(scope.span, str) else ((scope.span[0],), (scope.span[1],))
-    inside, ended, at, counts = False, False, 0, []
+    span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
+    opened, ended, at, counts = "", False, 0, []
     while at < len(text):
-        wanted = closing if inside else opening
+        wanted = span[opened] if opened else tuple(span)
         mark = next((mark for mark in wanted if text.startswith(mark, at)), "")
-        counts += [{"inside": inside, "outside": not inside, "after": ended}[scope.where]] * max(1, len(mark))
-        ended, inside = ended or (inside and bool(mark)), inside != bool(mark)
+        counts += [{"inside": bool(opened), "outside": not opened, "after": ended}[scope.where]] * max(1, len(mark))
+        ended = ended or bool(opened and mark)
+        opened = opened if not mark else "" if opened else mark
         at += max(1, len(mark))
     return counts
 

@@ -13,6 +13,7 @@ from oracles import counting, cut_at
 from test_kinds import find_in_pieces
 
 from antislop.bans import Ban
+from antislop.lists import BanList
 from antislop.scopes import Scope
 
 chunks = st.lists(
@@ -74,3 +75,13 @@ def test_the_rules_of_one_ban_are_nothing_to_another(
     text, bans = join(pieces), [with_rules(*each) for each in chosen]
     expected = sorted((i, *span) for i, ban in enumerate(bans) for span in counting(text, ban))
     assert find_in_pieces(bans, cut_at(text, where)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ['He "said a" a.', "He “said a” a.", "Er „sagte a“ a.", "Il « dit a » a.", "彼「言 a」a", 'An "open a\na.']
+)
+def test_quotations_of_any_kind_are_quotations(text: str) -> None:
+    said, told = [match.start for match in BanList(["a"]).find(text)]
+    for where, place in (("inside", said), ("outside", told)):
+        ban = Ban("a", scopes=[Scope(where, "quotes")])  # type: ignore[arg-type]
+        assert [match.start for match in BanList([ban]).find(text)] == [place]
