@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -196,6 +196,7 @@ class AntiSlop:
         *,
         batch_size: int = 16,
         seed: int | None = None,
+        seeds: Iterable[int] | None = None,
         **kwargs: Any,
     ) -> Iterator[Completion]:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
@@ -203,13 +204,17 @@ class AntiSlop:
         A finished text's place is taken by the next prompt at once, while the others go on. prompts: texts, which the
         tokenizer turns into ids with its special tokens, or ids [tokens]; read as they are needed. seed: together with
         a prompt's number it decides its random numbers, so it does not matter what a text is batched with, but for the
-        last bits of its logits; without a seed, torch's global generator gives one. kwargs: the settings that
-        `generate` takes; instead of asking for several sequences, repeat a prompt.
+        last bits of its logits; without a seed, torch's global generator gives one. seeds: one for each prompt, which
+        then decides alone, read after its prompt. kwargs: the settings that `generate` takes; instead of asking for
+        several sequences, repeat a prompt.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
-        seed = int(torch.randint(2**31, ())) if seed is None else seed
-        runs = (self._start_one(model, prompt, seed + 2**31 * n, **kwargs) for n, prompt in enumerate(prompts))
+        if seed is not None and seeds is not None:
+            raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
+        first_seed = int(torch.randint(2**31, ())) if seed is None and seeds is None else seed or 0
+        seeds = count(first_seed, 2**31) if seeds is None else seeds
+        runs = (self._start_one(model, prompt, own, **kwargs) for prompt, own in zip(prompts, seeds, strict=False))
         first = list(islice(runs, batch_size))
         if first:
             yield from self._run_in_flight(model, first, chain(first, runs))

@@ -561,3 +561,17 @@ class _Steps:
             fresh = self.model(torch.tensor([text])).logits[0, -count:]
             error = float((logits[row, -count:] - fresh).abs().max())
             assert error < 1e-4, (row, error)
+
+
+def test_a_seed_for_each_prompt_decides_its_text_alone() -> None:
+    sampler, model = AntiSlop(TOKENIZER, COMMON), build_model("llama")
+    asked = {"max_new_tokens": 12, "do_sample": True, **NO_END}
+    prompts, seeds = [list(prompt) for prompt in PROMPTS], [7, 5, 7, 9]
+    texts = {done.number: done.tokens for done in sampler.generate_many(model, prompts, seeds=seeds, **asked)}
+    order = [2, 0, 3, 1]
+    others = sampler.generate_many(
+        model, [prompts[i] for i in order], seeds=(seeds[i] for i in order), batch_size=2, **asked
+    )
+    assert {order[done.number]: done.tokens for done in others} == texts
+    with pytest.raises(ValueError, match="both seed and seeds"):
+        next(sampler.generate_many(model, prompts, seed=1, seeds=seeds, **asked))

@@ -1,0 +1,155 @@
+"""The journal of a run that takes long: JSON Lines, appended and flushed, which the same run can go on from.
+
+Beside the records lies a description of what made them, so that nothing else is mixed in. A process that is killed
+loses what it had not appended; a line that was torn by that is taken out again. Knows nothing of models and bans.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+Record: TypeAlias = dict[str, Any]
+
+
+class JournalError(ValueError):
+    """Raised for a journal that can't be gone on with, or written to."""
+
+
+class Journal:
+    """Records of one run, in a file.
+
+    identify: what tells records apart; two of a kind are never written. is_done: whether a record stays, or is to be
+    made again when the run goes on. Use it as a context, so that the file is closed.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
+    >>> with Journal(path, {"seed": 1}, identify=lambda record: record["key"]) as journal:
+    ...     journal.append({"key": "a"})
+    >>> with Journal(path, {"seed": 1}, identify=lambda record: record["key"]) as journal:
+    ...     "a" in journal, "b" in journal
+    (True, False)
+    >>> Journal(path, {"seed": 2}, identify=lambda record: record["key"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    antislop.records.JournalError: ...out.jsonl was made with seed=1, and this run has seed=2: ...
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, Any],
+        *,
+        identify: Callable[[Record], Any],
+        is_done: Callable[[Record], bool] = bool,
+        force: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self._identify = identify
+        self._known: set[Any] = set()
+        self._file: IO[bytes] | None = None
+        settings = json.loads(json.dumps(settings))  # as they will be read again
+        if not force:
+            self._compare(settings)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._mend(is_done)
+            replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+            self._file = self.path.open("ab")
+        except OSError as error:
+            raise JournalError(f"{self.path}: can't be written ({error.strerror}): choose another place") from error
+
+    @property
+    def description(self) -> Path:
+        """The file that says what the records were made with."""
+        return self.path.with_name(self.path.name + ".run.json")
+
+    def append(self, record: Record) -> None:
+        """Write a record and hand it to the operating system; raises `JournalError` where there is no room."""
+        assert self._file is not None, "the journal is closed"
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+        self._known.add(self._identify(record))
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _compare(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to mix what was made in different ways."""
+        try:
+            before = json.loads(self.description.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if self.path.exists() and self.path.stat().st_size:
+                raise JournalError(
+                    f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
+                ) from None
+            return
+        except NotADirectoryError:
+            raise JournalError(f"{self.path}: can't be written (not a directory): choose another place") from None
+        except (OSError, ValueError) as error:
+            raise JournalError(f"{self.description}: can't be read ({error}): remove it, or use --force") from error
+        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+        if names:
+            was, is_ = (", ".join(f"{name}={have.get(name)!r}" for name in names) for have in (before, settings))
+            raise JournalError(
+                f"{self.path} was made with {was}, and this run has {is_}: choose another file, the same settings, or "
+                "--force to mix them"
+            )
+
+    def _mend(self, is_done: Callable[[Record], bool]) -> None:
+        """Take out torn lines, records that are to be made again, and any that stand there twice."""
+        if not self.path.exists():
+            return
+        kept, size = [], self.path.stat().st_size
+        for line, record in read_lines(self.path):
+            identity = self._identify(record) if record is not None and is_done(record) else None
+            if identity is not None and identity not in self._known:
+                self._known.add(identity)
+                kept.append(line)
+        if sum(map(len, kept)) != size:
+            replace_bytes(self.path, b"".join(kept))
+
+
+def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
+    """Yield each line of a journal and its record, None for one that was torn."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                record = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                record = None
+            yield line, record if isinstance(record, dict) else None
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """Yield the records of a journal, without what was torn."""
+    return (record for _, record in read_lines(Path(path)) if record is not None)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one piece: whoever reads it finds the old text or the new one."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Write a file in one piece."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(data)
+    beside.replace(path)
