@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from antislop.bans import Ban
 from antislop.events import Drawn, Event, Rewound
+from antislop.records import Record
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 PairFormat = Literal["dpo", "tokens"]
@@ -30,13 +31,6 @@ class Turn(NamedTuple):
     rejected: tuple[int, ...]
     chosen: tuple[int, ...]
     alternatives: tuple[tuple[int, float], ...]
-
-
-class Pair(NamedTuple):
-    """A row of a data set of preferences, and the ban that it is owed to."""
-
-    ban: Ban
-    row: dict[str, Any]
 
 
 def find_turns(events: Iterable[Event], tokens: Sequence[int]) -> Iterator[Turn]:
@@ -60,8 +54,8 @@ def find_turns(events: Iterable[Event], tokens: Sequence[int]) -> Iterator[Turn]
             yield Turn(event.violation.ban, place, event.withdrawn, chosen, event.alternatives)
 
 
-def make_dpo(prompt: str, turns: Iterable[Turn], tokens: Sequence[int], *, decode: Decode) -> Iterator[Pair]:
-    """Yield pairs with the columns of TRL's preference data sets: prompt, chosen, rejected.
+def make_dpo(prompt: str, turns: Iterable[Turn], tokens: Sequence[int], *, decode: Decode) -> Iterator[Record]:
+    """Yield rows with the columns of TRL's preference data sets, prompt, chosen and rejected, and the ban.
 
     The prompt holds the text up to the rewind; https://huggingface.co/docs/trl/dataset_formats#preference.
     """
@@ -71,20 +65,20 @@ def make_dpo(prompt: str, turns: Iterable[Turn], tokens: Sequence[int], *, decod
             decode([*tokens[: turn.place], *after])[len(before) :] for after in (turn.chosen, turn.rejected)
         )
         if chosen != rejected:
-            yield Pair(turn.ban, {"prompt": prompt + before, "chosen": chosen, "rejected": rejected})
+            yield {"prompt": prompt + before, "chosen": chosen, "rejected": rejected, "ban": turn.ban.phrase}
 
 
 def make_tokens(
     prompt: str, turns: Iterable[Turn], tokens: Sequence[int], *, decode: Decode, floor: float = 0.01
-) -> Iterator[Pair]:
-    """Yield final-token pairs: a context, the token that began a ban, and the tokens that may come instead.
+) -> Iterator[Record]:
+    """Yield final-token rows: a context, the token that began a ban, and the tokens that may come instead.
 
     floor: the smallest share of an alternative. Rows without any are left out.
     """
     for turn in turns:
         kept = [(token, share) for token, share in turn.alternatives if share >= floor and token != turn.rejected[0]]
         if kept:
-            row = {
+            yield {
                 "context_with_chat_template": prompt + decode(tokens[: turn.place]),
                 "rejected_decoded": decode([turn.rejected[0]]),
                 "rejected_id": turn.rejected[0],
@@ -93,27 +87,25 @@ def make_tokens(
                 "multi_chosen_probs": [round(share, 6) for _, share in kept],
                 "ban": turn.ban.phrase,
             }
-            yield Pair(turn.ban, row)
 
 
-def unique(pairs: Iterable[Pair], *, seen: set[tuple[Any, ...]] | None = None) -> Iterator[Pair]:
-    """Yield pairs whose context and rejected text did not come before; `seen` remembers them from call to call."""
-    seen = set() if seen is None else seen
-    for pair in pairs:
-        row = pair.row
+def unique(rows: Iterable[Record]) -> Iterator[Record]:
+    """Yield rows whose context and rejected text did not come before."""
+    seen: set[tuple[Any, ...]] = set()
+    for row in rows:
         columns = ("prompt", "context_with_chat_template", "rejected", "rejected_id")
         identity = tuple(row.get(column) for column in columns)
         if identity not in seen:
             seen.add(identity)
-            yield pair
+            yield row
 
 
-def balance(pairs: Iterable[Pair], *, most: int, seed: int = 0) -> list[Pair]:
-    """Keep at most so many pairs of each ban, drawn at random, in their order."""
-    by_ban: dict[Ban, list[int]] = defaultdict(list)
-    every = list(pairs)
-    for number, pair in enumerate(every):
-        by_ban[pair.ban].append(number)
+def balance(rows: Iterable[Record], *, most: int, seed: int = 0) -> list[Record]:
+    """Keep at most so many rows of each ban, drawn at random, in their order."""
+    by_ban: dict[str, list[int]] = defaultdict(list)
+    every = list(rows)
+    for number, row in enumerate(every):
+        by_ban[row["ban"]].append(number)
     chance = random.Random(seed)
     kept = {n for numbers in by_ban.values() for n in chance.sample(numbers, min(most, len(numbers)))}
-    return [pair for number, pair in enumerate(every) if number in kept]
+    return [row for number, row in enumerate(every) if number in kept]

@@ -12,7 +12,7 @@ from toys import Markov, Words, run
 from antislop.bans import Ban
 from antislop.events import Drawn, Rewound
 from antislop.matcher import Violation
-from antislop.pairs import Pair, balance, find_turns, make_dpo, make_tokens, unique
+from antislop.pairs import balance, find_turns, make_dpo, make_tokens, unique
 
 WORDS = Words("a", "b", "c", "d")
 BANS = [Ban("ab", edges="anywhere"), Ban("cc", edges="anywhere"), Ban("da", edges="anywhere")]
@@ -33,15 +33,15 @@ def test_a_pair_is_what_was_withdrawn_and_what_stands_there_now() -> None:
     tokens = [3, 2, 3, 3]
     (turn,) = find_turns(EVENTS, tokens)
     assert (turn.place, turn.rejected, turn.chosen) == (1, (0, 1), (2, 3))
-    assert [pair.row for pair in make_dpo("so ", [turn], tokens, decode=decode)] == [
-        {"prompt": "so d", "chosen": "cd", "rejected": "ab"}
+    assert list(make_dpo("so ", [turn], tokens, decode=decode)) == [
+        {"prompt": "so d", "chosen": "cd", "rejected": "ab", "ban": "ab"}
     ]
 
 
 def test_a_final_token_pair_holds_the_alternatives_above_a_floor() -> None:
     tokens = [3, 2, 3, 3]
-    (pair,) = make_tokens("so ", find_turns(EVENTS, tokens), tokens, decode=decode)
-    assert pair.row == {
+    (row,) = make_tokens("so ", find_turns(EVENTS, tokens), tokens, decode=decode)
+    assert row == {
         "context_with_chat_template": "so d",
         "rejected_decoded": "a",
         "rejected_id": 0,
@@ -63,25 +63,23 @@ def test_every_pair_of_a_run_holds_a_ban_in_what_is_rejected_and_none_in_what_is
     torch.manual_seed(seed)
     tokens, report = run(Markov(4, seed=seed, length=12), WORDS, BANS)
     turns = list(find_turns(report.events, tokens))
-    for pair, turn in zip(make_dpo("", turns, tokens, decode=decode), turns, strict=True):
-        text = pair.row["prompt"] + pair.row["chosen"]
+    for row, turn in zip(make_dpo("", turns, tokens, decode=decode), turns, strict=True):
+        text = row["prompt"] + row["chosen"]
         assert decode(tokens).startswith(text)
-        assert pair.row["chosen"][0] != pair.row["rejected"][0]
-        assert pair.row["rejected"].startswith(pair.ban.phrase) or turn.place == 0
+        assert row["chosen"][0] != row["rejected"][0]
+        assert row["rejected"].startswith(row["ban"]) or turn.place == 0
         assert abs(sum(share for _, share in turn.alternatives) - 1) < 1e-5, "they are shares of what is left"
 
 
 def test_pairs_with_the_same_context_and_the_same_rejected_text_come_once() -> None:
     a, b = ({"prompt": "p", "chosen": chosen, "rejected": "r"} for chosen in "xy")
-    seen: set[tuple[object, ...]] = set()
-    assert [pair.row for pair in unique([Pair(BANS[0], a), Pair(BANS[0], b)], seen=seen)] == [a]
-    assert not list(unique([Pair(BANS[0], b)], seen=seen))
+    assert list(unique([a, b])) == [a]
 
 
 def test_balancing_keeps_so_many_of_each_ban_in_order_and_at_random() -> None:
-    pairs = [Pair(BANS[i % 3 if i < 9 else 0], {"prompt": str(i)}) for i in range(30)]
+    pairs = [{"ban": BANS[i % 3 if i < 9 else 0].phrase, "prompt": str(i)} for i in range(30)]
     kept = balance(pairs, most=3, seed=1)
-    assert sorted(pair.ban.phrase for pair in kept) == ["ab"] * 3 + ["cc"] * 3 + ["da"] * 3
-    assert [int(pair.row["prompt"]) for pair in kept] == sorted(int(pair.row["prompt"]) for pair in kept)
-    assert len({tuple(p.row["prompt"] for p in balance(pairs, most=3, seed=s)) for s in range(9)}) > 3
+    assert sorted(row["ban"] for row in kept) == ["ab"] * 3 + ["cc"] * 3 + ["da"] * 3
+    assert [int(row["prompt"]) for row in kept] == sorted(int(row["prompt"]) for row in kept)
+    assert len({tuple(p["prompt"] for p in balance(pairs, most=3, seed=s)) for s in range(9)}) > 3
     assert balance(pairs, most=99) == pairs
