@@ -23,9 +23,9 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop import __version__, list_commands
-from antislop.bundled import tiny_model
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
+from antislop.pretrained import load_model
 from antislop.render import Page, Piece, Trail, paint, point_out, save_svg, summarize
 from antislop.report import Report
 from antislop.terminal import (
@@ -36,7 +36,6 @@ from antislop.terminal import (
     check_writable,
     console,
     gather,
-    loading,
     read,
     writing,
 )
@@ -234,7 +233,7 @@ class _Writer:
     @classmethod
     def load(cls, settings: _Settings, bans: BanList, prompt: str) -> _Writer:
         with console(stderr=True).status("loading the model"):
-            model, tokenizer = _load(settings.model)
+            model, tokenizer = load_model(settings.model)
             from antislop.vocabulary import Vocabulary
 
             with as_refusal():
@@ -267,23 +266,6 @@ class _Writer:
 
         matcher = Matcher(self.bans, self.vocabulary)
         return point_out(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
-
-
-def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    if name is None:
-        with loading("the bundled model", advice="install antislop again"):
-            return tiny_model()
-    with loading(f"the model {name!r}", advice="pass a causal language model's Hugging Face id or folder"):
-        return _load_named(name)
-
-
-def _load_named(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool) -> dict[str, Tensor]:

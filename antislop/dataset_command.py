@@ -1,0 +1,307 @@
+"""The command `antislop dataset`: from prompts to a data set that can be gone on with.
+
+Data goes to files, what happens to standard error: a bar on a terminal, else a line now and then.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from antislop import __version__
+from antislop.lists import BanList
+from antislop.pretrained import load_model
+from antislop.prompts import Prompt, PromptError, read_prompts
+from antislop.records import Journal, JournalError, Record, read_records
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, gather, writing
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from antislop.datasets import Maker, PairFile, Summary
+
+LINE_EVERY = 10.0
+"""Seconds between two lines about progress where there is no terminal."""
+
+
+class Arms(str, Enum):
+    """What is made of each prompt."""
+
+    BANNED = "banned"
+    PLAIN = "plain"
+    BOTH = "plain,banned"
+
+
+class Pairs(str, Enum):
+    """`antislop.pairs.PairFormat`, as typer takes it."""
+
+    DPO = "dpo"
+    TOKENS = "tokens"
+
+
+_option = typer.Option
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What was asked for, but for where it goes: two runs that agree in this make the same records."""
+
+    source: str
+    model: str
+    bans: str
+    column: str | None
+    key: str | None
+    split: str
+    prompt_template: str | None
+    system: str | None
+    n: int
+    arms: str
+    seed: int
+    generation: dict[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an app."""
+    app.command("dataset", epilog=EXIT_CODES)(dataset)
+
+
+def dataset(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROMPTS",
+            help="A .jsonl, .json, .csv, .parquet or .txt file, a folder of them, or a data set's id.",
+        ),
+    ],
+    out: Annotated[Path, _option("--out", "-o", metavar="PATH", help="A .jsonl file, or a folder.")],
+    model: Annotated[
+        str | None, _option(metavar="NAME", help="A Hugging Face id or folder.", show_default="the bundled one")
+    ] = None,
+    bans: Annotated[list[Path] | None, _option(metavar="LIST", help="A list of bans. Repeatable.")] = None,
+    ban: Annotated[list[str] | None, _option(metavar="PHRASE", help="One more phrase. Repeatable.")] = None,
+    column: Annotated[str | None, _option(help="Where the prompt is.", show_default="prompt, messages, …")] = None,
+    key: Annotated[
+        str | None, _option(help="What identifies a record.", show_default="id, prompt_id, or number")
+    ] = None,
+    split: Annotated[str, _option(help="Of a data set.")] = "train",
+    prompt_template: Annotated[str | None, _option(help="Text around each prompt: 'Write about {prompt}.'")] = None,
+    system: Annotated[str | None, _option(help="The system message of each chat.")] = None,
+    limit: Annotated[int | None, _option(min=1, help="Read so many records.")] = None,
+    n: Annotated[int, _option(min=1, help="Responses to each prompt.")] = 1,
+    arms: Annotated[Arms, _option(help="With bans, without, or both under the same seeds.")] = Arms.BANNED,
+    max_new_tokens: Annotated[int, _option(min=1, help="Tokens of a response, at most.")] = 300,
+    temperature: Annotated[float, _option(min=0.0, help="0 always takes the likeliest token.")] = 1.0,
+    min_p: Annotated[float, _option(min=0.0, max=1.0)] = 0.05,
+    top_p: Annotated[float, _option(min=0.0, max=1.0)] = 1.0,
+    top_k: Annotated[int, _option(min=0, help="0: all.")] = 0,
+    batch_size: Annotated[int, _option(min=1, help="Texts that are written at a time.")] = 16,
+    seed: Annotated[int, _option(help="With a record's key it decides its text.")] = 0,
+    pairs: Annotated[Path | None, _option(metavar="FILE", help="Preference pairs out of what was withdrawn.")] = None,
+    pairs_format: Annotated[Pairs, _option(help="dpo: TRL's columns; tokens: final-token pairs.")] = Pairs.DPO,
+    pairs_per_ban: Annotated[int | None, _option(min=1, help="Keep so many pairs of each ban, at random.")] = None,
+    to_parquet: Annotated[bool, _option("--to-parquet", help="Write Parquet and a card into the folder, too.")] = False,
+    push_to_hub: Annotated[str | None, _option(metavar="REPO", help="Push the data set in the end.")] = None,
+    force: Annotated[bool, _option("--force", help="Go on where the model, list or settings have changed.")] = False,
+) -> int:
+    """Make a data set: responses to prompts, without what is banned.
+
+    The same command again goes on where it was stopped, and tries again what failed.
+    """
+    generation = _generation(max_new_tokens, temperature, min_p, top_p, top_k)
+    if (to_parquet or push_to_hub) and out.suffix == ".jsonl":
+        raise Refused(f"{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER")
+    banned = gather(bans, ban, bundled=not bans and not ban)
+    loaded, tokenizer = load_model(model)
+
+    from antislop.datasets import Maker, fingerprint
+
+    with as_refusal():
+        maker = Maker(loaded, tokenizer, banned, seed=seed, batch_size=batch_size, settings=generation)
+    order = _Order(
+        source,
+        model or "the bundled model",
+        fingerprint(banned),
+        column,
+        key,
+        split,
+        prompt_template,
+        system,
+        n,
+        arms.value,
+        seed,
+        generation,
+    )
+    job = _Job(order, maker, tokenizer, limit=limit)
+    path = out if out.suffix == ".jsonl" else out / "records.jsonl"
+    try:
+        with job.open(path, force=force) as journal:
+            pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
+            summary = job.run(journal, pair_file)
+            if pair_file is not None:
+                job.say(f"{pair_file.finish(most=pairs_per_ban, seed=seed):,} pairs in {pairs}")
+    except (JournalError, PromptError) as error:
+        raise Refused(str(error)) from error
+    job.finish(path, out, banned, to_parquet=to_parquet, repo=push_to_hub)
+    return 130 if job.is_stopped else 1 if summary.failed else 0
+
+
+def _generation(max_new_tokens: int, temperature: float, min_p: float, top_p: float, top_k: int) -> dict[str, Any]:
+    if temperature == 0:
+        return {"max_new_tokens": max_new_tokens, "do_sample": False}
+    return {
+        "max_new_tokens": max_new_tokens,
+        "do_sample": True,
+        "temperature": temperature,
+        "min_p": min_p,
+        "top_p": top_p,
+        "top_k": top_k,
+    }
+
+
+class _Job:
+    """One run of the command."""
+
+    def __init__(
+        self, order: _Order, maker: Maker, tokenizer: PreTrainedTokenizerBase, *, limit: int | None = None
+    ) -> None:
+        self._order = order
+        self._maker = maker
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._console = console(stderr=True)
+        self.is_stopped = False
+
+    def open(self, path: Path, *, force: bool) -> Journal:
+        """Open the journal, with what was made already and did not fail."""
+        from antislop.datasets import identify
+
+        made_with = {**asdict(self._order), "antislop": __version__}
+        return Journal(
+            path, made_with, identify=identify, is_done=lambda record: record["status"] != "error", force=force
+        )
+
+    def open_pairs(self, path: Path | None, journal: Journal, *, kind: Pairs) -> PairFile | None:
+        """Open the file of pairs, if one was asked for."""
+        from antislop.datasets import PairFile
+
+        if path is None:
+            return None
+        with writing(path):
+            return PairFile(path, journal, kind=kind.value, decode=self._decode)
+
+    def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
+        """Make what the journal does not have; return what was made now."""
+        from antislop.datasets import Summary, take_orders
+
+        summary = Summary()
+        if len(journal):
+            self.say(f"going on: {len(journal):,} records are there already")
+        with _progress(self._console, summary, self._total(journal)) as advance, self._stopping():
+            for arm in self._order.arms.split(","):
+                orders = take_orders(self._prompts(), samples=self._order.n, arm=arm)
+                wanted = (order for order in orders if order.identity not in journal)
+                for made in self._maker.make(wanted, arm=arm):
+                    if pairs is not None:
+                        pairs.append(made)
+                    journal.append(made.record)
+                    summary.add(made.record)
+                    if made.record["error"]:
+                        complain(f"{made.record['key']}: {made.record['error']}")
+                    advance()
+        self.say(summary.describe())
+        return summary
+
+    def _total(self, journal: Journal) -> int | None:
+        """Return how many records are still to be made; None where nobody said how many there are."""
+        arms = len(self._order.arms.split(","))
+        return None if self._limit is None else self._limit * self._order.n * arms - len(journal)
+
+    def say(self, sentence: str) -> None:
+        """Write a line to standard error."""
+        self._console.print(sentence, style="dim", soft_wrap=True)
+
+    def finish(self, path: Path, out: Path, bans: BanList, *, to_parquet: bool, repo: str | None) -> None:
+        """Write what is made of all records together."""
+        if not (to_parquet or repo):
+            return
+        from antislop.cards import write_card
+        from antislop.publishing import push, write_parquet
+
+        shards = write_parquet(path, out)
+        card = write_card(out, self._describe(bans, list(read_records(path))))
+        self.say(f"{len(shards)} Parquet {'file' if len(shards) == 1 else 'files'} and {card.name} in {out}")
+        if repo is not None:
+            with as_refusal():
+                push(path, repo, card=card)
+
+    def _describe(self, bans: BanList, records: list[Record]) -> dict[str, Any]:
+        from antislop.datasets import measure_slop
+
+        versions = {name: version(name) for name in ("torch", "transformers")}
+        slop = measure_slop(records, bans)
+        return {**asdict(self._order), "records": len(records), "list": bans.source, "slop": slop, "versions": versions}
+
+    def _prompts(self) -> Iterator[Prompt]:
+        order = self._order
+        prompts = read_prompts(
+            order.source,
+            column=order.column,
+            key=order.key,
+            split=order.split,
+            template=order.prompt_template,
+            system=order.system,
+            limit=self._limit,
+            tokenizer=self._tokenizer,
+        )
+        for prompt in prompts:
+            if self.is_stopped:
+                return
+            yield prompt
+
+    def _decode(self, tokens: Any) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """At the first Ctrl-C finish the texts in flight; at the second leave them."""
+
+        def stop(_: int, __: FrameType | None) -> None:
+            self.is_stopped = True
+            signal.signal(signal.SIGINT, before)
+            self.say("finishing the texts in flight; Ctrl-C again leaves them")
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(target: Any, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show progress: a bar on a terminal, else a line every few seconds; call what is yielded after each record."""
+    if not target.is_terminal:
+        last = [time.monotonic()]
+
+        def tell() -> None:
+            if time.monotonic() - last[0] >= LINE_EVERY:
+                last[0] = time.monotonic()
+                target.print(summary.describe(), soft_wrap=True)
+
+        yield tell
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=target, transient=True) as bar:
+        task = bar.add_task("records", total=total)
+        yield lambda: bar.update(task, advance=1, description=summary.describe())

@@ -1,0 +1,263 @@
+"""Make data sets: from prompts to records, in flight, each the same whatever it is batched with.
+
+    maker = Maker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
+    for made in maker.make(take_orders(read_prompts("prompts.jsonl"), samples=2, arm="banned")):
+        print(made.record["response"])
+
+A record depends on its prompt, its key and the settings; not on the other prompts, their order, or the size of a batch.
+Reading prompts is in `prompts`, going on after a crash in `records`, preferences in `pairs`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from antislop.bans import Ban
+from antislop.events import Conceded, Rewound
+from antislop.lists import BanList
+from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
+from antislop.prompts import Prompt
+from antislop.records import Journal, Record, read_lines, read_records, replace_bytes
+from antislop.sampler import AntiSlop, Completion
+
+Arm = Literal["plain", "banned"]
+
+
+class Order(NamedTuple):
+    """One text that is wanted: the prompt, which of its responses, and under which arm."""
+
+    prompt: Prompt
+    sample: int
+    arm: Arm
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What tells its record apart."""
+        return self.prompt.key, self.sample, self.arm
+
+    def seed(self, base: int) -> int:
+        """Return its seed: the same for both arms, and dependent on nothing but key and number."""
+        name = f"{base}/{self.sample}/{self.prompt.key}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
+
+
+def identify(record: Record) -> tuple[str, int, str]:
+    """Return what tells a record apart, as `Order.identity`."""
+    return record["key"], record["sample"], record["arm"]
+
+
+def fingerprint(bans: BanList) -> str:
+    """Return a hash of what a list forbids, the same for the same bans in the same order."""
+    return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A record, and the completion that it tells of; None where there is none, because of an error."""
+
+    record: Record
+    order: Order
+    completion: Completion | None = None
+
+
+class Maker:
+    """Makes records with one model.
+
+    settings: what `generate` takes, max_new_tokens and sampling among it. Raises what `AntiSlop` raises.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        bans: BanList | Iterable[str | Ban],
+        *,
+        seed: int = 0,
+        batch_size: int = 16,
+        settings: dict[str, Any],
+        **options: Any,
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
+        self.bans = self._samplers["banned"].bans
+        self._seed = seed
+        self._batch_size = batch_size
+        self._settings = settings
+
+    def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
+        """Yield records as texts are finished; orders are taken as places in the batch become free.
+
+        What can't be done is a record with an error, in its turn.
+        """
+        refused: list[Made] = []
+        begun: dict[int, tuple[Order, int, float]] = {}
+
+        def prompts() -> Iterator[list[int]]:
+            for order in orders:
+                ids = [] if order.prompt.error else self._encode(order.prompt)
+                if error := order.prompt.error or self._find_error(ids):
+                    refused.append(Made(self._describe(order, status="error", error=error), order))
+                else:
+                    begun[len(begun)] = order, len(ids), time.perf_counter()
+                    yield ids
+
+        seeds = (begun[number][0].seed(self._seed) for number in count())
+        completions = self._samplers[arm].generate_many(
+            self._model, prompts(), batch_size=self._batch_size, seeds=seeds, **self._settings
+        )
+        for done in completions:
+            yield from refused
+            refused.clear()
+            order, size, since = begun.pop(done.number)
+            yield Made(self._report(order, done, prompt_tokens=size, since=since), order, done)
+        yield from refused
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
+        return ids
+
+    def _find_error(self, ids: Sequence[int]) -> str | None:
+        """Return why a prompt can't be used, if so."""
+        room = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        new = self._settings.get("max_new_tokens") or 1
+        if not ids:
+            return "the prompt has no token: give it some text"
+        if room is not None and len(ids) + new > room:
+            return (
+                f"the prompt has {len(ids):,} tokens, with {new:,} new ones more than the model's {room:,}: shorten it, or "
+                "ask for fewer"
+            )
+        return None
+
+    def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
+        report = done.report
+        withdrawn = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Rewound))
+        conceded = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Conceded))
+        reply = {"role": "assistant", "content": done.text}
+        chat = {} if order.prompt.messages is None else {"messages": [*order.prompt.messages, reply]}
+        return self._describe(
+            order,
+            status="conceded" if conceded else "ok",
+            response=done.text,
+            **chat,
+            prompt_tokens=prompt_tokens,
+            tokens=len(done.tokens),
+            withdrawn_tokens=report.withdrawn_tokens,
+            violations=dict(withdrawn),
+            conceded=dict(conceded),
+            seconds=round(time.perf_counter() - since, 3),
+        )
+
+    def _describe(self, order: Order, *, status: str, **more: Any) -> Record:
+        """Return a record: the input's own columns, then what is known of the text."""
+        known: Record = {
+            "key": order.prompt.key,
+            "sample": order.sample,
+            "arm": order.arm,
+            "seed": order.seed(self._seed),
+            "status": status,
+            "error": None,
+            "response": None,
+        }
+        return {**order.prompt.fields, "prompt": order.prompt.text, **known, **more}
+
+
+def take_orders(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[Order]:
+    """Yield an order for each response that is wanted of each prompt."""
+    return (Order(prompt, sample, arm) for prompt in prompts for sample in range(samples))
+
+
+class PairFile:
+    """Preference pairs of the records of a journal, each record's once, whenever the process was killed.
+
+    The pairs of a record are written before it; what belongs to no record of the journal was torn and is taken out.
+    """
+
+    def __init__(
+        self, path: Path, journal: Journal, *, kind: PairFormat, decode: Callable[[Sequence[int]], str]
+    ) -> None:
+        self.path = path
+        self._kind = kind
+        self._decode = decode
+        kept = [line for line, row in read_lines(path) if row and _owner(row) in journal] if path.exists() else []
+        replace_bytes(path, b"".join(kept))
+
+    def append(self, made: Made) -> None:
+        """Write the pairs of a text."""
+        if made.completion is None or made.order.arm == "plain":
+            return
+        tokens = made.completion.tokens
+        turns = find_turns(made.completion.report.events, tokens)
+        make = make_dpo if self._kind == "dpo" else make_tokens
+        rows = unique(make(made.order.prompt.text, turns, tokens, decode=self._decode))
+        lines = [json.dumps({**row, "key": made.order.prompt.key, "sample": made.order.sample}) + "\n" for row in rows]
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+
+    def finish(self, *, most: int | None = None, seed: int = 0) -> int:
+        """Leave out what came twice, and all but `most` pairs of each ban; return how many pairs there are."""
+        rows = list(unique(read_records(self.path)))
+        rows = rows if most is None else balance(rows, most=most, seed=seed)
+        replace_bytes(self.path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return len(rows)
+
+
+def _owner(row: Record) -> tuple[Any, ...]:
+    return row.get("key"), row.get("sample"), "banned"
+
+
+@dataclass
+class Summary:
+    """Count what was written."""
+
+    records: int = 0
+    failed: int = 0
+    tokens: int = 0
+    withdrawn: int = 0
+    violations: int = 0
+    words: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count one more record."""
+        if record["status"] == "error":
+            self.failed += 1
+            return
+        self.records += 1
+        self.tokens += record["tokens"]
+        self.withdrawn += record["withdrawn_tokens"]
+        self.violations += sum(record["violations"].values())
+        self.words += len(record["response"].split())
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        seconds = max(1e-9, time.monotonic() - self.began)
+        parts = [
+            f"{self.records:,} records",
+            f"{self.tokens / seconds:,.0f} tokens/s",
+            f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
+            f"{self.withdrawn / max(1, self.tokens + self.withdrawn):.1%} withdrawn",
+        ]
+        return ", ".join([*parts, f"{self.failed:,} failed"] if self.failed else parts)
+
+
+def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
+    """Return per arm how many occurrences of the bans stand in 1,000 words of the responses."""
+    words: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for record in records:
+        if record["response"] is not None:
+            words[record["arm"]] += len(record["response"].split())
+            found[record["arm"]] += len(bans.find(record["response"]))
+    return {arm: 1000 * found[arm] / max(1, words[arm]) for arm in words}
