@@ -15,8 +15,8 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding"},
-    {"automaton"},
+    {"folding", "files"},
+    {"automaton", "sources"},
     {"patterns", "regexes", "scopes"},
     {"sequences", "searches"},
     {"bans"},
@@ -56,6 +56,8 @@ TORCH_FREE = {
     "report",
     "streaming",
     "render",
+    "files",
+    "sources",
     "cli",
     "__init__",
 }
