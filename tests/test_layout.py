@@ -15,9 +15,9 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "files"},
+    {"folding", "files", "chats"},
     {"automaton", "sources"},
-    {"patterns", "regexes", "scopes"},
+    {"patterns", "regexes", "scopes", "prompts"},
     {"sequences", "searches"},
     {"bans"},
     {"rules"},
@@ -58,6 +58,8 @@ TORCH_FREE = {
     "render",
     "files",
     "sources",
+    "chats",
+    "prompts",
     "cli",
     "__init__",
 }
@@ -74,6 +76,7 @@ TRANSFORMERS = {
     "sampler",
     "support",
     "bundled",
+    "prompts",
     "cli",
 }
 
