@@ -29,7 +29,7 @@ from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets import Maker, PairFile, Summary
+    from antislop.datasets import Arm, Maker, PairFile, Summary
 
 LINE_EVERY = 10.0
 """Seconds between two lines about progress where there is no terminal."""
@@ -208,7 +208,8 @@ class _Job:
         if len(journal):
             self.say(f"going on: {len(journal):,} records are there already")
         with _progress(self._console, summary, self._total(journal)) as advance, self._stopping():
-            for arm in self._order.arms.split(","):
+            arms: tuple[Arm, ...] = ("plain", "banned")
+            for arm in (arm for arm in arms if arm in self._order.arms.split(",")):
                 orders = take_orders(self._prompts(), samples=self._order.n, arm=arm)
                 wanted = (order for order in orders if order.identity not in journal)
                 for made in self._maker.make(wanted, arm=arm):

@@ -135,8 +135,8 @@ class Maker:
             return "the prompt has no token: give it some text"
         if room is not None and len(ids) + new > room:
             return (
-                f"the prompt has {len(ids):,} tokens, with {new:,} new ones more than the model's {room:,}: shorten it, or "
-                "ask for fewer"
+                f"the prompt has {len(ids):,} tokens, with {new:,} new ones more than the model's {room:,}: shorten it "
+                "or ask for fewer"
             )
         return None
 

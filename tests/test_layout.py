@@ -15,9 +15,9 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding"},
-    {"automaton"},
-    {"patterns", "regexes", "scopes"},
+    {"folding", "record_files", "chats"},
+    {"automaton", "sources"},
+    {"patterns", "regexes", "scopes", "prompts"},
     {"sequences", "searches"},
     {"bans"},
     {"rules", "entries"},
@@ -37,9 +37,12 @@ LAYERS = (
     {"language_model", "inferencer"},
     {"run"},
     {"sampler", "bundled"},
+    {"datasets", "publishing"},
     {"terminal"},
-    {"list_commands"},
+    {"list_commands", "pretrained"},
     {"__init__"},
+    {"cards"},
+    {"dataset_command"},
     {"cli"},
     {"__main__"},
 )
@@ -73,6 +76,14 @@ TORCH_FREE = {
     "lint",
     "terminal",
     "list_commands",
+    "pretrained",
+    "dataset_command",
+    "cards",
+    "publishing",
+    "record_files",
+    "sources",
+    "chats",
+    "prompts",
     "cli",
     "__init__",
 }
@@ -91,6 +102,11 @@ TRANSFORMERS = {
     "bundled",
     "terminal",
     "list_commands",
+    "pretrained",
+    "dataset_command",
+    "datasets",
+    "publishing",
+    "prompts",
     "cli",
 }
 

@@ -1,0 +1,78 @@
+"""Chats as data sets hold them: OpenAI's role and content, ShareGPT's from and value.
+
+Plain data: how a chat becomes text is the business of a tokenizer's template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Message = dict[str, Any]
+
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant"}
+
+
+def read_chat(value: Any) -> list[Message]:
+    """Return the messages of a chat up to the reply that is to come.
+
+    value: a list of messages, or one list for each of their columns. Replies at its end are left out; it must then
+        end with what a user or a tool says.
+
+    Roles get OpenAI's names. Text parts of a content become one text, with line feeds between them, as in vLLM. What
+    else a message has (`tool_calls`, `name`, …) stays. Raises `ValueError` for anything else, with one sentence.
+    """
+    turns = _transpose(value) if isinstance(value, Mapping) else value
+    if not isinstance(turns, list):
+        raise ValueError(f"a chat is a list of messages, not {type(value).__name__}: mend the record")
+    messages = [_read_message(turn, number) for number, turn in enumerate(turns, start=1)]
+    while messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages or messages[-1]["role"] == "system":
+        raise ValueError("nobody asks for a reply in the chat: it needs a message of the user")
+    if not (messages[-1]["content"] or "").strip():
+        raise ValueError("the prompt is empty: the last message before the reply has no text")
+    return messages
+
+
+def put_system(messages: list[Message], system: str) -> list[Message]:
+    """Return the chat with this system message in front and no other; without any where it is empty."""
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, *(message for message in messages if message["role"] != "system")]
+
+
+def _transpose(columns: Mapping[str, Any]) -> Any:
+    """Return messages of which each column was a list, as `datasets` kept lists of objects before version 4."""
+    lists = list(columns.values())
+    if not lists or not all(isinstance(each, list) and len(each) == len(lists[0]) for each in lists):
+        return columns
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def _read_message(turn: Any, number: int) -> Message:
+    if not isinstance(turn, Mapping):
+        raise ValueError(f"message {number} of the chat is {_name(turn)}: write {{'role': …, 'content': …}}")
+    given = {name: value for name, value in turn.items() if value is not None}  # columns of Arrow fill up with null
+    role = given.get("role", given.get("from"))
+    content = given.get("content", given.get("value"))
+    if not isinstance(role, str):
+        raise ValueError(f"message {number} of the chat has no role: write {{'role': …, 'content': …}}")
+    if content is None and "tool_calls" not in given:
+        raise ValueError(f"message {number} of the chat has no content: write {{'role': …, 'content': …}}")
+    rest = {name: value for name, value in given.items() if name not in ("from", "value")}
+    return {**rest, "role": _ROLES.get(role, role), "content": _read_content(content, number)}
+
+
+def _read_content(content: Any, number: int) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    found = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) < len(parts):
+        raise ValueError(f"message {number} of the chat holds more than text: leave the other parts out")
+    return "\n".join(texts)
+
+
+def _name(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
