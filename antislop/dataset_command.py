@@ -202,24 +202,23 @@ class _Job:
 
     def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
         """Make what the journal does not have; return what was made now."""
-        from antislop.datasets import Summary, take_orders
+        from antislop.datasets import Summary, write_records
 
         summary = Summary()
+        failed: set[str] = set()  # told once, however many responses of them were wanted
         if len(journal):
             self.say(f"going on: {len(journal):,} records are there already")
         with _progress(self._console, summary, self._total(journal)) as advance, self._stopping():
-            arms: tuple[Arm, ...] = ("plain", "banned")
-            for arm in (arm for arm in arms if arm in self._order.arms.split(",")):
-                orders = take_orders(self._prompts(), samples=self._order.n, arm=arm)
-                wanted = (order for order in orders if order.identity not in journal)
-                for made in self._maker.make(wanted, arm=arm):
-                    if pairs is not None:
-                        pairs.append(made)
-                    journal.append(made.record)
-                    summary.add(made.record)
-                    if made.record["error"]:
-                        complain(f"{made.record['key']}: {made.record['error']}")
-                    advance()
+            every: tuple[Arm, ...] = ("plain", "banned")
+            arms = [arm for arm in every if arm in self._order.arms.split(",")]
+            for record in write_records(
+                self._maker, self._prompts, journal, samples=self._order.n, arms=arms, pairs=pairs
+            ):
+                summary.add(record)
+                if record["error"] and record["key"] not in failed:
+                    failed.add(record["key"])
+                    complain(f"{record['key']}: {record['error']}")
+                advance()
         self.say(summary.describe())
         return summary
 

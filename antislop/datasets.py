@@ -1,8 +1,9 @@
 """Make data sets: from prompts to records, in flight, each the same whatever it is batched with.
 
     maker = Maker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
-    for made in maker.make(take_orders(read_prompts("prompts.jsonl"), samples=2, arm="banned")):
-        print(made.record["response"])
+    with Journal("out.jsonl", {"seed": 0}, identify=identify) as journal:
+        for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
+            print(record["response"])
 
 A record depends on its prompt, its key and the settings; not on the other prompts, their order, or the size of a batch.
 Reading prompts is in `prompts`, going on after a crash in `records`, preferences in `pairs`.
@@ -102,6 +103,7 @@ class Maker:
         """
         refused: list[Made] = []
         begun: dict[int, tuple[Order, int, float]] = {}
+        numbers = count()
 
         def prompts() -> Iterator[list[int]]:
             for order in orders:
@@ -109,7 +111,7 @@ class Maker:
                 if error := order.prompt.error or self._find_error(ids):
                     refused.append(Made(self._describe(order, status="error", error=error), order))
                 else:
-                    begun[len(begun)] = order, len(ids), time.perf_counter()
+                    begun[next(numbers)] = order, len(ids), time.perf_counter()
                     yield ids
 
         seeds = (begun[number][0].seed(self._seed) for number in count())
@@ -215,6 +217,28 @@ class PairFile:
 
 def _owner(row: Record) -> tuple[Any, ...]:
     return row.get("key"), row.get("sample"), "banned"
+
+
+def write_records(
+    maker: Maker,
+    prompts: Callable[[], Iterable[Prompt]],
+    journal: Journal,
+    *,
+    samples: int = 1,
+    arms: Sequence[Arm] = ("banned",),
+    pairs: PairFile | None = None,
+) -> Iterator[Record]:
+    """Make what a journal does not have, and yield each record when it is written.
+
+    prompts: gives the prompts from the beginning each time it is called: once for each arm.
+    """
+    for arm in arms:
+        orders = take_orders(prompts(), samples=samples, arm=arm)
+        for made in maker.make((order for order in orders if order.identity not in journal), arm=arm):
+            if pairs is not None:
+                pairs.append(made)
+            journal.append(made.record)
+            yield made.record
 
 
 @dataclass

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from antislop.records import read_records, replace_bytes
+from antislop.records import Record, read_records, replace_bytes
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+_COUNTS = ("violations", "conceded")
 ROWS = 100_000
 """Records in a file of Parquet."""
 
@@ -61,8 +62,6 @@ def push(path: Path, repo: str, *, card: Path) -> None:
         ) from error
 
 
-def _flatten(record: dict[str, Any]) -> dict[str, Any]:
-    counts = {
-        name: json.dumps(record[name], ensure_ascii=False) for name in ("violations", "conceded") if name in record
-    }
+def _flatten(record: Record) -> Record:
+    counts = {name: json.dumps(record[name], ensure_ascii=False) for name in _COUNTS if name in record}
     return {**record, **counts}

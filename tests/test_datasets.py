@@ -1,0 +1,205 @@
+"""A data set is the same however it is made: in one go or killed many times, in any order, batch or company."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import build_model, build_tokenizer
+
+from antislop import Ban, BanList
+from antislop.datasets import (
+    Arm,
+    Maker,
+    PairFile,
+    Summary,
+    fingerprint,
+    identify,
+    measure_slop,
+    take_orders,
+    write_records,
+)
+from antislop.prompts import Prompt
+from antislop.records import Journal, Record, read_records
+
+TOKENIZER = build_tokenizer()
+MODEL = build_model("llama")
+BANS = [Ban(phrase, edges="anywhere") for phrase in ("ab", "c", "fe", "ea")]
+GENERATION = {"max_new_tokens": 20, "do_sample": True, "top_k": 0, "suppress_tokens": [0], "pad_token_id": 1}
+PROMPTS = [
+    Prompt(f"p{i}", text, None, {"id": f"p{i}"}) for i, text in enumerate(["a b", "c", "d d d", "ef ", "g", "ha"])
+]
+
+
+def maker(**options: Any) -> Maker:
+    return Maker(MODEL, TOKENIZER, BANS, **{"settings": GENERATION, "batch_size": 3, "seed": 5, **options})
+
+
+def make(prompts: Iterable[Prompt] = PROMPTS, *, samples: int = 2, arm: Arm = "banned", **options: Any) -> list[Record]:
+    return [made.record for made in maker(**options).make(take_orders(prompts, samples=samples, arm=arm), arm=arm)]
+
+
+def by_identity(records: Iterable[Record]) -> dict[Any, Record]:
+    """Records by what tells them apart, without the time that they took."""
+    named = [(identify(record), {k: v for k, v in record.items() if k != "seconds"}) for record in records]
+    assert len(dict(named)) == len(named), "none comes twice"
+    return dict(named)
+
+
+def write(folder: Path, prompts: Sequence[Prompt] = PROMPTS, **options: Any) -> tuple[list[Record], list[Record]]:
+    """Make a data set with pairs, going on where it was stopped; return records and pairs that are there then."""
+    with Journal(folder / "out.jsonl", {}, identify=identify, is_done=lambda r: r["status"] != "error") as journal:
+        pairs = PairFile(folder / "pairs.jsonl", journal, kind="dpo", decode=TOKENIZER.decode)
+        for _ in write_records(
+            maker(**options), lambda: prompts, journal, samples=3, arms=("plain", "banned"), pairs=pairs
+        ):
+            pass
+        pairs.finish()
+    return list(read_records(folder / "out.jsonl")), list(read_records(folder / "pairs.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[Record]]:
+    return write(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_a_record_holds_the_columns_of_its_prompt_and_what_became_of_it() -> None:
+    (record,) = make([Prompt("k", "a b", None, {"topic": "x"})], samples=1)
+    assert record["topic"] == "x"
+    assert (record["prompt"], record["key"], record["sample"], record["arm"]) == ("a b", "k", 0, "banned")
+    assert (record["status"], record["error"]) == ("ok", None)
+    assert BanList(BANS).find(record["response"]) == []
+    assert 0 < record["tokens"] <= 20
+    assert record["withdrawn_tokens"] >= sum(record["violations"].values())
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_a_record_is_the_same_in_any_subset_order_and_batch() -> None:
+    whole = by_identity(make())
+    assert len(whole) == 12
+    shuffled = random.Random(0).sample(PROMPTS, 4)
+    for prompts, size in ((PROMPTS, 1), (PROMPTS, 16), (shuffled, 2), (PROMPTS[2:3], 3)):
+        some = by_identity(make(prompts, batch_size=size))
+        assert some == {identity: whole[identity] for identity in some}
+
+
+def test_both_arms_have_the_same_seeds_and_the_plain_one_says_what_is_banned() -> None:
+    plain, banned = make(arm="plain"), make()
+    seeds = {(r["key"], r["sample"]): r["seed"] for r in plain}
+    assert seeds == {(r["key"], r["sample"]): r["seed"] for r in banned}
+    assert len(set(seeds.values())) == 12
+    slop = measure_slop([*plain, *banned], BanList(BANS))
+    assert slop["plain"] > 100
+    assert slop["banned"] == 0
+
+
+def test_another_seed_makes_other_records() -> None:
+    assert by_identity(make()).keys() == by_identity(make(seed=6)).keys()
+    assert by_identity(make()) != by_identity(make(seed=6))
+
+
+def test_a_chat_gets_its_reply() -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    (record,) = make([Prompt("k", "hi", chat, {}, has_special_tokens=True)], samples=1)
+    assert record["messages"] == [*chat, {"role": "assistant", "content": record["response"]}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [
+        (Prompt("bad", "", None, {}, error="out.jsonl:3: not JSON"), "out.jsonl:3: not JSON"),
+        (Prompt("bad", "", None, {}, has_special_tokens=True), "the prompt has no token"),
+        (Prompt("bad", "a " * 400, None, {}), "more than the model's 512: shorten it"),
+    ],
+)
+def test_a_prompt_that_can_not_be_used_is_a_record_and_the_others_go_on(prompt: Prompt, sentence: str) -> None:
+    records = make([*PROMPTS[:2], prompt, *PROMPTS[2:]], samples=1)
+    assert len(records) == 7
+    (failed,) = [record for record in records if record["status"] == "error"]
+    assert sentence in failed["error"]
+    assert failed["response"] is None
+    assert by_identity(r for r in records if r is not failed) == by_identity(make(samples=1))
+
+
+def test_prompts_that_all_fail_are_records() -> None:
+    bad = Prompt("bad", "", None, {}, error="empty")
+    assert [record["status"] for record in make([bad])] == ["error", "error"]
+
+
+def _write_until_killed(folder: Path) -> None:
+    write(folder)
+    os._exit(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore")  # that a process with threads was forked
+def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_writes_nothing_twice(
+    tmp_path: Path, undisturbed: tuple[list[Record], list[Record]]
+) -> None:
+    chance, kills, fork = random.Random(1), 0, multiprocessing.get_context("fork")
+    torch.set_num_threads(1)
+    for folder in (tmp_path / str(number) for number in range(99)):
+        folder.mkdir()
+        for _ in range(500):
+            process = fork.Process(target=_write_until_killed, args=(folder,))
+            process.start()
+            process.join(chance.uniform(0.02, 0.3))
+            if process.exitcode is not None:
+                break
+            os.kill(process.pid or 0, signal.SIGKILL)
+            process.join()
+            kills += 1
+        assert process.exitcode == 0
+        records, pairs = list(read_records(folder / "out.jsonl")), list(read_records(folder / "pairs.jsonl"))
+        assert by_identity(records) == by_identity(undisturbed[0])
+        assert sorted(map(json.dumps, pairs)) == sorted(map(json.dumps, undisturbed[1]))
+        if kills >= 20:
+            return
+
+
+def test_records_that_failed_are_made_again(tmp_path: Path) -> None:
+    bad = Prompt("p1", "", None, {}, error="torn")
+    records, _ = write(tmp_path, [PROMPTS[0], bad])
+    assert [r["status"] for r in records].count("error") == 6
+    records, _ = write(tmp_path, PROMPTS[:2])
+    assert len(by_identity(records)) == 12
+    assert all(record["status"] == "ok" for record in records)
+
+
+def test_pairs_are_of_texts_that_were_written(undisturbed: tuple[list[Record], list[Record]]) -> None:
+    records, pairs = undisturbed
+    texts = {(r["key"], r["sample"]): r["prompt"] + r["response"] for r in records if r["arm"] == "banned"}
+    assert len(pairs) > 20
+    for row in pairs:
+        assert texts[row["key"], row["sample"]].startswith(row["prompt"] + row["chosen"])
+        assert BanList(BANS).find(row["rejected"])
+
+
+def test_a_summary_adds_up_what_was_made() -> None:
+    records, summary = make(), Summary()
+    for record in [*records, {"status": "error"}]:
+        summary.add(record)
+    assert (summary.records, summary.failed) == (12, 1)
+    assert summary.tokens == sum(record["tokens"] for record in records)
+    assert "12 records" in summary.describe()
+    assert "1 failed" in summary.describe()
+
+
+def test_a_list_has_a_fingerprint_of_what_it_forbids() -> None:
+    prints = {fingerprint(BanList(bans)) for bans in (BANS, BANS[1:], [*BANS[:-1], Ban("ea")])}
+    assert len(prints) == 3
+    assert fingerprint(BanList(BANS, source="x")) == fingerprint(BanList(BANS, source="y"))
+
+
+def test_a_text_takes_no_longer_than_a_moment() -> None:
+    began = time.monotonic()
+    assert all(0 <= record["seconds"] <= time.monotonic() - began for record in make())
