@@ -174,6 +174,18 @@ def test_a_hub_set_is_streamed_and_may_break_off(monkeypatch: pytest.MonkeyPatch
     )
 
 
+def test_images_of_a_hub_set_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: the hub is not tested")
+
+    class Rows(list[Any]):
+        def decode(self, enable: bool) -> list[Any]:
+            return [{**row, "image": "decoded" if enable else b"12"} for row in self]
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: Rows([{"prompt": "rain"}]))
+    (prompt,) = read_prompts("owner/name")
+    assert prompt.fields == {"prompt": "rain", "image": "(2 bytes)"}
+
+
 def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("datasets", "pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
@@ -250,6 +262,17 @@ def test_a_file_that_breaks_off_says_so_after_what_was_read(tmp_path: Path) -> N
     *good, last = read_prompts(path)
     assert len(good) > 100 and not any(prompt.error for prompt in good)
     assert last.error is not None and "nothing after this can be read" in last.error
+
+
+def test_damage_in_the_middle_of_a_compressed_file_is_no_crash(tmp_path: Path) -> None:
+    content = bytearray(write(tmp_path / "a.txt.gz", "\n".join(f"rain {i * i}" for i in range(50_000))).read_bytes())
+    content[len(content) // 2 :: 7] = b"\xff" * len(content[len(content) // 2 :: 7])
+    (tmp_path / "a.txt.gz").write_bytes(content)
+    assert list(read_prompts(tmp_path / "a.txt.gz"))[-1].error
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "a.txt", "rain\rand\u2028hail\r\nsnow")) == ["rain\rand\u2028hail", "snow"]
 
 
 @pytest.mark.parametrize("empty", ["", " \n", None])
