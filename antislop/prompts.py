@@ -131,8 +131,7 @@ def _check_columns(ahead: list[Record], asked: Mapping[str, str], *, source: str
     for name, option in asked.items():
         if there and name not in there:
             raise PromptError(
-                f"{source}: no column {name!r} in the first {len(ahead)} records; there are {', '.join(there)}: "
-                f"name one of them ({option})"
+                f"{source}: no column {name!r}; the first records have {', '.join(there)}: name one of them ({option})"
             )
 
 

@@ -69,7 +69,7 @@ def guard(found: Iterator[Found], name: str) -> Iterator[Found]:
         reason = first_line(getattr(error, "strerror", None) or error)
         if last is None:
             raise PromptError(f"{name}: can't be read ({reason}): check the file") from error
-        yield Found(last.place, None, error=f"nothing after this can be read ({reason}): mend the file")
+        yield Found(last.place, None, error=f"nothing after this can be read ({reason}): mend it or fetch it anew")
 
 
 def first_line(error: object) -> str:

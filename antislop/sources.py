@@ -206,7 +206,7 @@ def _load(path: str, split: str, *, configuration: str | None = None) -> Any:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise PromptError(f"{path}: no file that is here; a data set of the hub {INSTALL}") from error
+        raise PromptError(f"{path}: no file of records here, and a data set of the hub {INSTALL}") from error
     try:
         rows = load_dataset(path, configuration, split=split, streaming=True)
         return rows.decode(False) if hasattr(rows, "decode") else rows  # images and sounds stay bytes
