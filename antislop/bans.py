@@ -5,6 +5,7 @@ Text only: nothing here knows of tokens or models, and nothing imports torch.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -226,6 +227,7 @@ class Ban:
             raise BanError(f"the tokens {self.phrase} have no text: leave out case_sensitive, exempt, scopes, at_most")
 
 
+_LETTER = re.compile("[0-9A-Za-z]")  # most phrases need no closer look
 _FLAGS = {
     "i": regex.IGNORECASE,
     "m": regex.MULTILINE,
@@ -238,7 +240,7 @@ _FLAGS = {
 
 
 def _is_visible(phrase: str) -> bool:
-    return bool(fold_phrase(phrase).strip(BOUNDARY + " "))
+    return _LETTER.search(phrase) is not None or bool(fold_phrase(phrase).strip(BOUNDARY + " "))
 
 
 class Match(NamedTuple):
