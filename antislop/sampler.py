@@ -49,6 +49,10 @@ from antislop.vocabulary import Vocabulary, encode_after
 from antislop.walker import Drafter, Method, OnExhausted, Policy
 
 
+SEED_STEP = 2654435769
+"""From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""
+
+
 @dataclass(frozen=True)
 class Completion:
     """A finished text. number: its prompt's place among the prompts, from 0. tokens: ids without the prompt's."""
@@ -213,7 +217,7 @@ class AntiSlop:
         if seed is not None and seeds is not None:
             raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
         first_seed = int(torch.randint(2**31, ())) if seed is None and seeds is None else seed or 0
-        seeds = count(first_seed, 2**31) if seeds is None else seeds
+        seeds = count(first_seed, SEED_STEP) if seeds is None else seeds
         runs = (self._start_one(model, prompt, own, **kwargs) for prompt, own in zip(prompts, seeds, strict=False))
         first = list(islice(runs, batch_size))
         if first:

@@ -575,3 +575,9 @@ def test_a_seed_for_each_prompt_decides_its_text_alone() -> None:
     assert {order[done.number]: done.tokens for done in others} == texts
     with pytest.raises(ValueError, match="both seed and seeds"):
         next(sampler.generate_many(model, prompts, seed=1, seeds=seeds, **asked))
+
+
+def test_equal_prompts_make_different_texts() -> None:
+    asked = {"max_new_tokens": 12, "do_sample": True, "top_k": 0, **NO_END}
+    texts = AntiSlop(TOKENIZER, COMMON).generate_many(build_model("llama"), [[5, 9]] * 20, seed=1, **asked)
+    assert len({tuple(done.tokens) for done in texts}) == 20
