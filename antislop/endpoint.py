@@ -55,6 +55,8 @@ __all__ = ["Coverage", "Endpoint", "EndpointCompletion", "EndpointError", "Endpo
 
 ROUNDING = 1e-5
 """Less mass than this outside of the alternatives is rounding."""
+APART = 2654435769
+"""Between the seeds of two texts: torch's CPU generator heeds their last 32 bits, of which an odd step misses none."""
 GAP_TRIES = 16
 """How often one token is asked for where the server left it out."""
 
@@ -105,7 +107,8 @@ class EndpointSampler:
 
     sampler: bans, options and the tokenizer, which must be the model's; compiled once, for any number of endpoints.
     alternatives: how many log-probabilities to ask for at each position; vLLM gives 20 unless it was started with a
-    larger `--max-logprobs`. tokens_per_request: how far the server writes ahead. What comes out has the same
+    larger `--max-logprobs`. They have to be the model's own, as vLLM's are unless `--logprobs-mode` says otherwise.
+    tokens_per_request: how far the server writes ahead. What comes out has the same
     distribution however far, and with 1 nothing depends on the server's own chance.
     eos_token_id: the tokens that end a text; the tokenizer's unless told otherwise.
 
@@ -157,7 +160,7 @@ class EndpointSampler:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         plan = self._plan(**settings)
         seed = int(torch.randint(2**31, ())) if seed is None else seed
-        texts = (self._start(prompt, plan, number=n, seed=seed + 2**31 * n) for n, prompt in enumerate(prompts))
+        texts = (self._start(prompt, plan, number=n, seed=seed + APART * n) for n, prompt in enumerate(prompts))
         running: set[Future[EndpointCompletion]] = set()
         stop = Flag()
         pool = ThreadPoolExecutor(batch_size)
@@ -219,10 +222,12 @@ class EndpointSampler:
         if not ids:
             raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
         own = self._sampler
+        with self._turn:
+            state = own._matcher.start(ids, lookback=own.prompt_lookback, exempt_prompt=own.exempt_prompt)
         row = Row(
             torch.tensor([ids]),
             settings=plan.settings,
-            state=own._matcher.start(ids, lookback=own.prompt_lookback, exempt_prompt=own.exempt_prompt),
+            state=state,
             capacity=plan.max_new_tokens,
             generator=torch.Generator().manual_seed(seed),
         )

@@ -27,7 +27,7 @@ class Served(ThreadingHTTPServer):
     """kind: "vllm", "llama.cpp", "sglang" or "strings".
 
     failures: what to do with the next requests instead of answering: "drop", "slow", "silent" (no log-probabilities), a
-    status, or (status, headers). bad_prompts: prompts that begin so always fail with a status. requests: what was asked.
+    status, or (status, headers). bad_prompts: prompts that begin so always fail, with a status. requests: all so far.
     skew: draw from another temperature than is told, as a server that can't be trusted does.
     """
 
@@ -106,7 +106,7 @@ class Served(ThreadingHTTPServer):
 
     def _lists(self, written: Sequence[tuple[int, Tensor, list[int]]]) -> dict[str, Any]:
         names_ids = self.kind == "vllm" and self.requests[-1].get("return_tokens_as_token_ids")
-        name = (lambda t: f"token_id:{t}") if names_ids else lambda t: self.piece(t).decode()  # noqa: E731
+        name = (lambda t: f"token_id:{t}") if names_ids else lambda t: self.piece(t).decode()
         return {
             "tokens": [name(token) for token, _, _ in written],
             "token_logprobs": [float(logprobs[token]) for token, logprobs, _ in written],
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     server: Served
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server = self.server
         server.busy += 1
