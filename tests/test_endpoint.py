@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 import pytest
@@ -151,7 +152,11 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
     "SGLang": ("sglang", {}, []),
     "llama.cpp": ("llama.cpp", {}, []),
     "three of four alternatives": ("vllm", {"alternatives": 3}, [TopKLogitsWarper(3)]),
-    "two of four": ("sglang", {"alternatives": 2}, [TopKLogitsWarper(2)]),
+    "two of four, and a temperature": (
+        "sglang",
+        {"alternatives": 2, "temperature": 0.3},
+        [TopKLogitsWarper(2), TemperatureLogitsWarper(0.3)],
+    ),
     "temperature and min-p": (
         "vllm",
         {"temperature": 0.7, "min_p": 0.1},
@@ -163,13 +168,23 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_drafts_of_the_server_leave_the_distribution_as_it_is(letters: PreTrainedTokenizerFast, case: str) -> None:
     kind, options, processors = CASES[case]
-    model = Markov(4, seed=2, processors=processors)
+    model = Markov(4, seed=2, sharpness=0.5, processors=processors)
     expected = rejection_distribution(model, LETTERS, BANS)
     sampler = AntiSlop(letters, BANS, prompt_lookback=False)
     with serve(lambda tokens: model.table[tokens[-2], tokens[-1]], letters, kind) as server:
         drawn = draw(server, sampler, times=1000 * DEPTH, **options)
     assert sum(drawn.values()) == 1000 * DEPTH
     assert p_value(drawn, expected) > 1e-4
+
+
+def test_what_the_server_writes_beyond_the_alternatives_is_drawn_anew(letters: PreTrainedTokenizerFast) -> None:
+    """All positions are alike, so that every token of every text is counted."""
+    logits = torch.log(torch.tensor([0.38, 0.28, 0.22, 0.12]))
+    first, second = torch.softmax(logits[:2] / 0.3, dim=-1).tolist()
+    with serve(lambda tokens: logits, letters, "sglang") as server:
+        drawn = draw(server, AntiSlop(letters, []), times=300 * DEPTH, length=8, alternatives=2, temperature=0.3)
+    counts = Counter((token,) for token in chain.from_iterable(drawn.elements()))
+    assert p_value(counts, {(0,): first, (1,): second}) > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llama.cpp"])
@@ -264,7 +279,7 @@ def test_failures_are_tried_again(tiny: tuple[PreTrainedModel, PreTrainedTokeniz
             coverages.append(done.coverage)
     assert texts[0] == texts[1]
     assert coverages[0].retries == 0
-    assert coverages[1].retries == 4 + 1 - 1  # the dropped connection was a kept one, and is opened anew without a word
+    assert coverages[1].retries == 4  # the dropped connection was in use before: it is opened anew without a word
     assert coverages[1].requests == coverages[0].requests
 
 
