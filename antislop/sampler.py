@@ -48,7 +48,6 @@ from antislop.support import refuse_arguments, refuse_settings
 from antislop.vocabulary import Vocabulary, encode_after
 from antislop.walker import Drafter, Method, OnExhausted, Policy
 
-
 SEED_STEP = 2654435769
 """From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""
 

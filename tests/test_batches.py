@@ -24,7 +24,7 @@ from antislop.inference import fill_left
 from antislop.language_model import TransformersModel
 from antislop.layers import AHEAD_IN_WINDOW, GrowingLayer
 from antislop.report import Report
-from antislop.sampler import Completion
+from antislop.sampler import SEED_STEP, Completion
 
 TOKENIZER = build_tokenizer()
 PROMPTS = ((5, 9, 2, 12, 7, 3), (11,), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7, 21), (21, 3, 8))
@@ -333,7 +333,7 @@ def test_it_does_not_matter_what_a_text_is_batched_with(model: PreTrainedModel, 
     """More prompts than places and fewer; each text is that of its prompt alone with the same random numbers."""
     prompts = unequal_prompts(number)
     alone = [
-        complete(model, [prompt], batch_size=1, seed=MANY["seed"] + 2**31 * place)[0]
+        complete(model, [prompt], batch_size=1, seed=MANY["seed"] + SEED_STEP * place)[0]
         for place, prompt in enumerate(prompts)
     ]
     for batch_size in (1, 3, 16):
