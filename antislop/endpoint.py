@@ -20,7 +20,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from threading import Event as Flag
 from threading import Lock
 from typing import Any
@@ -45,7 +45,7 @@ from antislop.decoding import Ahead, Passes, decode
 from antislop.events import Event
 from antislop.report import Report
 from antislop.row import NO_DRAFT, Draft, Row
-from antislop.sampler import AntiSlop, Completion
+from antislop.sampler import SEED_STEP, AntiSlop, Completion
 from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.vocabulary import Vocabulary
@@ -55,8 +55,6 @@ __all__ = ["Coverage", "Endpoint", "EndpointCompletion", "EndpointError", "Endpo
 
 ROUNDING = 1e-5
 """Less mass than this outside of the alternatives is rounding."""
-APART = 2654435769
-"""Between the seeds of two texts: torch's CPU generator heeds their last 32 bits, of which an odd step misses none."""
 GAP_TRIES = 16
 """How often one token is asked for where the server left it out."""
 
@@ -147,6 +145,7 @@ class EndpointSampler:
         *,
         batch_size: int = 16,
         seed: int | None = None,
+        seeds: Iterable[int] | None = None,
         **settings: Any,
     ) -> Iterator[EndpointCompletion]:
         """Generate from many prompts, with `batch_size` requests under way, and yield each text when it is finished.
@@ -154,13 +153,17 @@ class EndpointSampler:
         prompts: texts, which the tokenizer turns into ids with its special tokens, or ids; read as they are needed.
         seed: together with a prompt's number it decides its random numbers, so that neither order nor company matter;
         with `tokens_per_request` above 1 that also asks for a server that heeds seeds. A text that the server fails
-        ends there and says so in `error`; the others go on.
+        ends there and says so in `error`; the others go on. seeds: one for each prompt instead, read after it.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         plan = self._plan(**settings)
-        seed = int(torch.randint(2**31, ())) if seed is None else seed
-        texts = (self._start(prompt, plan, number=n, seed=seed + APART * n) for n, prompt in enumerate(prompts))
+        if seed is not None and seeds is not None:
+            raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
+        if seeds is None:
+            seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
+        numbered = enumerate(zip(prompts, seeds, strict=False))
+        texts = (self._start(prompt, plan, number=number, seed=own) for number, (prompt, own) in numbered)
         running: set[Future[EndpointCompletion]] = set()
         stop = Flag()
         pool = ThreadPoolExecutor(batch_size)
