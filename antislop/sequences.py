@@ -24,6 +24,7 @@ _CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  
 
 
 _ANY = "\ua66e"  # a letter that nobody writes: stands for "*" while a phrase is folded
+_FORGOTTEN = "\ufffd"  # stands for the part of a word in which nothing may begin
 _WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 
 
@@ -160,13 +161,15 @@ class Sequences:
 
     def forget(self, state: SequenceState) -> SequenceState:
         """Return a state with the same text behind it, of which nothing counts as part of a sequence."""
-        return state._replace(word=state.word and "\ufffd", partials=())
+        return state._replace(word=state.word and _FORGOTTEN, partials=())
 
     def _advance(
         self, partials: set[_Partial], word: str, first: int, *, is_counted: bool
     ) -> tuple[set[_Partial], list[_Partial]]:
         """Return the sequences that go on after a word that begins at `first`, and those that it completes."""
         beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
+        if word.startswith(_FORGOTTEN):
+            beginning = chain()
         going_on, done = set(), {}
         for partial in chain(partials, (_Partial(number, 0, 0, first) for number in beginning)):
             number, index, gap, start = partial

@@ -393,6 +393,11 @@ def test_trap_4_folding_that_changes_lengths_keeps_the_place() -> None:
     assert find_in_pieces(bans, [text]) == [(0, 5, 13), (1, 14, 23), (2, 5, 11), (2, 14, 21)]
 
 
+def test_a_word_that_began_in_a_prompt_without_lookback_is_no_beginning() -> None:
+    assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"], lookback=False) == []
+    assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"]) == [0]
+
+
 def test_trap_10_a_live_beginning_of_one_regex_does_not_hide_another() -> None:
     assert starts([Ban.regex("f g h"), Ban.regex("d e f")], "d", " e", " f") == [0]
     assert starts([Ban.regex("(?s)d.{0,90}zz"), Ban.regex("e f")], "d", " e", " f", " x") == [1]
