@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets import Arm, Maker, PairFile, Summary
+    from antislop.pairs import PairFormat
 
 LINE_EVERY = 10.0
 """Seconds between two lines about progress where there is no terminal."""
@@ -126,8 +127,9 @@ def dataset(
 
     from antislop.datasets import Maker, fingerprint
 
+    kind: PairFormat | None = pairs_format.value if pairs is not None else None
     with as_refusal():
-        maker = Maker(loaded, tokenizer, banned, seed=seed, batch_size=batch_size, settings=generation)
+        maker = Maker(loaded, tokenizer, banned, seed=seed, batch_size=batch_size, settings=generation, pairs=kind)
     order = _Order(
         source,
         model or "the bundled model",
@@ -146,7 +148,7 @@ def dataset(
     path = out if out.suffix == ".jsonl" else out / "records.jsonl"
     try:
         with job.open(path, force=force) as journal:
-            pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
+            pair_file = job.open_pairs(pairs, journal)
             summary = job.run(journal, pair_file)
             if pair_file is not None:
                 job.say(f"{pair_file.finish(most=pairs_per_ban, seed=seed):,} pairs in {pairs}")
@@ -191,14 +193,14 @@ class _Job:
             path, made_with, identify=identify, is_done=lambda record: record["status"] != "error", force=force
         )
 
-    def open_pairs(self, path: Path | None, journal: Journal, *, kind: Pairs) -> PairFile | None:
+    def open_pairs(self, path: Path | None, journal: Journal) -> PairFile | None:
         """Open the file of pairs, if one was asked for."""
         from antislop.datasets import PairFile
 
         if path is None:
             return None
         with writing(path):
-            return PairFile(path, journal, kind=kind.value, decode=self._decode)
+            return PairFile(path, journal)
 
     def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
         """Make what the journal does not have; return what was made now."""
@@ -268,9 +270,6 @@ class _Job:
             if self.is_stopped:
                 return
             yield prompt
-
-    def _decode(self, tokens: Any) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
