@@ -70,7 +70,7 @@ class Made:
     pairs: Sequence[Record] = ()
 
 
-class Engine(Protocol):
+class RecordMaker(Protocol):
     """What makes records of orders, here or elsewhere."""
 
     def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
@@ -230,7 +230,7 @@ def _owner(row: Record) -> tuple[Any, ...]:
 
 
 def write_records(
-    maker: Engine,
+    maker: RecordMaker,
     prompts: Callable[[], Iterable[Prompt]],
     journal: Journal,
     *,
