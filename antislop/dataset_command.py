@@ -21,15 +21,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from antislop import __version__
 from antislop.lists import BanList
-from antislop.pretrained import load_model
+from antislop.pretrained import load_model, load_tokenizer
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, Record, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, gather, writing
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, first_line, gather, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets import Arm, Maker, PairFile, Summary
+    from antislop.datasets import Arm, PairFile, RecordMaker, Summary
+    from antislop.pairs import PairFormat
 
 LINE_EVERY = 10.0
 """Seconds between two lines about progress where there is no terminal."""
@@ -48,6 +49,13 @@ class Pairs(str, Enum):
 
     DPO = "dpo"
     TOKENS = "tokens"
+
+
+class Engine(str, Enum):
+    """Where the model runs."""
+
+    TRANSFORMERS = "transformers"
+    RAY = "ray"
 
 
 _option = typer.Option
@@ -88,6 +96,15 @@ def dataset(
     model: Annotated[
         str | None, _option(metavar="NAME", help="A Hugging Face id or folder.", show_default="the bundled one")
     ] = None,
+    engine: Annotated[
+        Engine, _option(help="transformers: the model in this process; ray: on each worker of a cluster.")
+    ] = Engine.TRANSFORMERS,
+    workers: Annotated[
+        int | None, _option(min=1, help="Of ray, each with its own model.", show_default="one for each GPU, or machine")
+    ] = None,
+    address: Annotated[
+        str | None, _option(metavar="ADDR", help="Of a Ray cluster: auto, or host:port.", show_default="this machine")
+    ] = None,
     bans: Annotated[list[Path] | None, _option(metavar="LIST", help="A list of bans. Repeatable.")] = None,
     ban: Annotated[list[str] | None, _option(metavar="PHRASE", help="One more phrase. Repeatable.")] = None,
     column: Annotated[str | None, _option(help="Where the prompt is.", show_default="prompt, messages, …")] = None,
@@ -122,12 +139,13 @@ def dataset(
     if (to_parquet or push_to_hub) and out.suffix == ".jsonl":
         raise Refused(f"{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER")
     banned = gather(bans, ban, bundled=not bans and not ban)
-    loaded, tokenizer = load_model(model)
+    kind: PairFormat | None = pairs_format.value if pairs is not None else None
 
-    from antislop.datasets import Maker, fingerprint
+    from antislop.cluster import ClusterError
+    from antislop.datasets import fingerprint
 
-    with as_refusal():
-        maker = Maker(loaded, tokenizer, banned, seed=seed, batch_size=batch_size, settings=generation)
+    options = {"seed": seed, "batch_size": batch_size, "settings": generation, "pairs": kind}
+    maker, tokenizer = _make_maker(engine, model, banned, options, workers=workers, address=address)
     order = _Order(
         source,
         model or "the bundled model",
@@ -142,15 +160,15 @@ def dataset(
         seed,
         generation,
     )
-    job = _Job(order, maker, tokenizer, limit=limit)
+    job = _Job(order, maker, tokenizer, limit=limit, engine=engine)
     path = out if out.suffix == ".jsonl" else out / "records.jsonl"
     try:
         with job.open(path, force=force) as journal:
-            pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
+            pair_file = job.open_pairs(pairs, journal)
             summary = job.run(journal, pair_file)
             if pair_file is not None:
                 job.say(f"{pair_file.finish(most=pairs_per_ban, seed=seed):,} pairs in {pairs}")
-    except (JournalError, PromptError) as error:
+    except (JournalError, PromptError, ClusterError) as error:
         raise Refused(str(error)) from error
     job.finish(path, out, banned, to_parquet=to_parquet, repo=push_to_hub)
     return 130 if job.is_stopped else 1 if summary.failed else 0
@@ -169,15 +187,52 @@ def _generation(max_new_tokens: int, temperature: float, min_p: float, top_p: fl
     }
 
 
+def _make_maker(
+    engine: Engine,
+    model: str | None,
+    bans: BanList,
+    options: dict[str, Any],
+    *,
+    workers: int | None,
+    address: str | None,
+) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+    """Return what makes the records, and the tokenizer of its model; options: of `Maker` and `Cluster`."""
+    if engine is not Engine.RAY and (workers is not None or address is not None):
+        name = "--workers" if address is None else "--address"
+        raise Refused(f"{name} means nothing for --engine {engine.value}: pass --engine ray, or leave it out")
+
+    from antislop.cluster import Cluster, ClusterError
+    from antislop.datasets import Maker
+    from antislop.sampler import AntiSlop
+
+    try:
+        if engine is Engine.RAY:
+            cluster = Cluster(model, bans, workers=workers, address=address, **options)
+            tokenizer = load_tokenizer(model)
+            AntiSlop(tokenizer, bans)  # refuses at once what each worker would refuse
+            return cluster, tokenizer
+        loaded, tokenizer = load_model(model)
+        return Maker(loaded, tokenizer, bans, **options), tokenizer
+    except (ValueError, ClusterError) as error:
+        raise Refused(first_line(error)) from error
+
+
 class _Job:
     """One run of the command."""
 
     def __init__(
-        self, order: _Order, maker: Maker, tokenizer: PreTrainedTokenizerBase, *, limit: int | None = None
+        self,
+        order: _Order,
+        maker: RecordMaker,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        engine: Engine,
+        limit: int | None = None,
     ) -> None:
         self._order = order
         self._maker = maker
         self._tokenizer = tokenizer
+        self._engine = engine
         self._limit = limit
         self._console = console(stderr=True)
         self.is_stopped = False
@@ -191,14 +246,14 @@ class _Job:
             path, made_with, identify=identify, is_done=lambda record: record["status"] != "error", force=force
         )
 
-    def open_pairs(self, path: Path | None, journal: Journal, *, kind: Pairs) -> PairFile | None:
+    def open_pairs(self, path: Path | None, journal: Journal) -> PairFile | None:
         """Open the file of pairs, if one was asked for."""
         from antislop.datasets import PairFile
 
         if path is None:
             return None
         with writing(path):
-            return PairFile(path, journal, kind=kind.value, decode=self._decode)
+            return PairFile(path, journal)
 
     def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
         """Make what the journal does not have; return what was made now."""
@@ -269,12 +324,16 @@ class _Job:
                 return
             yield prompt
 
-    def _decode(self, tokens: Any) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """At the first Ctrl-C finish the texts in flight; at the second leave them."""
+        """At the first Ctrl-C finish the texts in flight; at the second leave them, and those of a cluster at once."""
+        if self._engine is Engine.RAY:
+            try:
+                yield
+            except KeyboardInterrupt:
+                self.is_stopped = True
+                self.say("stopped; what the workers had not finished is made when you go on")
+            return
 
         def stop(_: int, __: FrameType | None) -> None:
             self.is_stopped = True

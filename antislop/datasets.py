@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -64,17 +64,24 @@ def fingerprint(bans: BanList) -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """A record, and the completion that it tells of; None where there is none, because of an error."""
+    """A record, and the preference pairs that came about with it."""
 
     record: Record
-    order: Order
-    completion: Completion | None = None
+    pairs: Sequence[Record] = ()
+
+
+class RecordMaker(Protocol):
+    """What makes records of orders, here or elsewhere."""
+
+    def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
+        """Yield a record of each order, in any order."""
 
 
 class Maker:
     """Makes records with one model.
 
-    settings: what `generate` takes, max_new_tokens and sampling among it. Raises what `AntiSlop` raises.
+    settings: what `generate` takes, max_new_tokens and sampling among it. pairs: which to make of what is withdrawn, if
+    any. Raises what `AntiSlop` raises.
     """
 
     def __init__(
@@ -86,6 +93,7 @@ class Maker:
         seed: int = 0,
         batch_size: int = 16,
         settings: dict[str, Any],
+        pairs: PairFormat | None = None,
         **options: Any,
     ) -> None:
         self._model = model
@@ -95,6 +103,7 @@ class Maker:
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
+        self._pairs = pairs
 
     def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
         """Yield records as texts are finished; orders are taken as places in the batch become free.
@@ -109,7 +118,7 @@ class Maker:
             for order in orders:
                 ids = [] if order.prompt.error else self._encode(order.prompt)
                 if error := order.prompt.error or self._find_error(ids):
-                    refused.append(Made(self._describe(order, status="error", error=error), order))
+                    refused.append(Made(self._describe(order, status="error", error=error)))
                 else:
                     begun[next(numbers)] = order, len(ids), time.perf_counter()
                     yield ids
@@ -122,7 +131,8 @@ class Maker:
             yield from refused
             refused.clear()
             order, size, since = begun.pop(done.number)
-            yield Made(self._report(order, done, prompt_tokens=size, since=since), order, done)
+            record = self._report(order, done, prompt_tokens=size, since=since)
+            yield Made(record, list(self._find_pairs(order, done)))
         yield from refused
 
     def _encode(self, prompt: Prompt) -> list[int]:
@@ -161,6 +171,17 @@ class Maker:
             seconds=round(time.perf_counter() - since, 3),
         )
 
+    def _find_pairs(self, order: Order, done: Completion) -> Iterator[Record]:
+        if self._pairs is None or order.arm == "plain":
+            return
+        turns = find_turns(done.report.events, done.tokens)
+        make = make_dpo if self._pairs == "dpo" else make_tokens
+        for row in unique(make(order.prompt.text, turns, done.tokens, decode=self._decode)):
+            yield {**row, "key": order.prompt.key, "sample": order.sample}
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
     def _describe(self, order: Order, *, status: str, **more: Any) -> Record:
         """Return a record: the input's own columns, then what is known of the text."""
         known: Record = {
@@ -186,26 +207,15 @@ class PairFile:
     The pairs of a record are written before it; what belongs to no record of the journal was torn and is taken out.
     """
 
-    def __init__(
-        self, path: Path, journal: Journal, *, kind: PairFormat, decode: Callable[[Sequence[int]], str]
-    ) -> None:
+    def __init__(self, path: Path, journal: Journal) -> None:
         self.path = path
-        self._kind = kind
-        self._decode = decode
         kept = [line for line, row in read_lines(path) if row and _owner(row) in journal] if path.exists() else []
         replace_bytes(path, b"".join(kept))
 
-    def append(self, made: Made) -> None:
+    def append(self, rows: Iterable[Record]) -> None:
         """Write the pairs of a text."""
-        if made.completion is None or made.order.arm == "plain":
-            return
-        tokens = made.completion.tokens
-        turns = find_turns(made.completion.report.events, tokens)
-        make = make_dpo if self._kind == "dpo" else make_tokens
-        rows = unique(make(made.order.prompt.text, turns, tokens, decode=self._decode))
-        lines = [json.dumps({**row, "key": made.order.prompt.key, "sample": made.order.sample}) + "\n" for row in rows]
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(lines))
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, *, most: int | None = None, seed: int = 0) -> int:
         """Leave out what came twice, and all but `most` pairs of each ban; return how many pairs there are."""
@@ -220,7 +230,7 @@ def _owner(row: Record) -> tuple[Any, ...]:
 
 
 def write_records(
-    maker: Maker,
+    maker: RecordMaker,
     prompts: Callable[[], Iterable[Prompt]],
     journal: Journal,
     *,
@@ -235,8 +245,10 @@ def write_records(
     for arm in arms:
         orders = take_orders(prompts(), samples=samples, arm=arm)
         for made in maker.make((order for order in orders if order.identity not in journal), arm=arm):
+            if identify(made.record) in journal:
+                continue
             if pairs is not None:
-                pairs.append(made)
+                pairs.append(made.pairs)
             journal.append(made.record)
             yield made.record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from antislop.bundled import tiny_model
+from antislop.bundled import FOLDER, tiny_model
 from antislop.terminal import loading
 
 if TYPE_CHECKING:
@@ -18,6 +18,15 @@ def load_model(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
             return tiny_model()
     with loading(f"the model {name!r}", advice="pass a causal language model's Hugging Face id or folder"):
         return _load_named(name)
+
+
+def load_tokenizer(name: str | None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of `load_model` alone."""
+    with loading(f"the tokenizer of {name or 'the bundled model'}", advice="pass a model's Hugging Face id or folder"):
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(FOLDER / "tiny" if name is None else name)
+        return tokenizer
 
 
 def _load_named(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

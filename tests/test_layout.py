@@ -42,7 +42,7 @@ LAYERS = (
     {"terminal"},
     {"list_commands", "pretrained"},
     {"__init__"},
-    {"cards"},
+    {"cards", "cluster"},
     {"dataset_command"},
     {"cli"},
     {"__main__"},
