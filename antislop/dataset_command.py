@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from antislop import __version__
 from antislop.lists import BanList
@@ -354,10 +355,11 @@ def _progress(target: Any, summary: Summary, total: int | None) -> Iterator[Call
 
         yield tell
         return
-    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=target, transient=True) as bar:
-        task = bar.add_task("records", total=total)
-        yield lambda: bar.update(task, advance=1, description=summary.describe())
+    rates = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # cut off where it is narrow
+    columns = (BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), rates)
+    with Progress(*columns, console=target, transient=True, expand=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.update(task, advance=1, description=summary.describe_rates())
 
 
 def _estimate(summary: Summary, total: int | None) -> str:

@@ -293,11 +293,12 @@ class Summary:
 
     def describe(self) -> str:
         """Return it in one line."""
+        return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
+
+    def describe_rates(self) -> str:
+        """Return it without the number of records."""
         seconds = max(1e-9, time.monotonic() - self.began)
-        parts = [
-            f"{self.records:,} {'record' if self.records == 1 else 'records'}",
-            f"{self.tokens / seconds:,.0f} tokens/s",
-        ]
+        parts = [f"{self.tokens / seconds:,.0f} tokens/s"]
         drawn = self.tokens - self.unbanned + self.withdrawn
         if drawn:
             parts += [
