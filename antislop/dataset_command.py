@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from antislop import __version__
 from antislop.lists import BanList
@@ -59,6 +61,7 @@ class Engine(str, Enum):
 
 
 _option = typer.Option
+_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,13 @@ def dataset(
     arms: Annotated[Arms, _option(help="With bans, without, or both under the same seeds.")] = Arms.BANNED,
     max_new_tokens: Annotated[int, _option(min=1, help="Tokens of a response, at most.")] = 300,
     temperature: Annotated[float, _option(min=0.0, help="0 always takes the likeliest token.")] = 1.0,
-    min_p: Annotated[float, _option(min=0.0, max=1.0)] = 0.05,
-    top_p: Annotated[float, _option(min=0.0, max=1.0)] = 1.0,
-    top_k: Annotated[int, _option(min=0, help="0: all.")] = 0,
+    min_p: Annotated[float, _option(min=0.0, max=1.0, help=_MIN_P_HELP)] = 0.05,
+    top_p: Annotated[
+        float, _option(min=0.0, max=1.0, help="Keep the likeliest tokens that make up p; 1 is off.")
+    ] = 1.0,
+    top_k: Annotated[int, _option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0,
+    repetition_penalty: Annotated[float | None, _option(show_default="off", help="Above 1, repeat less.")] = None,
+    stop: Annotated[list[str] | None, _option(metavar="STRING", help="End with this string. Repeatable.")] = None,
     batch_size: Annotated[int, _option(min=1, help="Texts that are written at a time.")] = 16,
     seed: Annotated[int, _option(help="With a record's key it decides its text.")] = 0,
     pairs: Annotated[Path | None, _option(metavar="FILE", help="Preference pairs out of what was withdrawn.")] = None,
@@ -135,9 +142,13 @@ def dataset(
 
     The same command again goes on where it was stopped, and tries again what failed.
     """
-    generation = _generation(max_new_tokens, temperature, min_p, top_p, top_k)
+    generation = _generation(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     if (to_parquet or push_to_hub) and out.suffix == ".jsonl":
         raise Refused(f"{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER")
+    if n > 1 and temperature == 0:
+        raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
+    path = out if out.suffix == ".jsonl" else out / "records.jsonl"
+    _check_places(source, out, [path] if pairs is None else [path, pairs])
     banned = gather(bans, ban, bundled=not bans and not ban)
     kind: PairFormat | None = pairs_format.value if pairs is not None else None
 
@@ -149,7 +160,7 @@ def dataset(
     order = _Order(
         source,
         model or "the bundled model",
-        fingerprint(banned),
+        f"{len(banned):,} bans, {fingerprint(banned)[:16]}",
         column,
         key,
         split,
@@ -161,29 +172,40 @@ def dataset(
         generation,
     )
     job = _Job(order, maker, tokenizer, limit=limit, engine=engine)
-    path = out if out.suffix == ".jsonl" else out / "records.jsonl"
     try:
         with job.open(path, force=force) as journal:
-            pair_file = job.open_pairs(pairs, journal)
+            pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
             summary = job.run(journal, pair_file)
-            if pair_file is not None:
-                job.say(f"{pair_file.finish(most=pairs_per_ban, seed=seed):,} pairs in {pairs}")
+            if pair_file is not None and not job.is_stopped:
+                with writing(pair_file.path):
+                    job.say(f"{pair_file.finish(most=pairs_per_ban, seed=seed):,} pairs in {pairs}")
     except (JournalError, PromptError, ClusterError) as error:
         raise Refused(str(error)) from error
-    job.finish(path, out, banned, to_parquet=to_parquet, repo=push_to_hub)
+    if not job.is_stopped:
+        with writing(out):
+            job.finish(path, out, banned, to_parquet=to_parquet, repo=push_to_hub)
     return 130 if job.is_stopped else 1 if summary.failed else 0
 
 
-def _generation(max_new_tokens: int, temperature: float, min_p: float, top_p: float, top_k: int) -> dict[str, Any]:
-    if temperature == 0:
-        return {"max_new_tokens": max_new_tokens, "do_sample": False}
+def _generation(
+    max_new_tokens: int,
+    temperature: float,
+    min_p: float,
+    top_p: float,
+    top_k: int,
+    repetition_penalty: float | None,
+    stop: list[str] | None,
+) -> dict[str, Any]:
+    """Return what `generate` takes; what is not asked for is left out, so that older runs can be gone on with."""
+    if repetition_penalty is not None and repetition_penalty <= 0:
+        raise Refused(f"the repetition penalty is {repetition_penalty}, but must be above 0: 1 is none, 1.1 is common")
+    drawn = {"temperature": temperature, "min_p": min_p, "top_p": top_p, "top_k": top_k} if temperature else {}
+    more = {"repetition_penalty": repetition_penalty, "stop_strings": stop}
     return {
         "max_new_tokens": max_new_tokens,
-        "do_sample": True,
-        "temperature": temperature,
-        "min_p": min_p,
-        "top_p": top_p,
-        "top_k": top_k,
+        "do_sample": bool(drawn),
+        **drawn,
+        **{name: value for name, value in more.items() if value},
     }
 
 
@@ -217,6 +239,20 @@ def _make_maker(
         raise Refused(first_line(error)) from error
 
 
+def _check_places(source: str, out: Path, files: list[Path]) -> None:
+    """Refuse to write over the prompts, to where they would be read as prompts, or to what is no file."""
+    if out.suffix != ".jsonl" and out.is_file():
+        raise Refused(f"{out}: is a file, and a folder was expected: pass a folder, or a name that ends in .jsonl")
+    if len({path.resolve() for path in files}) < len(files):
+        raise Refused(f"{files[0]}: records and pairs can't go into one file: choose another for --pairs")
+    prompts = Path(source).expanduser()
+    for path in files:
+        if path.exists() and not path.is_file():
+            raise Refused(f"{path}: is not a file: choose another place")
+        if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
+            raise Refused(f"{path}: is where the prompts are read from: choose another place")
+
+
 class _Job:
     """One run of the command."""
 
@@ -246,14 +282,17 @@ class _Job:
             path, made_with, identify=identify, is_done=lambda record: record["status"] != "error", force=force
         )
 
-    def open_pairs(self, path: Path | None, journal: Journal) -> PairFile | None:
+    def open_pairs(self, path: Path | None, journal: Journal, *, kind: Pairs) -> PairFile | None:
         """Open the file of pairs, if one was asked for."""
         from antislop.datasets import PairFile
 
         if path is None:
             return None
+        if len(journal) and not path.exists():
+            self.say(f"the records that are there already have no pairs in {path}, which is new")
         with writing(path):
-            return PairFile(path, journal)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return PairFile(path, journal, kind=kind.value)
 
     def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
         """Make what the journal does not have; return what was made now."""
@@ -267,7 +306,13 @@ class _Job:
             every: tuple[Arm, ...] = ("plain", "banned")
             arms = [arm for arm in every if arm in self._order.arms.split(",")]
             for record in write_records(
-                self._maker, self._prompts, journal, samples=self._order.n, arms=arms, pairs=pairs
+                self._maker,
+                self._prompts,
+                journal,
+                samples=self._order.n,
+                arms=arms,
+                pairs=pairs,
+                is_stopped=lambda: self.is_stopped,
             ):
                 summary.add(record)
                 if record["error"] and record["key"] not in failed:
@@ -279,26 +324,36 @@ class _Job:
 
     def _total(self, journal: Journal) -> int | None:
         """Return how many records are still to be made; None where nobody said how many there are."""
-        arms = len(self._order.arms.split(","))
-        return None if self._limit is None else self._limit * self._order.n * arms - len(journal)
+        counts = [count for count in (_count_records(self._order.source), self._limit) if count is not None]
+        left = min(counts, default=0) * self._order.n * len(self._order.arms.split(",")) - len(journal)
+        return left if left > 0 else None
 
     def say(self, sentence: str) -> None:
         """Write a line to standard error."""
         self._console.print(sentence, style="dim", soft_wrap=True)
 
     def finish(self, path: Path, out: Path, bans: BanList, *, to_parquet: bool, repo: str | None) -> None:
-        """Write what is made of all records together."""
+        """Tell and write what is made of all records together."""
+        if self._order.arms == Arms.BOTH.value:
+            self.say(f"banned phrases per 1,000 words: {self._compare(read_records(path), bans)}")
         if not (to_parquet or repo):
             return
         from antislop.cards import write_card
         from antislop.publishing import push, write_parquet
 
-        shards = write_parquet(path, out)
+        with as_refusal():
+            shards = write_parquet(path, out)
         card = write_card(out, self._describe(bans, list(read_records(path))))
         self.say(f"{len(shards)} Parquet {'file' if len(shards) == 1 else 'files'} and {card.name} in {out}")
         if repo is not None:
             with as_refusal():
-                push(path, repo, card=card)
+                push(out, repo)
+            self.say(f"pushed to {repo}")
+
+    def _compare(self, records: Iterable[Record], bans: BanList) -> str:
+        from antislop.datasets import measure_slop
+
+        return ", ".join(f"{arm} {share:.1f}" for arm, share in measure_slop(records, bans).items())
 
     def _describe(self, bans: BanList, records: list[Record]) -> dict[str, Any]:
         from antislop.datasets import measure_slop
@@ -309,7 +364,7 @@ class _Job:
 
     def _prompts(self) -> Iterator[Prompt]:
         order = self._order
-        prompts = read_prompts(
+        return read_prompts(
             order.source,
             column=order.column,
             key=order.key,
@@ -319,10 +374,6 @@ class _Job:
             limit=self._limit,
             tokenizer=self._tokenizer,
         )
-        for prompt in prompts:
-            if self.is_stopped:
-                return
-            yield prompt
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
@@ -349,18 +400,47 @@ class _Job:
 
 @contextmanager
 def _progress(target: Any, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show progress: a bar on a terminal, else a line every few seconds; call what is yielded after each record."""
+    """Show progress: a bar on a terminal, else a line every few seconds; call what is yielded after each record.
+
+    total: how many records there will be; None where nobody knows.
+    """
     if not target.is_terminal:
         last = [time.monotonic()]
 
         def tell() -> None:
             if time.monotonic() - last[0] >= LINE_EVERY:
                 last[0] = time.monotonic()
-                target.print(summary.describe(), soft_wrap=True)
+                target.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
 
         yield tell
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=target, transient=True) as bar:
-        task = bar.add_task("records", total=total)
-        yield lambda: bar.update(task, advance=1, description=summary.describe())
+    rates = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # cut off where it is narrow
+    columns = (BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), rates)
+    with Progress(*columns, console=target, transient=True, expand=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.update(task, advance=1, description=summary.describe_rates())
+
+
+def _estimate(summary: Summary, total: int | None) -> str:
+    done = summary.records + summary.failed
+    if total is None or not done:
+        return ""
+    left = max(0, total - done)
+    seconds = (time.monotonic() - summary.began) / done * left
+    return f", {left:,} to go, {timedelta(seconds=round(seconds))} left"
+
+
+def _count_records(source: str) -> int | None:
+    """Return how many records a file has, where counting them takes no more than reading it once."""
+    path = Path(source).expanduser()
+    try:
+        if path.suffix.lower() in (".jsonl", ".ndjson", ".txt"):
+            with path.open("rb") as file:
+                return sum(not line.isspace() for line in file)
+        if path.suffix.lower() == ".parquet":
+            from pyarrow.parquet import read_metadata
+
+            return int(read_metadata(path).num_rows)
+    except (OSError, ValueError, ImportError):  # whoever reads the prompts says what is wrong
+        return None
+    return None

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ from antislop.events import Conceded, Rewound
 from antislop.lists import BanList
 from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
 from antislop.prompts import Prompt
-from antislop.records import Journal, Record, read_lines, read_records, replace_bytes
+from antislop.records import Journal, JournalError, Record, read_lines, read_records, replace_bytes
 from antislop.sampler import AntiSlop, Completion
 
 Arm = Literal["plain", "banned"]
@@ -205,17 +205,36 @@ class PairFile:
     """Preference pairs of the records of a journal, each record's once, whenever the process was killed.
 
     The pairs of a record are written before it; what belongs to no record of the journal was torn and is taken out.
+    Raises `JournalError` for a file that holds something else.
     """
 
-    def __init__(self, path: Path, journal: Journal) -> None:
+    def __init__(self, path: Path, journal: Journal, *, kind: PairFormat) -> None:
         self.path = path
-        kept = [line for line, row in read_lines(path) if row and _owner(row) in journal] if path.exists() else []
-        replace_bytes(path, b"".join(kept))
+        self._kind = kind
+        lines = list(read_lines(path)) if path.exists() else []
+        self._check(lines, journal)
+        replace_bytes(path, b"".join(line for line, row in lines if row and _owner(row) in journal))
+
+    def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal) -> None:
+        """Refuse a file with anything in it but pairs of the journal's records and of one that was not written."""
+        is_torn = bool(lines) and lines[-1][1] is None
+        rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
+        if not all({"ban", "key", "sample"} <= row.keys() for row in rows):
+            raise JournalError(f"{self.path}: holds something else than pairs: choose another file")
+        if any(("rejected_id" in row) != (self._kind == "tokens") for row in rows):
+            raise JournalError(f"{self.path}: holds pairs of another format: choose another file, or the same format")
+        if len({owner for row in rows if (owner := _owner(row)) not in journal}) > 1:
+            raise JournalError(
+                f"{self.path}: holds pairs of texts that are not in {journal.path}: choose another file, or remove it"
+            )
 
     def append(self, rows: Iterable[Record]) -> None:
-        """Write the pairs of a text."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+        """Write the pairs of a text; raises `JournalError` where there is no room."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows))
+        except OSError as error:
+            raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
 
     def finish(self, *, most: int | None = None, seed: int = 0) -> int:
         """Leave out what came twice, and all but `most` pairs of each ban; return how many pairs there are."""
@@ -237,13 +256,15 @@ def write_records(
     samples: int = 1,
     arms: Sequence[Arm] = ("banned",),
     pairs: PairFile | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
     """Make what a journal does not have, and yield each record when it is written.
 
-    prompts: gives the prompts from the beginning each time it is called: once for each arm.
+    prompts: gives the prompts from the beginning each time it is called: once for each arm. is_stopped: asked before
+    each text; once it is true, only the texts in flight are finished.
     """
     for arm in arms:
-        orders = take_orders(prompts(), samples=samples, arm=arm)
+        orders = takewhile(lambda _: not is_stopped(), take_orders(prompts(), samples=samples, arm=arm))
         for made in maker.make((order for order in orders if order.identity not in journal), arm=arm):
             if identify(made.record) in journal:
                 continue
@@ -255,7 +276,10 @@ def write_records(
 
 @dataclass
 class Summary:
-    """Count what was written."""
+    """Count what was written.
+
+    words: of texts under bans. unbanned: tokens of texts without.
+    """
 
     records: int = 0
     failed: int = 0
@@ -263,6 +287,7 @@ class Summary:
     withdrawn: int = 0
     violations: int = 0
     words: int = 0
+    unbanned: int = 0
     began: float = field(default_factory=time.monotonic)
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -274,17 +299,25 @@ class Summary:
         self.tokens += record["tokens"]
         self.withdrawn += record["withdrawn_tokens"]
         self.violations += sum(record["violations"].values())
-        self.words += len(record["response"].split())
+        if record["arm"] == "plain":
+            self.unbanned += record["tokens"]
+        else:
+            self.words += len(record["response"].split())
 
     def describe(self) -> str:
         """Return it in one line."""
+        return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
+
+    def describe_rates(self) -> str:
+        """Return it without the number of records."""
         seconds = max(1e-9, time.monotonic() - self.began)
-        parts = [
-            f"{self.records:,} records",
-            f"{self.tokens / seconds:,.0f} tokens/s",
-            f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
-            f"{self.withdrawn / max(1, self.tokens + self.withdrawn):.1%} withdrawn",
-        ]
+        parts = [f"{self.tokens / seconds:,.0f} tokens/s"]
+        drawn = self.tokens - self.unbanned + self.withdrawn
+        if drawn:
+            parts += [
+                f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
+                f"{self.withdrawn / drawn:.1%} withdrawn",
+            ]
         return ", ".join([*parts, f"{self.failed:,} failed"] if self.failed else parts)
 
 

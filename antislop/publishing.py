@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from antislop.records import Record, read_records, replace_bytes
+from antislop.records import read_records
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -19,14 +21,16 @@ ROWS = 100_000
 def load_records(path: Path) -> Dataset:
     """Load the records of a journal as a data set, in the order of their keys' first appearance.
 
-    Counts per ban become JSON, since a column for each ban would be mostly empty. Raises `ValueError` where the package
-    is missing.
+    Counts per ban become JSON, since a column for each ban would be mostly empty; so do columns that hold values of
+    several types. Raises `ValueError` where the package is missing.
     """
     try:
         from datasets import Dataset
     except ImportError as error:
         raise ValueError("Parquet and the hub need the package datasets: pip install 'antislop[datasets]'") from error
-    return Dataset.from_list([_flatten(record) for record in read_records(path)])
+    records = list(read_records(path))
+    names = dict.fromkeys(name for record in records for name in record)  # a record that failed has fewer columns
+    return Dataset.from_dict({name: _fit(name, [record.get(name) for record in records]) for name in names})
 
 
 def write_parquet(path: Path, folder: Path) -> list[Path]:
@@ -36,32 +40,58 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
     names = [folder / f"data-{number:05}-of-{shards:05}.parquet" for number in range(shards)]
     for number, name in enumerate(names):
         part = name.with_suffix(".new")
-        records.shard(shards, number, contiguous=True).to_parquet(part)
-        replace_bytes(name, part.read_bytes())
-        part.unlink()
+        with _without_bars():
+            records.shard(shards, number, contiguous=True).to_parquet(part)
+        part.replace(name)
     for other in set(folder.glob("data-*-of-*.parquet")) - set(names):
         other.unlink()
     return names
 
 
-def push(path: Path, repo: str, *, card: Path) -> None:
-    """Push the records of a journal and a card to a data set repository of the hub.
+def push(folder: Path, repo: str) -> None:
+    """Push the Parquet files and the card of a folder to a data set repository of the hub, in place of older ones.
 
     Needs a login (`hf auth login`). Raises `ValueError` with what the hub said.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        load_records(path).push_to_hub(repo)
-        HfApi().upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id=repo, repo_type="dataset")
-    except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().split("\n", maxsplit=1)[0]
+        api = HfApi()
+        repo_id = api.create_repo(repo, repo_type="dataset", exist_ok=True).repo_id
+        patterns = ["README.md", "data-*.parquet"]
+        api.upload_folder(
+            repo_id=repo_id, repo_type="dataset", folder_path=folder, allow_patterns=patterns, delete_patterns=patterns
+        )
+    except Exception as error:  # names, logins and networks fail in a dozen ways
+        reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")
         raise ValueError(
-            f"{repo} can't be pushed to ({reason}): log in with hf auth login, and check the name"
+            f"{repo} can't be pushed to ({reason}): what was made is in {folder}; log in with hf auth login, check the "
+            "name and the network, and run it again"
         ) from error
 
 
-def _flatten(record: Record) -> Record:
-    counts = {name: json.dumps(record[name], ensure_ascii=False) for name in _COUNTS if name in record}
-    return {**record, **counts}
+def _fit(name: str, values: list[Any]) -> list[Any]:
+    """Return a column as Parquet can hold it: as it is, or as JSON."""
+    import pyarrow as pa
+
+    if name not in _COUNTS:
+        try:
+            if "struct<>" not in str(pa.array(values).type):  # an object without names
+                return values
+        except (pa.ArrowException, OverflowError):
+            pass
+    return [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the package datasets from showing its own progress."""
+    import datasets
+
+    was_shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if was_shown:
+            datasets.enable_progress_bars()

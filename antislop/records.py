@@ -51,7 +51,7 @@ class Journal:
         self._known: set[Any] = set()
         self._file: IO[bytes] | None = None
         settings = json.loads(json.dumps(settings))  # as they will be read again
-        if not force:
+        if not force and self._has_records():
             self._compare(settings)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,45 +86,73 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            file.close()
+        except OSError as error:  # it tries to write again what `append` could not
+            if kind is None:
+                raise JournalError(
+                    f"{self.path}: can't be written to ({error.strerror}); run it again to go on"
+                ) from error
+
+    def _has_records(self) -> bool:
+        """Tell whether anything was written yet: nothing can be mixed with what a run left that found no prompt."""
+        try:
+            return self.path.stat().st_size > 0
+        except OSError:  # what is wrong with the place is told where it is written to
+            return False
 
     def _compare(self, settings: Mapping[str, Any]) -> None:
         """Refuse to mix what was made in different ways."""
         try:
             before = json.loads(self.description.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            if self.path.exists() and self.path.stat().st_size:
-                raise JournalError(
-                    f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
-                ) from None
-            return
-        except NotADirectoryError:
-            raise JournalError(f"{self.path}: can't be written (not a directory): choose another place") from None
+            raise JournalError(
+                f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
+            ) from None
         except (OSError, ValueError) as error:
-            raise JournalError(f"{self.description}: can't be read ({error}): remove it, or use --force") from error
-        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+            raise JournalError(f"{self.description}: can't be read ({error}): use --force to write it anew") from error
+        had, has = dict(_flatten(before)), dict(_flatten(settings))
+        names = [name for name in {**had, **has} if had.get(name) != has.get(name)]
         if names:
-            was, is_ = (", ".join(f"{name}={have.get(name)!r}" for name in names) for have in (before, settings))
+            was, is_ = (", ".join(f"{name}={have.get(name)!r}" for name in names) for have in (had, has))
             raise JournalError(
                 f"{self.path} was made with {was}, and this run has {is_}: choose another file, the same settings, or "
                 "--force to mix them"
             )
 
     def _mend(self, is_done: Callable[[Record], bool]) -> None:
-        """Take out torn lines, records that are to be made again, and any that stand there twice."""
+        """Take out torn lines, records that are to be made again, and any that stand there twice.
+
+        Raises `JournalError` for records of another kind, before anything is changed.
+        """
         if not self.path.exists():
             return
         kept, size = [], self.path.stat().st_size
         for line, record in read_lines(self.path):
-            identity = self._identify(record) if record is not None and is_done(record) else None
+            try:
+                identity = self._identify(record) if record is not None and is_done(record) else None
+            except LookupError:
+                raise JournalError(
+                    f"{self.path}: holds something else than such records: choose another file"
+                ) from None
             if identity is not None and identity not in self._known:
                 self._known.add(identity)
                 kept.append(line)
         if sum(map(len, kept)) != size:
             replace_bytes(self.path, b"".join(kept))
+
+
+def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) for each setting, those of an object by the names of both: generation.top_k."""
+    if not isinstance(settings, dict):
+        yield name, settings
+        return
+    for inner, value in settings.items():
+        yield from _flatten(value, f"{name}.{inner}" if name else inner)
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:

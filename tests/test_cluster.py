@@ -77,7 +77,7 @@ def write(
 ) -> tuple[list[Record], list[Record]]:
     """Make a data set with pairs; return records and pairs. after: is called after each record, with its number."""
     with Journal(folder / "out.jsonl", {}, identify=identify) as journal:
-        pairs = PairFile(folder / "pairs.jsonl", journal)
+        pairs = PairFile(folder / "pairs.jsonl", journal, kind="dpo")
         prompts = [*PROMPTS[:2], BROKEN, *PROMPTS[2:]]
         written = write_records(maker, lambda: prompts, journal, samples=SAMPLES, arms=("plain", "banned"), pairs=pairs)
         for number, _ in enumerate(written):

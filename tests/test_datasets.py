@@ -58,7 +58,7 @@ def by_identity(records: Iterable[Record]) -> dict[Any, Record]:
 def write(folder: Path, prompts: Sequence[Prompt] = PROMPTS, **options: Any) -> tuple[list[Record], list[Record]]:
     """Make a data set with pairs, going on where it was stopped; return records and pairs that are there then."""
     with Journal(folder / "out.jsonl", {}, identify=identify, is_done=lambda r: r["status"] != "error") as journal:
-        pairs = PairFile(folder / "pairs.jsonl", journal)
+        pairs = PairFile(folder / "pairs.jsonl", journal, kind="dpo")
         engine = maker(pairs="dpo", **options)
         for _ in write_records(engine, lambda: prompts, journal, samples=3, arms=("plain", "banned"), pairs=pairs):
             pass

@@ -84,13 +84,36 @@ def test_a_record_that_stands_there_twice_is_kept_once(path: Path) -> None:
 
 
 def test_other_settings_are_refused_with_the_difference_unless_forced(path: Path) -> None:
-    journal(path).__exit__()
+    with journal(path) as kept:
+        kept.append({"key": "a"})
     with pytest.raises(JournalError, match=r"was made with seed=1, and this run has seed=2: choose another file"):
         journal(path, {**SETTINGS, "seed": 2})
     with pytest.raises(JournalError, match=r"was made with top=None, and this run has top=5"):
         journal(path, {**SETTINGS, "top": 5})
     journal(path, {**SETTINGS, "seed": 2}, force=True).__exit__()
     journal(path, {**SETTINGS, "seed": 2}).__exit__()
+
+
+def test_of_settings_within_others_only_those_that_differ_are_named(path: Path) -> None:
+    with journal(path, {"draw": {"k": 1, "p": 2}, "seed": 1}) as kept:
+        kept.append({"key": "a"})
+    with pytest.raises(
+        JournalError, match=r"was made with draw.k=1, draw.t=None, and this run has draw.k=3, draw.t=4:"
+    ):
+        journal(path, {"draw": {"k": 3, "p": 2, "t": 4}, "seed": 1})
+
+
+def test_a_journal_without_records_holds_nobody_to_its_settings(path: Path) -> None:
+    journal(path).__exit__()
+    journal(path, {"seed": 2}).__exit__()
+
+
+def test_records_of_another_kind_are_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"mine": 1}\n')
+    with pytest.raises(JournalError, match="holds something else"):
+        journal(path, force=True)
+    assert path.read_text() == '{"mine": 1}\n'
 
 
 def test_a_file_of_unknown_origin_is_not_written_to_unless_forced(path: Path) -> None:
@@ -104,7 +127,8 @@ def test_a_file_of_unknown_origin_is_not_written_to_unless_forced(path: Path) ->
 
 
 def test_a_description_that_can_not_be_read_is_refused(path: Path) -> None:
-    journal(path).__exit__()
+    with journal(path) as kept:
+        kept.append({"key": "a"})
     path.with_name("out.jsonl.run.json").write_text("{")
     with pytest.raises(JournalError, match=r"run\.json: can't be read"):
         journal(path)

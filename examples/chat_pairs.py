@@ -1,0 +1,50 @@
+"""Write replies to chats, and preference pairs of what the model wanted to say and what it said instead.
+
+    python examples/chat_pairs.py                                    # the bundled model; seconds
+    python examples/chat_pairs.py --model some/chat-model --chats my.jsonl --most 50
+
+The pairs have the columns prompt, chosen and rejected, as trainers of preferences read them (TRL's DPOTrainer, …).
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import antislop
+from antislop.datasets import Maker, PairFile, identify, write_records
+from antislop.pretrained import load_model
+from antislop.prompts import read_prompts
+from antislop.records import Journal
+
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+
+
+def main() -> None:
+    """Write replies and pairs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a Hugging Face id or folder; the bundled model by default")
+    parser.add_argument("--chats", type=Path, default=Path(__file__).with_name("chats.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("chats"), help="a folder")
+    parser.add_argument("--most", type=int, default=20, help="pairs of each ban, at most")
+    parser.add_argument("--max-new-tokens", type=int, default=100)
+    asked = parser.parse_args()
+
+    model, tokenizer = load_model(asked.model)
+    tokenizer.chat_template = tokenizer.chat_template or TEMPLATE  # the bundled model has none
+    drawn = {"max_new_tokens": asked.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
+    maker = Maker(model, tokenizer, antislop.default_bans(), seed=1, settings=drawn, pairs="dpo")
+
+    chats = partial(read_prompts, asked.chats, system="Be brief.", chat=True, tokenizer=tokenizer)
+
+    made_with = {"model": asked.model, "chats": str(asked.chats), **drawn}
+    with Journal(asked.out / "replies.jsonl", made_with, identify=identify) as journal:
+        pairs = PairFile(asked.out / "pairs.jsonl", journal, kind="dpo")
+        for record in write_records(maker, chats, journal, samples=4, pairs=pairs):
+            print(f"{record['key']}: {record['response'][:70]!r}")
+        print(f"{pairs.finish(most=asked.most)} pairs in {pairs.path}")
+
+
+if __name__ == "__main__":
+    main()

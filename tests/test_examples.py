@@ -1,0 +1,85 @@
+"""The examples run as their first lines say, go on where they were stopped, and write what they promise."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import datasets
+import pytest
+
+from antislop.records import read_records
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+HAS_RAY = find_spec("ray") is not None
+
+
+def run(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_a_corpus_of_stories_is_written_and_gone_on_with(tmp_path: Path) -> None:
+    command = ("story_corpus.py", "--samples", "1", "--max-new-tokens", "30")
+    first = run(*command, folder=tmp_path)
+    assert first.returncode == 0, first.stderr
+    records = list(read_records(tmp_path / "stories.jsonl"))
+    openings = (EXAMPLES / "stories.txt").read_text(encoding="utf-8").splitlines()
+    assert sorted(record["prompt"] for record in records) == sorted(openings * 2)
+    assert {record["status"] for record in records} == {"ok"}
+    assert first.stdout.splitlines()[-1] == "banned: 0.00 banned phrases per 1,000 words"
+    again = run(*command, folder=tmp_path)
+    assert again.stdout.splitlines() == first.stdout.splitlines()[-2:], "nothing is made twice"
+
+
+def test_chat_replies_come_with_pairs_that_load(tmp_path: Path) -> None:
+    ran = run("chat_pairs.py", "--out", "out", "--most", "2", "--max-new-tokens", "60", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    replies = list(read_records(tmp_path / "out" / "replies.jsonl"))
+    assert [message["role"] for message in replies[0]["messages"]] == ["system", "user", "assistant"]
+    assert {reply["key"] for reply in replies} >= {"opening", "farewell"}
+    rows = list(read_records(tmp_path / "out" / "pairs.jsonl"))
+    assert ran.stdout.splitlines()[-1].startswith(f"{len(rows)} pairs in ")
+    bans = [row["ban"] for row in rows]
+    assert 0 < max(map(bans.count, bans)) <= 2
+    pairs = datasets.Dataset.from_list(rows)
+    assert all(pairs.features[name].dtype == "string" for name in ("prompt", "chosen", "rejected"))
+
+
+CLUSTER = ("cluster_job.py", "--limit", "2", "--max-new-tokens", "10")
+
+
+@pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed")
+def test_a_cluster_job_makes_a_whole_corpus(tmp_path: Path) -> None:
+    ran = run(*CLUSTER, folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert len(list(read_records(tmp_path / "corpus" / "records.jsonl"))) == 4
+    assert (tmp_path / "corpus" / "README.md").exists()
+
+
+@pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
+def test_without_ray_a_cluster_job_is_refused_in_one_sentence_and_not_tried_again(tmp_path: Path) -> None:
+    ran = run(*CLUSTER, folder=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("antislop: ")
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_how_to_run_it(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 60
+    assert f"python examples/{script.name}" in (ast.get_docstring(ast.parse(text)) or "")
+    assert f"]({script.name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
