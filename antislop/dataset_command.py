@@ -5,6 +5,7 @@ Data goes to files, what happens to standard error: a bar on a terminal, else a 
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +59,7 @@ class Engine(str, Enum):
 
     TRANSFORMERS = "transformers"
     RAY = "ray"
+    OPENAI = "openai"
 
 
 _option = typer.Option
@@ -100,13 +102,20 @@ def dataset(
         str | None, _option(metavar="NAME", help="A Hugging Face id or folder.", show_default="the bundled one")
     ] = None,
     engine: Annotated[
-        Engine, _option(help="transformers: the model in this process; ray: on each worker of a cluster.")
+        Engine,
+        _option(help="transformers: the model in this process; ray: on each worker of a cluster; openai: on a server."),
     ] = Engine.TRANSFORMERS,
     workers: Annotated[
         int | None, _option(min=1, help="Of ray, each with its own model.", show_default="one for each GPU, or machine")
     ] = None,
     address: Annotated[
         str | None, _option(metavar="ADDR", help="Of a Ray cluster: auto, or host:port.", show_default="this machine")
+    ] = None,
+    base_url: Annotated[
+        str | None, _option(metavar="URL", help="Of openai: where /completions is, such as http://127.0.0.1:8000/v1.")
+    ] = None,
+    tokenizer_name: Annotated[
+        str | None, _option("--tokenizer", metavar="NAME", help="Of openai.", show_default="that of --model")
     ] = None,
     bans: Annotated[list[Path] | None, _option(metavar="LIST", help="A list of bans. Repeatable.")] = None,
     ban: Annotated[list[str] | None, _option(metavar="PHRASE", help="One more phrase. Repeatable.")] = None,
@@ -149,6 +158,10 @@ def dataset(
         raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
     path = out if out.suffix == ".jsonl" else out / "records.jsonl"
     _check_places(source, out, [path] if pairs is None else [path, pairs])
+    place = _Place(engine, model, workers, address, base_url, tokenizer_name)
+    place.check()
+    if engine is Engine.OPENAI and repetition_penalty:
+        raise Refused("--repetition-penalty needs all log-probabilities, which no server tells: leave it out")
     banned = gather(bans, ban, bundled=not bans and not ban)
     kind: PairFormat | None = pairs_format.value if pairs is not None else None
 
@@ -156,7 +169,7 @@ def dataset(
     from antislop.datasets import fingerprint
 
     options = {"seed": seed, "batch_size": batch_size, "settings": generation, "pairs": kind}
-    maker, tokenizer = _make_maker(engine, model, banned, options, workers=workers, address=address)
+    maker, tokenizer = place.make(banned, options)
     order = _Order(
         source,
         model or "the bundled model",
@@ -209,34 +222,57 @@ def _generation(
     }
 
 
-def _make_maker(
-    engine: Engine,
-    model: str | None,
-    bans: BanList,
-    options: dict[str, Any],
-    *,
-    workers: int | None,
-    address: str | None,
-) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-    """Return what makes the records, and the tokenizer of its model; options: of `Maker` and `Cluster`."""
-    if engine is not Engine.RAY and (workers is not None or address is not None):
-        name = "--workers" if address is None else "--address"
-        raise Refused(f"{name} means nothing for --engine {engine.value}: pass --engine ray, or leave it out")
+@dataclass(frozen=True)
+class _Place:
+    """Where the model runs."""
 
-    from antislop.cluster import Cluster, ClusterError
-    from antislop.datasets import Maker
-    from antislop.sampler import AntiSlop
+    engine: Engine
+    model: str | None
+    workers: int | None
+    address: str | None
+    base_url: str | None
+    tokenizer: str | None
 
-    try:
-        if engine is Engine.RAY:
-            cluster = Cluster(model, bans, workers=workers, address=address, **options)
-            tokenizer = load_tokenizer(model)
-            AntiSlop(tokenizer, bans)  # refuses at once what each worker would refuse
-            return cluster, tokenizer
-        loaded, tokenizer = load_model(model)
-        return Maker(loaded, tokenizer, bans, **options), tokenizer
-    except (ValueError, ClusterError) as error:
-        raise Refused(first_line(error)) from error
+    def check(self) -> None:
+        """Refuse what belongs to another engine, and what is missing."""
+        given = {
+            "--workers": (self.workers, Engine.RAY),
+            "--address": (self.address, Engine.RAY),
+            "--base-url": (self.base_url, Engine.OPENAI),
+            "--tokenizer": (self.tokenizer, Engine.OPENAI),
+        }
+        for name, (value, engine) in given.items():
+            if value is not None and engine is not self.engine:
+                advice = f"pass --engine {engine.value}, or leave it out"
+                raise Refused(f"{name} means nothing for --engine {self.engine.value}: {advice}")
+        if self.engine is Engine.OPENAI and (self.base_url is None or self.model is None):
+            raise Refused(
+                "--engine openai needs --base-url and --model: where the server is, and what it calls its model"
+            )
+
+    def make(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        """Return what makes the records, and the tokenizer of its model; options: of `Maker` and its like."""
+        from antislop.cluster import Cluster, ClusterError
+        from antislop.completions import Endpoint
+        from antislop.datasets import Maker
+        from antislop.sampler import AntiSlop
+        from antislop.served import EndpointMaker
+
+        try:
+            if self.engine is Engine.OPENAI:
+                tokenizer = load_tokenizer(self.tokenizer or self.model)
+                key = os.environ.get("OPENAI_API_KEY")
+                endpoint = Endpoint(self.base_url or "", self.model, api_key=key)
+                return EndpointMaker(endpoint, tokenizer, bans, **options), tokenizer
+            if self.engine is Engine.RAY:
+                cluster = Cluster(self.model, bans, workers=self.workers, address=self.address, **options)
+                tokenizer = load_tokenizer(self.model)
+                AntiSlop(tokenizer, bans)  # refuses at once what each worker would refuse
+                return cluster, tokenizer
+            loaded, tokenizer = load_model(self.model)
+            return Maker(loaded, tokenizer, bans, **options), tokenizer
+        except (ValueError, ClusterError) as error:
+            raise Refused(first_line(error)) from error
 
 
 def _check_places(source: str, out: Path, files: list[Path]) -> None:

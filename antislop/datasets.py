@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ from antislop.records import Journal, JournalError, Record, read_lines, read_rec
 from antislop.sampler import AntiSlop, Completion
 
 Arm = Literal["plain", "banned"]
+
+NO_TOKEN = "the prompt has no token: give it some text"
+"""Why an empty prompt can't be used."""
 
 
 class Order(NamedTuple):
@@ -77,33 +81,27 @@ class RecordMaker(Protocol):
         """Yield a record of each order, in any order."""
 
 
-class Maker:
-    """Makes records with one model.
+class Recorder(ABC):
+    """Makes records of the texts that something writes; what that is, is said in `_write` and `_find_error`.
 
-    settings: what `generate` takes, max_new_tokens and sampling among it. pairs: which to make of what is withdrawn, if
-    any. Raises what `AntiSlop` raises.
+    settings: of a text, max_new_tokens and sampling among it. pairs: which to make of what is withdrawn, if any.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        bans: BanList | Iterable[str | Ban],
-        *,
-        seed: int = 0,
-        batch_size: int = 16,
-        settings: dict[str, Any],
-        pairs: PairFormat | None = None,
-        **options: Any,
+        self, tokenizer: PreTrainedTokenizerBase, *, seed: int, settings: dict[str, Any], pairs: PairFormat | None
     ) -> None:
-        self._model = model
         self._tokenizer = tokenizer
-        self._samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
-        self.bans = self._samplers["banned"].bans
         self._seed = seed
-        self._batch_size = batch_size
         self._settings = settings
         self._pairs = pairs
+
+    @abstractmethod
+    def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
+        """Write a text after each prompt, each with its own seed, which is there once its prompt was taken."""
+
+    @abstractmethod
+    def _find_error(self, ids: Sequence[int]) -> str | None:
+        """Return why a prompt can't be used, if so."""
 
     def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
         """Yield records as texts are finished; orders are taken as places in the batch become free.
@@ -124,10 +122,7 @@ class Maker:
                     yield ids
 
         seeds = (begun[number][0].seed(self._seed) for number in count())
-        completions = self._samplers[arm].generate_many(
-            self._model, prompts(), batch_size=self._batch_size, seeds=seeds, **self._settings
-        )
-        for done in completions:
+        for done in self._write(prompts(), seeds, arm=arm):
             yield from refused
             refused.clear()
             order, size, since = begun.pop(done.number)
@@ -138,19 +133,6 @@ class Maker:
     def _encode(self, prompt: Prompt) -> list[int]:
         ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
         return ids
-
-    def _find_error(self, ids: Sequence[int]) -> str | None:
-        """Return why a prompt can't be used, if so."""
-        room = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        new = self._settings.get("max_new_tokens") or 1
-        if not ids:
-            return "the prompt has no token: give it some text"
-        if room is not None and len(ids) + new > room:
-            return (
-                f"the prompt has {len(ids):,} tokens, with {new:,} new ones more than the model's {room:,}: shorten it "
-                "or ask for fewer"
-            )
-        return None
 
     def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
         report = done.report
@@ -194,6 +176,46 @@ class Maker:
             "response": None,
         }
         return {**order.prompt.fields, "prompt": order.prompt.text, **known, **more}
+
+
+class Maker(Recorder):
+    """Makes records with one model.
+
+    settings: what `generate` takes. options: those of `AntiSlop`, whose errors are raised.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        bans: BanList | Iterable[str | Ban],
+        *,
+        seed: int = 0,
+        batch_size: int = 16,
+        settings: dict[str, Any],
+        pairs: PairFormat | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(tokenizer, seed=seed, settings=settings, pairs=pairs)
+        self._model = model
+        self._samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
+        self._batch_size = batch_size
+
+    def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
+        sampler = self._samplers[arm]
+        return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **self._settings)
+
+    def _find_error(self, ids: Sequence[int]) -> str | None:
+        room = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        new = self._settings.get("max_new_tokens") or 1
+        if not ids:
+            return NO_TOKEN
+        if room is not None and len(ids) + new > room:
+            return (
+                f"the prompt has {len(ids):,} tokens, with {new:,} new ones more than the model's {room:,}: shorten it "
+                "or ask for fewer"
+            )
+        return None
 
 
 def take_orders(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[Order]:

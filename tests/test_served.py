@@ -1,0 +1,111 @@
+"""Data sets from a model that is served elsewhere, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from serving import serve
+from typer.testing import CliRunner, Result
+
+import antislop
+from antislop.bundled import FOLDER
+from antislop.cli import app
+
+BANS = ["the air", "shadows", "eyes", "voice", "darkness", "whisper"]
+NOWHERE = ("--base-url", "http://127.0.0.1:9", "--model", "x")
+PROMPTS = ["The old house", "One day", ""]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    return antislop.tiny_model()
+
+
+def following(model: Any) -> Any:
+    @torch.no_grad()
+    def logits(tokens: list[int]) -> torch.Tensor:
+        return model(torch.tensor([tokens])).logits[0, -1].float()
+
+    return logits
+
+
+def invoke(folder: Path, *args: str) -> Result:
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    bans = [part for phrase in BANS for part in ("--ban", phrase)]
+    options = ["--engine", "openai", "--max-new-tokens", "12", "--seed", "1", *bans]
+    return CliRunner().invoke(app, ["dataset", str(prompts), "-o", str(folder / "out.jsonl"), *options, *args])
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def served_by(url: str) -> list[str]:
+    return ["--base-url", url, "--model", "tiny", "--tokenizer", str(FOLDER / "tiny")]
+
+
+def test_records_of_a_server_hold_nothing_banned_and_say_how_far_its_alternatives_reached(
+    tmp_path: Path, tiny: Any
+) -> None:
+    model, tokenizer = tiny
+    with serve(following(model), tokenizer) as server:
+        result = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
+        assert result.exit_code == 1, "the empty prompt is a record with an error"
+        again = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
+    assert "going on: 8 records are there already" in again.stderr
+    records = read(tmp_path)
+    assert [record["status"] for record in records].count("error") == 4
+    good = [record for record in records if record["status"] != "error"]
+    assert len({(r["key"], r["sample"], r["arm"]) for r in good}) == 8
+    for record in good:
+        assert 0 < record["outside"] < 1
+        assert record["ran_out"] >= 0
+        assert record["arm"] == "plain" or not antislop.BanList(BANS).find(record["response"])
+
+
+def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path: Path, tiny: Any) -> None:
+    model, tokenizer = tiny
+    with serve(following(model), tokenizer) as server:
+        server.bad_prompts[tuple(tokenizer("One day")["input_ids"])] = 400
+        invoke(tmp_path, *served_by(server.url))
+        assert [record["status"] for record in read(tmp_path)].count("error") == 2
+        server.bad_prompts.clear()
+        invoke(tmp_path, *served_by(server.url))
+    assert sorted(record["status"] for record in read(tmp_path)) == ["error", "ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ((), "--engine openai needs --base-url and --model"),
+        (
+            ("--base-url", "http://127.0.0.1:9", "--model", "x", "--workers", "2"),
+            "--workers means nothing for --engine",
+        ),
+        (
+            ("--base-url", "http://127.0.0.1:9", "--model", "x", "--repetition-penalty", "1.1"),
+            "--repetition-penalty needs",
+        ),
+        (("--base-url", "nowhere", "--model", "x", "--tokenizer", str(FOLDER / "tiny")), "nowhere"),
+    ],
+)
+def test_what_an_endpoint_can_not_use_is_refused_in_one_sentence(
+    tmp_path: Path, args: tuple[str, ...], sentence: str
+) -> None:
+    result = invoke(tmp_path, *args)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_url_without_the_engine_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("One day\n")
+    args = ["dataset", str(tmp_path / "p.txt"), "-o", str(tmp_path / "o.jsonl"), "--base-url", "http://127.0.0.1:9"]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 2
+    assert "--base-url means nothing for --engine transformers: pass --engine openai" in result.stderr
