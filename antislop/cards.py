@@ -41,8 +41,8 @@ Banned phrases per 1,000 words of the responses, counted afterwards:
 
 Columns: those of the prompts; `prompt`, `response`, `messages` where the prompt was a chat; `key`, `sample`, `arm` and
 `seed`, which decide a response together with the settings above; `status` ("ok", "conceded" where a ban was let stand
-because there was nothing else to say, "error") and `error`; `tokens`, `prompt_tokens`, `withdrawn_tokens`; `violations`
-and `conceded`, per ban; `seconds` in flight.
+because there was nothing else to say, "error") and `error`; `tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban
+`violations`, `withdrawn` tokens, and `conceded`; `seconds` in flight.
 
 What this does not say: whether the responses are true, good or safe. They are a language model's.
 """

@@ -136,8 +136,12 @@ class Recorder(ABC):
 
     def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
         report = done.report
-        withdrawn = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Rewound))
         conceded = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Conceded))
+        violations, withdrawn = conceded.copy(), Counter[str]()
+        for event in report.events:
+            if isinstance(event, Rewound):
+                violations[event.violation.ban.phrase] += 1
+                withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
         reply = {"role": "assistant", "content": done.text}
         chat = {} if order.prompt.messages is None else {"messages": [*order.prompt.messages, reply]}
         return self._describe(
@@ -148,7 +152,8 @@ class Recorder(ABC):
             prompt_tokens=prompt_tokens,
             tokens=len(done.tokens),
             withdrawn_tokens=report.withdrawn_tokens,
-            violations=dict(withdrawn),
+            violations=dict(violations),
+            withdrawn=dict(withdrawn),
             conceded=dict(conceded),
             seconds=round(time.perf_counter() - since, 3),
         )

@@ -13,7 +13,7 @@ from antislop.records import read_records
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_COUNTS = ("violations", "conceded")
+_COUNTS = ("violations", "withdrawn", "conceded")
 ROWS = 100_000
 """Records in a file of Parquet."""
 

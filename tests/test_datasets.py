@@ -78,7 +78,7 @@ def test_a_record_holds_the_columns_of_its_prompt_and_what_became_of_it() -> Non
     assert (record["status"], record["error"]) == ("ok", None)
     assert BanList(BANS).find(record["response"]) == []
     assert 0 < record["tokens"] <= 20
-    assert record["withdrawn_tokens"] >= sum(record["violations"].values())
+    assert record["withdrawn_tokens"] == sum(record["withdrawn"].values()) >= sum(record["violations"].values()) > 0
     assert json.loads(json.dumps(record)) == record
 
 
