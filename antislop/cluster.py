@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import pickle
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -82,7 +83,7 @@ class Cluster:
         first = list(islice(orders, 1))
         if not first:
             return
-        with _joining(self._address, workers=self._workers):
+        with _joining(self._address, workers=self._workers), _without_bars():
             crew = _find_crew(self._workers)
             blocks = _send(chain(first, orders), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
@@ -99,7 +100,6 @@ class Cluster:
         import ray.data
 
         data = ray.data.from_arrow_refs(blocks)
-        data.context.enable_progress_bars = False
         done = data.map_batches(
             Worker,
             fn_constructor_kwargs={"model": self._model, "bans": self._bans, "arm": arm, "options": self._options},
@@ -194,20 +194,43 @@ def _import_ray() -> Any:
 @contextmanager
 def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
     """Be connected to a cluster, and leave it; one that was started for this ends with it."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
     ray = _import_ray()
     if address is None and ray.is_initialized():
         yield
         return
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    own = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False} if address is None else {}
+    own = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **own)
-    except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
-        advice = "start it with ray start --head, or pass its address" if address else "see Ray's logs in /tmp/ray"
+        if address is not None:
+            _reach(address)
+        there = own if address is None else {}
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **there)
+    except (RuntimeError, ValueError, OSError, ImportError) as error:
+        advice = "start it with ray start --head, or pass its address" if address else "Ray's logs are in /tmp/ray"
         raise ClusterError(f"no cluster at {address or 'hand'} ({first_line(error)}): {advice}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep Ray Data from showing progress, which the callers of this module do."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    before, context.enable_progress_bars = context.enable_progress_bars, False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = before
+
+
+def _reach(address: str) -> None:
+    """Raise `OSError` where nobody listens: Ray would try again for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -64,8 +64,6 @@ def address() -> Iterator[str]:
     """A cluster of two machines, both here."""
     from ray.cluster_utils import Cluster as Machines
 
-    for name in ("PYTHONPATH",):  # of workers, which don't begin in this folder
-        os.environ[name] = os.pathsep.join([str(Path(antislop.__file__).parents[1]), *filter(None, sys.path)])
     machines = Machines(initialize_head=True, head_node_args={"num_cpus": 1})
     machines.add_node(num_cpus=1)
     yield machines.address
@@ -180,7 +178,7 @@ def test_a_command_that_is_killed_with_its_cluster_goes_on(tmp_path: Path, model
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "bans.txt").write_text("c\nab\n")
     common = ["dataset", str(tmp_path / "prompts.jsonl"), "--model", model, "--bans", str(tmp_path / "bans.txt")]
-    common += ["-n", "6", "--max-new-tokens", "100", "--batch-size", "2", "--arms", "plain,banned"]
+    common += ["--n", "10", "--max-new-tokens", "100", "--batch-size", "2"]
 
     def arguments(name: str, *more: str) -> list[str]:
         return [*common, "-o", str(tmp_path / f"{name}.jsonl"), "--pairs", str(tmp_path / f"{name}.pairs"), *more]
@@ -190,21 +188,21 @@ def test_a_command_that_is_killed_with_its_cluster_goes_on(tmp_path: Path, model
 
     command = [sys.executable, "-m", "antislop", *arguments("ray", "--engine", "ray", "--workers", "2")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     while count() < 50 and process.poll() is None:
         time.sleep(0.05)
     process.kill()
-    process.wait()
-    assert 50 <= count() < 288
+    said = process.communicate()[1]
+    assert 50 <= count() < 240, said
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1, done.stderr  # some failed
     assert "going on" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "60 failed" in done.stderr
     assert CliRunner().invoke(app, arguments("single")).exit_code == 1
     for name in ("jsonl", "pairs"):
         one, other = (list(read_records(tmp_path / f"{run}.{name}")) for run in ("ray", "single"))
-        assert len(one) >= 50
-        assert same(one, other)
+        assert one and same(one, other)
 
 
 def test_bans_go_to_workers(model: str) -> None:
