@@ -86,17 +86,14 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is None:
             return
         file, self._file = self._file, None
         try:
             file.close()
         except OSError as error:  # it tries to write again what `append` could not
-            if kind is None:
-                raise JournalError(
-                    f"{self.path}: can't be written to ({error.strerror}); run it again to go on"
-                ) from error
+            raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
 
     def _has_records(self) -> bool:
         """Tell whether anything was written yet: nothing can be mixed with what a run left that found no prompt."""

@@ -374,9 +374,11 @@ def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> Non
     assert table["1"]["tokens"] > 0
 
 
-def test_the_bar_of_datasets_does_not_show_and_is_left_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
-    make("--to-parquet", out="out")
-    assert capfd.readouterr() == ("", "")
+def test_the_bar_of_datasets_does_not_show_and_is_left_as_it_was() -> None:
+    assert [line.split()[1] for line in make("--to-parquet", out="out").stderr.split("\n")[:-1]] == [
+        "records,",
+        "Parquet",
+    ]
     assert not datasets.are_progress_bars_disabled()
 
 
@@ -415,6 +417,10 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.
             lines[2],
         )
         assert all(line.isprintable() for line in lines)
+    lines = make("--n", "3", "--limit", "4", "--force").stderr.splitlines()
+    assert [line for line in lines if ", 11 to go, " in line] == lines[:1]
+    lines = make("--n", "3").stderr.splitlines()
+    assert ", 2 to go, " in lines[1], "of those that are not there already"
 
 
 def test_a_bar_shows_on_a_terminal() -> None:
@@ -444,10 +450,13 @@ def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(mon
 
 
 def test_ctrl_c_leaves_out_what_is_made_of_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "append", at_record(1, interrupt))
+    monkeypatch.setattr(Journal, "append", at_record(9, interrupt))
     monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: pytest.fail("half a data set was pushed"))
-    assert make("--n", "4", "--push-to-hub", "me/it", out="out").exit_code == 130
+    pairs = ("--pairs", "out/pairs.jsonl", "--pairs-per-ban", "1")
+    assert make("--n", "4", "--push-to-hub", "me/it", *pairs, out="out").exit_code == 130
     assert not Path("out/README.md").exists()
+    bans = [row["ban"] for row in read("out/pairs.jsonl")]
+    assert max(map(bans.count, bans)) > 1, "which are kept is decided in the end"
 
 
 def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
