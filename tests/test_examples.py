@@ -23,7 +23,7 @@ def run(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, str(EXAMPLES / script), *args],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), *sys.path]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
