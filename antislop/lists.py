@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, get_args, overload
@@ -180,6 +181,16 @@ class BanList(Sequence[Ban]):
         1
         """
         return self._with(filter(predicate, self))
+
+    def having(self, **options: Any) -> BanList:
+        """Return the bans with other options, all the same: weight, edges, exempt, scopes, at_most, and the like.
+
+        Raises `BanError` where an option means nothing for one of the bans.
+
+        >>> list(BanList(["delve", "tapestry"]).having(at_most=1))
+        [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
+        """
+        return self._with(replace(ban, **options) for ban in self)
 
     def diff(self, other: BanList) -> Diff:
         """Return what another list has more, has less, and has with another weight or other options.
