@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -467,34 +468,35 @@ def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert_made(make("--n", "4"), "going on: 1 records are there already", "19 records")
 
 
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[int], None]]:
-    """Set after how many bytes files are full."""
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file grow above so many bytes: a report of the tests that goes to a file must not be written meanwhile."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [1000, 2500])
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(
-    size: int, full_disk: Callable[[int], None], folder: Path
-) -> None:
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(size: int, folder: Path) -> None:
     make("--n", "3", out="whole.jsonl")
-    full_disk(size)
-    result = make("--n", "3", "--pairs", "pairs.jsonl")
+    with full_disk(size):
+        result = make("--n", "3", "--pairs", "pairs.jsonl")
     assert result.exit_code == 2
     assert re.search(
         r"^antislop: \w+\.jsonl: can't be written to \(File too large\); run it again", result.stderr, re.M
     )
-    full_disk(resource.RLIM_INFINITY)
     make("--n", "3", "--pairs", "pairs.jsonl")
     assert texts() == texts("whole.jsonl")
 
 
-def test_a_full_disk_while_parquet_is_written_is_one_sentence(full_disk: Callable[[int], None]) -> None:
+def test_a_full_disk_while_parquet_is_written_is_one_sentence() -> None:
     make(out="out")
-    full_disk(Path("out/records.jsonl").stat().st_size)
-    assert_made(make("--to-parquet", out="out"), "antislop: out: can't be written (", status=2)
+    with full_disk(Path("out/records.jsonl").stat().st_size):
+        result = make("--to-parquet", out="out")
+    assert_made(result, "antislop: out: can't be written (", status=2)
     assert len(texts("out/records.jsonl")) == 5
 
 
