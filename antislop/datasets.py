@@ -127,7 +127,8 @@ class Recorder(ABC):
             refused.clear()
             order, size, since = begun.pop(done.number)
             record = self._report(order, done, prompt_tokens=size, since=since)
-            yield Made(record, list(self._find_pairs(order, done)))
+            # The text of a record with an error is made again, and so are its pairs.
+            yield Made(record, [] if record["status"] == "error" else list(self._find_pairs(order, done)))
         yield from refused
 
     def _encode(self, prompt: Prompt) -> list[int]:

@@ -165,6 +165,20 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_writes_nothing_twi
             return
 
 
+def test_a_text_that_failed_on_its_way_leaves_no_pairs() -> None:
+    """They would come twice when it is made again, or bar the way to that."""
+
+    class Breaking(Maker):
+        def _report(self, *args: Any, **kwargs: Any) -> Record:
+            return {**super()._report(*args, **kwargs), "status": "error", "error": "the server is gone"}
+
+    orders = list(take_orders(PROMPTS, samples=2, arm="banned"))
+    kinds = [kind(MODEL, TOKENIZER, BANS, settings=GENERATION, seed=5, pairs="dpo") for kind in (Maker, Breaking)]
+    whole, broken = (list(each.make(orders)) for each in kinds)
+    assert any(made.pairs for made in whole)
+    assert not any(made.pairs for made in broken)
+
+
 def test_records_that_failed_are_made_again(tmp_path: Path) -> None:
     bad = Prompt("p1", "", None, {}, error="torn")
     records, _ = write(tmp_path, [PROMPTS[0], bad])
