@@ -85,13 +85,24 @@ class Recorder(ABC):
     """Makes records of the texts that something writes; what that is, is said in `_write` and `_find_error`.
 
     settings: of a text, max_new_tokens and sampling among it. pairs: which to make of what is withdrawn, if any.
+    options: those of `AntiSlop`, whose errors are raised.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, seed: int, settings: dict[str, Any], pairs: PairFormat | None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        bans: BanList | Iterable[str | Ban],
+        *,
+        seed: int = 0,
+        batch_size: int = 16,
+        settings: dict[str, Any],
+        pairs: PairFormat | None = None,
+        **options: Any,
     ) -> None:
         self._tokenizer = tokenizer
+        self._samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
         self._seed = seed
+        self._batch_size = batch_size
         self._settings = settings
         self._pairs = pairs
 
@@ -185,27 +196,17 @@ class Recorder(ABC):
 
 
 class Maker(Recorder):
-    """Makes records with one model.
-
-    settings: what `generate` takes. options: those of `AntiSlop`, whose errors are raised.
-    """
+    """Makes records with one model. options: those of `Recorder`; settings: what `generate` takes."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         bans: BanList | Iterable[str | Ban],
-        *,
-        seed: int = 0,
-        batch_size: int = 16,
-        settings: dict[str, Any],
-        pairs: PairFormat | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(tokenizer, seed=seed, settings=settings, pairs=pairs)
+        super().__init__(tokenizer, bans, **options)
         self._model = model
-        self._samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
-        self._batch_size = batch_size
 
     def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
         sampler = self._samplers[arm]

@@ -12,15 +12,14 @@ from antislop.completions import Endpoint
 from antislop.datasets import NO_TOKEN, Arm, Order, Recorder
 from antislop.endpoint import EndpointCompletion, EndpointSampler
 from antislop.lists import BanList
-from antislop.pairs import PairFormat
 from antislop.records import Record
-from antislop.sampler import AntiSlop, Completion
+from antislop.sampler import Completion
 
 
 class EndpointMaker(Recorder):
-    """Makes records with an endpoint. tokenizer: that of the model which it serves.
+    """Makes records with an endpoint.
 
-    settings: those of a text in `EndpointSampler`. options: those of `AntiSlop`, whose errors are raised.
+    tokenizer: that of the model which it serves. options: those of `Recorder`; settings: those of `EndpointSampler`.
 
     Records say how far the returned alternatives reached: `outside`, the mean probability beyond them, and `ran_out`,
     how often a token beyond them might have been drawn. A text that the server failed is a record with an error.
@@ -32,22 +31,17 @@ class EndpointMaker(Recorder):
         tokenizer: PreTrainedTokenizerBase,
         bans: BanList | Iterable[str | Ban],
         *,
-        seed: int = 0,
-        batch_size: int = 16,
-        settings: dict[str, Any],
-        pairs: PairFormat | None = None,
         alternatives: int = 20,
         **options: Any,
     ) -> None:
-        super().__init__(tokenizer, seed=seed, settings=settings, pairs=pairs)
-        samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
-        self._samplers = {
-            arm: EndpointSampler(sampler, endpoint, alternatives=alternatives) for arm, sampler in samplers.items()
+        super().__init__(tokenizer, bans, **options)
+        self._served = {
+            arm: EndpointSampler(sampler, endpoint, alternatives=alternatives)
+            for arm, sampler in self._samplers.items()
         }
-        self._batch_size = batch_size
 
     def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
-        return self._samplers[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **self._settings)
+        return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **self._settings)
 
     def _find_error(self, ids: Sequence[int]) -> str | None:
         return None if ids else NO_TOKEN
