@@ -17,9 +17,9 @@ PACKAGE = Path(antislop.__file__).parent
 LAYERS = (
     {"folding", "record_files", "chats"},
     {"automaton", "sources"},
-    {"patterns", "regexes", "scopes", "prompts"},
+    {"patterns", "regexes", "scopes", "prompts", "texts"},
     {"sequences", "searches"},
-    {"bans"},
+    {"bans", "words"},
     {"rules", "entries"},
     {"detector", "notation", "json_lists", "yaml_lists", "files"},
     {"formats", "matcher"},
@@ -87,6 +87,8 @@ TORCH_FREE = {
     "sources",
     "chats",
     "prompts",
+    "texts",
+    "words",
     "cli",
     "__init__",
 }
