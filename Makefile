@@ -19,7 +19,7 @@ demo: $(READY)  ## a sloppy story, and the same without its slop
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
 test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 looks ten times deeper
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 check: $(READY) ## lint, strict types, README examples: with test, all that CI runs
 	$(BIN)/ruff check .
