@@ -36,6 +36,7 @@ def bootstrap(
     """Return values computed from sums over texts, with the bounds of their percentile intervals.
 
     sums: [texts, columns], what each text adds. function: from sums [..., columns] to values [values, ...].
+    resamples: how often the texts are drawn again; 0 gives no bounds.
 
     The percentile interval (Efron 1979, doi 10.1214/aos/1176344552; `scipy.stats.bootstrap`), not BCa: it stays defined
     where a column is the same for all texts and where a score is cut off at 0 and 100. One text has no bounds, nor has
@@ -47,10 +48,10 @@ def bootstrap(
     >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
     array([0.015])
     """
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"resamples={resamples} and level={level}: take 1 or more, and a level between 0 and 1")
+    if resamples < 0 or not 0 < level < 1:
+        raise ValueError(f"resamples={resamples} and level={level}: take 0 or more, and a level between 0 and 1")
     values = function(sums.sum(axis=0))
-    if len(sums) < 2:
+    if len(sums) < 2 or not resamples:
         return Intervals(values, np.full_like(values, np.nan), np.full_like(values, np.nan))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The BCa confidence interval cannot")  # said of any bound that is NaN

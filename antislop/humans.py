@@ -24,7 +24,7 @@ PASSAGE = 500
 """Words of a passage, at least; it ends with a paragraph."""
 
 _OF_LISTS = ("slop_words", "slop_trigrams", "slop_score")
-_NOT_OVERALL = ("slop_score", "repetition")
+_NOT_OVERALL = ("slop_score", "slop_trigrams", "repetition")
 _OVERALL = "overall"
 
 
@@ -84,7 +84,8 @@ def measure_distance(
     Per metric: (value - human value) / standard deviation of the metric between human passages of about 500 words. So
     1 is as far as one page of a novel usually is from all of them: a set of texts at 1 is off in all of its pages.
     Overall: the root mean square over the metrics that are defined, without the slop score, which is made of three
-    others, and without repetition, which depends on how much text there is. human: by default the bundled values.
+    others, without slop trigrams, of which novels hold next to none, so that their spread is no measure, and without
+    repetition, which depends on how much text there is. human: by default the bundled values.
 
     Novels before 1930 are not how people write today: human answers to writing prompts are some way off, too; how far
     is in data/metrics/README.md, and is what a distance must be compared with. It does NOT say whether a text is good,

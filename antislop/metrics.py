@@ -339,8 +339,8 @@ def name_estimates(
         if np.isnan(value):
             found[name] = _undefined(why(name))
         elif np.isnan(low) or np.isnan(high):
-            reason = "no interval: one text" if texts < 2 else "no interval: too few texts that it is defined for"
-            found[name] = Estimate(float(value), None, None, reason)
+            reason = "one text" if texts < 2 else "too few texts that it is defined for, or no resamples"
+            found[name] = Estimate(float(value), None, None, f"no interval: {reason}")
         else:
             found[name] = Estimate(float(value), float(low), float(high))
     return found

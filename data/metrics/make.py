@@ -2,8 +2,9 @@
 
     python data/metrics/make.py --profile profile.json --models LLM --humans HUMAN --out antislop/data
 
-The scale's words and trigrams are those of a profile that models surely overuse, by the lower bound of their ratio, and
-that the novels don't hold as often. Everything human is counted in the novels. Writes scale.json, human_ngrams.json.gz and human_metrics.json.
+The scale's words and trigrams are those of a profile that models surely overuse, by the lower bound of their ratio,
+and that the novels don't hold as often. Everything human is counted in the novels. Writes scale.json,
+human_ngrams.json.gz and human_metrics.json.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def measure_ranges(groups: Iterable[tuple[str, Iterable[str]]], scale: Scale) ->
     """Return the lowest and the highest value of what the slop score is made of."""
     found: dict[str, list[float]] = {name: [] for name in RANGED}
     for title, texts in groups:
-        estimates = measure(tally_all(texts, scale), resamples=1)
+        estimates = measure(tally_all(texts, scale), resamples=0)
         for name in RANGED:
             found[name].append(round(estimates[name].value or 0.0, 4))
         print(title, {name: found[name][-1] for name in RANGED})
@@ -108,9 +109,7 @@ def describe_human(books: dict[str, str], scale: Scale) -> dict[str, dict[str, f
     between = {"passages": compute(sums, tally), "books": compute(by_book, tally)}
     described = {}
     for name, (value, low, high, _) in whole.items():
-        if name in NOT_HUMAN:
-            continue
-        if value is not None and low is not None and high is not None:
+        if name not in NOT_HUMAN and value is not None and low is not None and high is not None:
             spreads = {of: float(np.nanstd(values[name], ddof=1)) for of, values in between.items()}
             numbers = {"value": value, "low": low, "high": high, **spreads}
             described[name] = {key: round(number, 5) for key, number in numbers.items()}
