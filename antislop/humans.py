@@ -112,7 +112,7 @@ def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
     r"""Cut a text at ends of paragraphs into passages of at least so many words; a shorter rest is left out.
 
     >>> list(cut_passages("One two.\n\nThree.\n\nFour five.\n\nSix.", words=3))
-    ['One two.\n\nThree.', 'Four five.\\n\\nSix.']
+    ['One two.\n\nThree.', 'Four five.\n\nSix.']
     """
     passage: list[str] = []
     length = 0
