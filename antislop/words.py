@@ -16,7 +16,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _BREAK = re.compile(r"\n\s*\n")
 # A full stop after these is no end; after initials, such as "J.", neither.
 _ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
-_SPEECH = re.compile(r"[\"“„][^\"“”„]*[^\W\d_][^\"“”„]*(?:[\"”“]|$)")
+_QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 _END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+[\"'”’»)\]*_]*(?=\s|$)")
 
 
@@ -81,4 +81,4 @@ def count_dialogues(paragraphs: Iterable[str]) -> int:
     >>> count_dialogues(["“Yes,” she said.", 'He said "no" to it.', "It was late."])
     2
     """
-    return sum(1 for paragraph in paragraphs if _SPEECH.search(paragraph))
+    return sum(any(map(_WORD.search, _QUOTED.findall(paragraph))) for paragraph in paragraphs)

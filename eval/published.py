@@ -12,6 +12,7 @@ import argparse
 import gzip
 import json
 import platform
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -232,7 +233,7 @@ def main() -> None:
     arguments = parser.parse_args()
     text = "\n".join(report(arguments.assets)) + "\n"
     arguments.out.write_text(text, encoding="utf-8")
-    print(text, end="")
+    sys.stdout.write(text)
 
 
 if __name__ == "__main__":
