@@ -228,9 +228,17 @@ def _write_text(groups: list[Group], level: float) -> None:
             screen.print()
         screen.print(f"{group.name}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True)
         screen.print(_tabulate(group, level))
-        undefined = {row.metric.title: row.estimate.why for row in group.rows if row.estimate.why}
-        for title, why in undefined.items():
-            screen.print(f"{title}: {why}", soft_wrap=True)
+        for why, titles in _collect_reasons(group).items():
+            screen.print(f"{why}: {', '.join(titles)}", soft_wrap=True)
+
+
+def _collect_reasons(group: Group) -> dict[str, list[str]]:
+    """Return why something is undefined, and what is."""
+    reasons: dict[str, list[str]] = {}
+    for row in group.rows:
+        if row.estimate.why:
+            reasons.setdefault(row.estimate.why, []).append(row.metric.title)
+    return reasons
 
 
 def _tabulate(group: Group, level: float) -> Table:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from antislop.humans import Human, Humans, cut_passages, load_human, measure_distance, read_human
 from antislop.metrics import METRICS, Estimate, Tally, measure
-from antislop.scales import PUBLISHED_RANGES, Range, Scale, ScaleError, load_ngrams
+from antislop.scales import FOLDER, PUBLISHED_RANGES, Range, Scale, ScaleError, load_ngrams
 from antislop.texts import read_texts
 from antislop.words import extract_words
 
@@ -93,6 +93,12 @@ def test_the_bundled_human_values_were_measured_with_the_bundled_scale_on_named_
     assert set(human.metrics) == {metric.name for metric in METRICS} - {"repetition"}
     assert all(one.passages > 0 and one.books > 0 for one in human.metrics.values())
     assert len(human.texts) == 20 and all(len(text["sha256"]) == 64 for text in human.texts)
+
+
+@pytest.mark.parametrize("file", ["scale.json", "human_ngrams.json.gz", "human_metrics.json"])
+def test_what_texts_are_held_against_is_what_its_provenance_describes(file: str) -> None:
+    described = (Path(__file__).parents[1] / "data" / "metrics" / "README.md").read_text(encoding="utf-8")
+    assert hashlib.sha256((FOLDER / file).read_bytes()).hexdigest() in described
 
 
 def test_the_named_texts_are_the_novels(assets: Path) -> None:

@@ -49,7 +49,7 @@ def test_each_file_is_a_group_with_all_metrics() -> None:
     assert result.exit_code == 0
     assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 texts, " in result.stdout
     assert all(result.stdout.count(f"\n{metric.title} ") >= 2 for metric in METRICS)
-    assert "MATTR-500: fewer than 500 words in all" in result.stdout
+    assert "fewer than 500 words in all: MATTR-500\n" in result.stdout
     assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr
 
 

@@ -188,6 +188,13 @@ def test_a_published_row_comes_out(assets: Path) -> None:
     assert found["mattr_500"].value == pytest.approx(0.571, abs=0.001)
 
 
+def test_a_text_that_is_added_later_counts_too() -> None:
+    made = tally("A tapestry.")
+    assert measure(made)["slop_words"].value == 500
+    made.add("A door.")
+    assert measure(made)["slop_words"].value == 250
+
+
 # -- undefined --------------------------------------------------------------------------------------------------------
 
 
