@@ -152,7 +152,11 @@ def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
         read_human(write(tmp_path / "x.json", []))
 
 
-def test_fingerprints_tell_lists_apart_and_nothing_else() -> None:
-    ranged = Scale(SCALE.words, SCALE.trigrams, ranges={"slop_words": Range(0, 1)})
-    assert ranged.fingerprint == SCALE.fingerprint
-    assert Scale(SCALE.words, SCALE.trigrams, "words").fingerprint != SCALE.fingerprint
+def test_fingerprints_tell_apart_what_rates_and_scores_depend_on() -> None:
+    others = [
+        Scale(SCALE.words, frozenset()),
+        Scale(SCALE.words, SCALE.trigrams, "words"),
+        Scale(SCALE.words, SCALE.trigrams, ranges={"slop_words": Range(0, 1)}),
+    ]
+    assert len({scale.fingerprint for scale in (SCALE, *others)}) == 4
+    assert Scale(SCALE.words, SCALE.trigrams, human=load_ngrams()).fingerprint == SCALE.fingerprint
