@@ -206,7 +206,7 @@ ABOUT = (
     "as published.",
     "",
     "Found out on the way: the published trigrams are counted in all words, three in a row, per 1,000 words, although "
-    "the list leaves stop words out; in content words there are two to three times as many. The bundled scale counts "
+    "the list leaves stop words out; in content words there are 1.5 to 3 times as many. The bundled scale counts "
     "them in content words.",
 )
 ON_PEOPLE = (
@@ -226,10 +226,10 @@ LIMITS = (
     "and n-grams that don't reach from one text into the next. Of the bundled scale the trigrams agree least: they are "
     "other ones, counted in content words. The published words were chosen on outputs of such models, the bundled ones "
     "on half of the prompts of these very texts: no model's score here is held out. gemma-3-27b-it-antislop was "
-    "trained not to write the published words: against gemma-3-27b-it it falls by two thirds in their score, and by "
-    "less in that of the bundled scale, which it was not trained on. The distance to human counts standard deviations "
-    "between pages of old novels; the bundled words were chosen not to stand in these, so distances in slop are high "
-    "by construction. Read them beside that of the answers.",
+    "trained not to write the published words: against gemma-3-27b-it it falls by over two thirds in their score, "
+    "and by less in that of the bundled scale, which it was not trained on. The distance to human counts "
+    "standard deviations between pages of old novels; the bundled words were chosen not to stand in these, so "
+    "distances in slop are high by construction. Read them beside that of the answers.",
 )
 
 
