@@ -20,7 +20,7 @@ LAYERS = (
     {"patterns", "regexes", "scopes", "prompts", "texts"},
     {"sequences", "searches"},
     {"bans", "words"},
-    {"rules", "entries"},
+    {"rules", "entries", "requests"},
     {"detector", "notation", "json_lists", "yaml_lists", "files"},
     {"formats", "matcher"},
     {"lists"},
@@ -89,6 +89,7 @@ TORCH_FREE = {
     "prompts",
     "texts",
     "words",
+    "requests",
     "cli",
     "__init__",
 }
@@ -114,6 +115,7 @@ TRANSFORMERS = {
     "served",
     "publishing",
     "prompts",
+    "requests",
     "cli",
 }
 
