@@ -255,9 +255,7 @@ class Maker(Recorder):
         return self._settings.get("max_new_tokens") or 1
 
 
-def _make_sampler(
-    tokenizer: PreTrainedTokenizerBase, bans: BanList, arm: Arm, options: Mapping[str, Any]
-) -> AntiSlop:
+def _make_sampler(tokenizer: PreTrainedTokenizerBase, bans: BanList, arm: Arm, options: Mapping[str, Any]) -> AntiSlop:
     if arm in UNBANNED:
         return AntiSlop(tokenizer, [])
     return AntiSlop(tokenizer, bans, **{**options, **({"method": "token"} if arm == "token" else {})})

@@ -41,7 +41,7 @@ LAYERS = (
     {"datasets", "publishing"},
     {"served"},
     {"terminal"},
-    {"list_commands", "pretrained"},
+    {"list_commands", "pretrained", "options", "progress"},
     {"__init__"},
     {"cards", "cluster"},
     {"dataset_command"},
@@ -90,6 +90,8 @@ TORCH_FREE = {
     "texts",
     "words",
     "requests",
+    "options",
+    "progress",
     "cli",
     "__init__",
 }
@@ -116,6 +118,8 @@ TRANSFORMERS = {
     "publishing",
     "prompts",
     "requests",
+    "options",
+    "progress",
     "cli",
 }
 
