@@ -39,7 +39,7 @@ LAYERS = (
     {"sampler", "bundled"},
     {"endpoint"},
     {"datasets", "publishing"},
-    {"served"},
+    {"served", "likelihood"},
     {"terminal"},
     {"list_commands", "pretrained", "options", "progress"},
     {"__init__"},
@@ -96,6 +96,7 @@ TORCH_FREE = {
     "__init__",
 }
 TRANSFORMERS = {
+    "likelihood",
     "candidates",
     "run",
     "fixed",
