@@ -14,10 +14,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from antislop.bootstrap import Floats, bootstrap
+from antislop.humans import measure_distance
 from antislop.lists import BanList
 from antislop.metrics import METRICS, Estimate, Metric, Tally, measure, measure_difference
 from antislop.outputs import COSTS, PLAIN, Example, Output, align, find_examples
-from antislop.quantities import EXCESS, LISTS, RATIOS, SPEED, SUPPRESSION, Ratio
+from antislop.profiles import Change, Profile, compare, profile_texts
+from antislop.quantities import DISTANCE, EXCESS, LISTS, RATIOS, SPEED, SUPPRESSION, Ratio, place
+from antislop.texts import Text
 from antislop.words import extract_words
 
 Columns: TypeAlias = dict[str, "Floats | None"]
@@ -35,28 +38,6 @@ class Row(NamedTuple):
     estimate: Estimate
 
 
-class Change(NamedTuple):
-    """A word or phrase of the plain arm and of another: its counts and frequencies, and how much it rose.
-
-    per_million: of words, before and after. ratio: how many times as frequent; low, high: its interval.
-    """
-
-    text: str
-    before: int
-    after: int
-    per_million: tuple[float, float]
-    ratio: float
-    low: float
-    high: float
-
-
-class Changes(NamedTuple):
-    """What fell and what rose, the most changed first."""
-
-    fell: tuple[Change, ...]
-    rose: tuple[Change, ...]
-
-
 class ArmSize(NamedTuple):
     """How much an arm holds. tokens: None where unknown. left_out: texts without a counterpart in each other arm."""
 
@@ -71,13 +52,13 @@ class ArmSize(NamedTuple):
 class Evaluation:
     """What was found. is_paired: whether texts of the arms answer the same prompts, so that differences are of pairs.
 
-    notes: what a reader must know, in sentences.
+    changes: of each arm against the plain one, as in `profiles.compare`. notes: what a reader must know, in sentences.
     """
 
     sizes: Mapping[str, ArmSize]
     is_paired: bool
     rows: Sequence[Row]
-    changes: Mapping[str, Changes]
+    changes: Mapping[str, Sequence[Change]]
     examples: Sequence[Example]
     notes: Sequence[str]
 
@@ -96,10 +77,7 @@ class Evaluation:
             "paired": self.is_paired,
             "metrics": [metric._asdict() for metric in dict.fromkeys(row.metric for row in self.rows)],
             "rows": [describe_row(row) for row in self.rows],
-            "changes": {
-                arm: {"fell": [c._asdict() for c in each.fell], "rose": [c._asdict() for c in each.rose]}
-                for arm, each in self.changes.items()
-            },
+            "changes": {arm: [each._asdict() for each in changes] for arm, changes in self.changes.items()},
             "examples": [
                 {"prompt": each.prompt, "texts": {arm: [list(p) for p in texts] for arm, texts in each.texts.items()}}
                 for each in self.examples
@@ -225,14 +203,12 @@ def evaluate(
     *,
     made_from: BanList,
     held_out: BanList | None = None,
-    compare: Callable[[Sequence[str], Sequence[str]], Changes] | None = None,
     seed: int = 0,
     resamples: int = 1000,
 ) -> Evaluation:
     """Measure the outputs of arms, and of each against the plain one.
 
-    made_from: the bans of the arms. held_out: a list made from other texts. compare: from the texts of the plain arm
-        and those of another to what fell and what rose. seed, resamples: of the bootstrap.
+    made_from: the bans of the arms. held_out: a list made from other texts. seed, resamples: of the bootstrap.
 
     Raises `ValueError` where there are no texts, and where an arm has none.
     """
@@ -250,8 +226,8 @@ def evaluate(
     others = [arm for arm in aligned if arm != PLAIN] if PLAIN in aligned else []
     for arm in others:
         rows += _hold_against_plain(arm, tallies, sums, lists, is_paired=is_paired, **options)
-    texts = {arm: [each.text for each in outputs] for arm, outputs in aligned.items()}
-    changes = {} if compare is None else {arm: compare(texts[PLAIN], texts[arm]) for arm in others}
+    profiles = {arm: _profile(outputs) for arm, outputs in aligned.items()} if others else {}
+    changes = {arm: compare(profiles[PLAIN], profiles[arm]) for arm in others}
     sizes = {arm: _size(outputs, len(arms[arm]), sums[arm]) for arm, outputs in aligned.items()}
     examples = find_examples(aligned, made_from) if is_paired else []
     return Evaluation(sizes, is_paired, rows, changes, examples, _note(sizes, is_paired=is_paired, lists=lists))
@@ -272,14 +248,21 @@ def _tally(outputs: Iterable[Output]) -> Tally:
     return tally
 
 
+def _profile(outputs: Sequence[Output]) -> Profile:
+    return profile_texts([Text(each.text, each.key, str(place), {}) for place, each in enumerate(outputs)])
+
+
 def _describe_arm(
     arm: str, tally: Tally, sums: Columns, lists: Mapping[str, BanList], *, seed: int, resamples: int
 ) -> list[Row]:
     measured = measure(tally, seed=seed, resamples=resamples)
+    distance = measure_distance(tally, seed=seed, resamples=resamples)
     own = [ratio for ratio in RATIOS if ratio.metric.name not in LISTS or ratio.metric.name in lists]
     return [
         *(Row(arm, r.metric, None, _estimate_ratio(sums, r, seed=seed, resamples=resamples)) for r in own),
         *(Row(arm, metric, None, measured[metric.name]) for metric in METRICS),
+        Row(arm, DISTANCE, None, distance.overall),
+        *(Row(arm, place(metric), None, distance.metrics[metric.name]) for metric in METRICS),
     ]
 
 

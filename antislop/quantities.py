@@ -92,3 +92,17 @@ EXCESS = Metric(
     "excess_nll", "excess negative log-likelihood", "nats per token", "that of the arm less that of the plain one", _OWN
 )
 SPEED = Metric("speed_ratio", "speed", "× plain", "tokens per second by those of the plain arm", _OWN)
+
+_FAR = "human standard deviations"
+DISTANCE = Metric(
+    "distance",
+    "distance to human, overall",
+    _FAR,
+    "the root mean square of the distances of the metrics, see `antislop.humans.measure_distance`",
+    _OWN,
+)
+
+
+def place(metric: Metric) -> Metric:
+    """Return a metric's distance to human as a metric of its own; above 0, the texts have more of it than people's."""
+    return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _FAR, "less the human value, by its spread", _OWN)

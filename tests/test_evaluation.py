@@ -164,10 +164,16 @@ def test_the_held_out_list_alone_has_nothing_of_the_other() -> None:
     assert list(find_lists(BANS, BANS)) == ["made_from", "held_out"]
 
 
-def test_what_is_compared_gets_the_texts_of_both_arms() -> None:
-    seen = []
-    run(compare=lambda before, after: seen.append((before, after)))
-    assert seen == [([o.text for o in ARMS["plain"]], [o.text for o in ARMS["banned"]])]
+def test_what_fell_and_what_rose_is_told() -> None:
+    more = {"plain": write({"whisper": 0.2}), "banned": write({"testament": 0.2}, seed=1)}
+    changes = {change.text: change.ratio for change in run(more).changes["banned"] if change.kind == "word"}
+    assert changes["whisper"] < 1 < changes["testament"]
+
+
+def test_distances_to_human_are_among_the_rows() -> None:
+    overall = find(run(), "plain", "distance")
+    assert overall.value is not None and overall.value > 0
+    assert find(run(), "plain", "distance_sentence_words").value is not None
 
 
 def test_it_can_be_written_as_json() -> None:
