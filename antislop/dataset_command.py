@@ -20,10 +20,10 @@ from antislop import __version__, options
 from antislop.lists import BanList
 from antislop.options import make_settings
 from antislop.pretrained import load_model, load_tokenizer
-from antislop.progress import Stop, show_progress, stop_at_interrupt
+from antislop.progress import Stop, follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, Record, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, first_line, gather, writing
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, first_line, gather, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -306,26 +306,20 @@ class _Job:
         from antislop.datasets import Summary, write_records
 
         summary = Summary()
-        failed: set[str] = set()  # told once, however many responses of them were wanted
         if len(journal):
             self.say(f"going on: {len(journal):,} records are there already")
-        with show_progress(self._console, summary, self._total(journal)) as advance, self._stopping():
-            every: tuple[Arm, ...] = ("plain", "banned")
-            arms = [arm for arm in every if arm in self._order.arms.split(",")]
-            for record in write_records(
-                self._maker,
-                self._prompts,
-                journal,
-                samples=self._order.n,
-                arms=arms,
-                pairs=pairs,
-                is_stopped=lambda: self.is_stopped,
-            ):
-                summary.add(record)
-                if record["error"] and record["key"] not in failed:
-                    failed.add(record["key"])
-                    complain(f"{record['key']}: {record['error']}")
-                advance()
+        every: tuple[Arm, ...] = ("plain", "banned")
+        records = write_records(
+            self._maker,
+            self._prompts,
+            journal,
+            samples=self._order.n,
+            arms=[arm for arm in every if arm in self._order.arms.split(",")],
+            pairs=pairs,
+            is_stopped=lambda: self.is_stopped,
+        )
+        with self._stopping():
+            follow(records, summary, target=self._console, total=self._total(journal))
         self.say(summary.describe())
         return summary
 

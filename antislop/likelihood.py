@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from antislop.bans import Ban
 from antislop.datasets import UNBANNED, Arm, Made, Maker, Order
 from antislop.language_model import device_of
 from antislop.lists import BanList
+from antislop.outputs import Output
 from antislop.records import Record
 from antislop.render import Trail
 from antislop.report import Report
@@ -90,6 +92,31 @@ def _sum(logits: Tensor, ids: Tensor, text: Scored) -> float:
     return float(cross_entropy(logits[start - 1 : end - 1].float(), ids[start:end], reduction="sum"))
 
 
+def score_outputs(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, outputs: Sequence[Output]
+) -> list[Output]:
+    """Return outputs with nll and tokens under a model, tokenized anew; as they are, where one has no prompt.
+
+    A text that is tokenized in other ways than it was written in is a little less likely than what was written.
+    """
+    if not all(output.prompt for output in outputs):
+        return list(outputs)
+    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    texts = [
+        Scored(tokenizer(each.prompt)["input_ids"], tokenizer(each.text, add_special_tokens=False)["input_ids"])
+        for each in outputs
+    ]
+    if room is not None and (longest := max(map(_length, texts))) > room:
+        raise ValueError(
+            f"a text has {longest:,} tokens with its prompt, and the model has {room:,}: score shorter texts"
+        )
+    scores = measure_nll(model, texts)
+    return [
+        replace(each, costs={**each.costs, "nll": nll, "tokens": len(text.tokens)})
+        for each, text, nll in zip(outputs, texts, scores, strict=True)
+    ]
+
+
 class ScoredMaker(Maker):
     """Makes records that also say how likely each text is, and what it cost. options: those of `Maker`.
 
@@ -146,7 +173,9 @@ class ScoredMaker(Maker):
 
     def _find_pieces(self, report: Report) -> list[list[str]]:
         trail = Trail(self._vocabulary)
-        return [[piece.text, piece.kind] for event in report.events for piece in trail.add(event)]
+        pieces = (piece for event in report.events for piece in trail.add(event))
+        groups = groupby(pieces, key=lambda piece: piece.kind)  # what is withdrawn brings its own spaces
+        return [["".join(piece.text for piece in group), kind] for kind, group in groups]
 
 
 class _Clock:

@@ -45,9 +45,16 @@ class Output:
     pieces: Sequence[Piece] = ()
 
 
-def read_outputs(texts: Iterable[Text]) -> list[Output]:
-    """Return texts as outputs. Which of the texts to its prompt each is, says its column `sample`, or else its turn."""
-    return list(_number(texts))
+def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
+    """Return the texts of an arm as outputs.
+
+    Records of `antislop dataset` have a column `arm`: where the arm is among them, the others are left out. Which of
+    the texts to its prompt each is, says the column `sample`, or else its turn. Seconds are not taken: those of
+    `antislop dataset` are not shares of the time that all took.
+    """
+    held = list(texts)
+    own = [text for text in held if text.fields.get("arm") == arm]
+    return list(_number(own or held))
 
 
 def _number(texts: Iterable[Text]) -> Iterator[Output]:
@@ -57,15 +64,22 @@ def _number(texts: Iterable[Text]) -> Iterator[Output]:
         sample = sample if isinstance(sample, int) else turns[text.prompt]
         turns[text.prompt] += 1
         prompt = text.fields.get("prompt")
-        yield Output(text.prompt, sample, text.text, prompt=prompt if isinstance(prompt, str) else text.prompt or "")
+        prompt = prompt if isinstance(prompt, str) else text.prompt or ""
+        costs = {name: cost for name, cost in find_costs(text.fields).items() if name != "seconds"}
+        yield Output(text.prompt, sample, text.text, costs, prompt)
+
+
+def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a record says a text cost."""
+    found = {name: record.get(name) for name in COSTS}
+    found |= {name: sum(value.values()) for name, value in found.items() if isinstance(value, dict)}  # by ban
+    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
 def make_output(record: Record) -> Output:
     """Return a record of a run as an output."""
-    counted = {name: sum(record[name].values()) for name in ("violations", "conceded")}
-    costs = {name: float(value) for name in COSTS if (value := {**record, **counted}.get(name)) is not None}
     pieces = [Piece(*piece) for piece in record.get("pieces", ())]
-    return Output(record["key"], record["sample"], record["response"], costs, record["prompt"], pieces)
+    return Output(record["key"], record["sample"], record["response"], find_costs(record), record["prompt"], pieces)
 
 
 def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,11 +14,29 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from antislop.records import Record
+from antislop.terminal import complain
+
 if TYPE_CHECKING:
     from antislop.datasets import Summary
 
 LINE_EVERY = 10.0
 """Seconds between two lines about progress where there is no terminal."""
+
+
+def follow(records: Iterable[Record], summary: Summary, *, target: Any, total: int | None) -> None:
+    """Count records as they are made and show how far that is; what failed is told once for each prompt.
+
+    target: a console. total: how many records there will be; None where nobody knows.
+    """
+    failed: set[str] = set()
+    with show_progress(target, summary, total) as advance:
+        for record in records:
+            summary.add(record)
+            if record["error"] and record["key"] not in failed:
+                failed.add(record["key"])
+                complain(f"{record['key']}: {record['error']}")
+            advance()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class Ratio(NamedTuple):
     factor: float = 1
 
 
-_LIST_TITLES = {
+LIST_TITLES = {
     "made_from": "hits of the list",
     "held_out": "hits of the held-out list",
     "held_out_only": "hits of the held-out list alone",
@@ -33,7 +33,7 @@ _LIST_ABOUT = {
 }
 RATIOS = (
     *(
-        Ratio(Metric(name, _LIST_TITLES[name], "per 1,000 words", _LIST_ABOUT[name], _OWN), name, "words", 1000)
+        Ratio(Metric(name, LIST_TITLES[name], "per 1,000 words", _LIST_ABOUT[name], _OWN), name, "words", 1000)
         for name in LISTS
     ),
     Ratio(
@@ -81,7 +81,7 @@ RATIOS = (
 SUPPRESSION = tuple(
     Metric(
         f"{name}_suppressed",
-        _LIST_TITLES[name].replace("hits", "suppression"),
+        LIST_TITLES[name].replace("hits", "suppression"),
         "%",
         "100 · (1 − hits per 1,000 words / those of the plain arm)",
         _OWN,
