@@ -104,7 +104,7 @@ def evaluate(
     _require_packages()
     if out.exists() and not out.is_dir():
         raise Refused(f"{out}: is a file, and the report needs a folder: choose another place")
-    made_from = gather(bans, ban, bundled=not bans and not ban)
+    made_from = _gather_named(bans, ban)
     other = _find_held_out(held_out, is_bundled=not bans and not ban)
     settings = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     began = datetime.now(timezone.utc)
@@ -137,8 +137,9 @@ def evaluate(
         if done is None:
             return 130
         found = done
-        made_with = {**asdict(order), "model": _name(model), "source": _name(prompts) or "24 bundled openings"}
+        made_with = {**asdict(order), "model": _name(model) or order.model, "source": _name(prompts) or "24 openings"}
         made_with |= {"n": n, "batch_size": batch_size, "arms": list(wanted)}
+        made_with = {name: value for name, value in made_with.items() if name not in ("seed", "bans")}
         notes = list(job.notes)
     evaluation = _evaluate(found, made_from, other, seed=seed)
     about = {
@@ -176,9 +177,17 @@ def _read_arms(arms: str) -> tuple[Arm, ...]:
     return tuple(arm for arm in every if arm in asked)
 
 
+def _gather_named(files: list[Path] | None, phrases: list[str] | None) -> BanList:
+    """Return the bans of the arms, with a source that says where they came from."""
+    is_bundled = not files and not phrases
+    names = ["the bundled list"] if is_bundled else [path.name for path in files or []]
+    more = [f"{len(phrases)} phrases of the command line"] if phrases else []
+    return BanList(gather(files, phrases, bundled=is_bundled), source=", ".join([*names, *more]))
+
+
 def _find_held_out(files: list[Path] | None, *, is_bundled: bool) -> BanList | None:
     if files:
-        return gather(files, None, bundled=False)
+        return BanList(gather(files, None, bundled=False), source=", ".join(path.name for path in files))
     return held_out_bans() if is_bundled else None
 
 
@@ -194,8 +203,7 @@ def _name(place: str | None) -> str | None:
 
 
 def _describe_list(bans: BanList) -> dict[str, Any]:
-    source = bans.source
-    return {"source": _name(source), "bans": len(bans), "sha256": _fingerprint(bans)}
+    return {"source": _name(bans.source), "bans": len(bans), "sha256": _fingerprint(bans)}
 
 
 # -- texts of a model -------------------------------------------------------------------------------------------------

@@ -66,9 +66,9 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
 
     with matplotlib.rc_context(_STYLE):
         drawn = {
-            "distance": _draw_distance(evaluation),
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
+            "distance": _draw_distance(evaluation),
             **{
                 f"changes-{arm}": _draw_changes(arm, changes, evaluation) for arm, changes in evaluation.changes.items()
             },
@@ -96,9 +96,10 @@ def _new(rows: float, *, panels: int = 1) -> tuple[Figure, list[Axes]]:
     return figure, list(axes)
 
 
-def _name_arms(axes: Axes, colors: dict[str, str]) -> None:
+def _name_arms(figure: Figure, axes: Axes, colors: dict[str, str]) -> None:
     """Write the arms' names in their colors above the axes, in place of a legend."""
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+    from matplotlib.transforms import blended_transform_factory
 
     names: list[Any] = [TextArea(arm, textprops={"color": color, "weight": "bold"}) for arm, color in colors.items()]
     row = HPacker(children=names, sep=14, pad=0)
@@ -108,8 +109,8 @@ def _name_arms(axes: Axes, colors: dict[str, str]) -> None:
         frameon=False,
         pad=0,
         borderpad=0,
-        bbox_to_anchor=(0, 1, 0, 0.02),
-        bbox_transform=axes.transAxes,
+        bbox_to_anchor=(0.02, 1),
+        bbox_transform=blended_transform_factory(figure.transFigure, axes.transAxes),
     )
     axes.add_artist(box)
 
@@ -138,9 +139,23 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(known)), [metric.title for metric in known])
     axes.set_ylim(len(known) - 0.5, -0.5)
-    axes.set_xlabel("standard deviations between human passages; 0 is human")
-    _name_arms(axes, colors)
+    axes.set_xlabel("human standard deviations")
+    _stretch_middle(axes)
+    _name_arms(figure, axes, colors)
     return figure
+
+
+def _stretch_middle(axes: Axes) -> None:
+    """Make an axis linear up to 3 and logarithmic beyond, so that one far value does not hide the others."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("symlog", linthresh=3, linscale=1)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -3.3), max(high, 3.3))
+    ticks = [sign * size for size in (1000, 100, 10, 3) for sign in (-1, 1)]
+    axes.xaxis.set_major_locator(FixedLocator([0, *(tick for tick in ticks if low <= tick <= high or abs(tick) == 3)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
 
 
 def _value(estimate: Estimate | None) -> float | None:
@@ -195,7 +210,7 @@ def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, colo
 
 
 def _say_change(suppressed: float) -> str:
-    return f"{suppressed:.0f} % less" if suppressed >= 0 else f"{-suppressed:.0f} % more"
+    return f"{suppressed:.0f}\u00a0% less" if suppressed >= 0 else f"{-suppressed:.0f}\u00a0% more"
 
 
 def _draw_excess(evaluation: Evaluation) -> Figure | None:
@@ -210,7 +225,7 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
         return None
     colors = choose_colors(evaluation.sizes)
     figure, (axes,) = _new(8)
-    for arm, fallen, excess in points:
+    for turn, (arm, fallen, excess) in enumerate(points):
         assert fallen.value is not None and excess.value is not None
         axes.errorbar(
             fallen.value,
@@ -221,6 +236,7 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
             color=colors[arm],
             markersize=6,
             linewidth=1.4,
+            transform=axes.transData + _shift(figure, 7 * (turn - (len(points) - 1) / 2)),
         )
     axes.axhline(0, color=INK, linewidth=1)
     axes.grid(axis="y")
@@ -228,8 +244,15 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
     axes.set_xlabel("suppression of the list, % of the plain arm's hits")
     axes.set_ylabel("excess nats per token")
     axes.tick_params(axis="y", labelsize=_SMALL, labelcolor=MUTED)
-    _name_arms(axes, {arm: colors[arm] for arm, _, _ in points})
+    _name_arms(figure, axes, {arm: colors[arm] for arm, _, _ in points})
     return figure
+
+
+def _shift(figure: Figure, points: float) -> Any:
+    """Return a transform that moves to the right on paper, so that arms of equal suppression don't hide each other."""
+    from matplotlib.transforms import ScaledTranslation
+
+    return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
 def _draw_changes(arm: str, changes: Sequence[Change], evaluation: Evaluation) -> Figure | None:
@@ -250,7 +273,7 @@ def _draw_changes(arm: str, changes: Sequence[Change], evaluation: Evaluation) -
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("times as frequent as in the plain arm")
     _name_ticks(axes)
-    _name_arms(axes, {arm: color})
+    _name_arms(figure, axes, {arm: color})
     return figure
 
 

@@ -33,12 +33,13 @@ _FIGURES = {
     ),
     "excess": (
         "What it costs in likelihood",
-        "Excess negative log-likelihood per kept token against suppression of the list, with 95 % intervals. "
-        "Lower is closer to what the model would have written anyway.",
+        "Excess negative log-likelihood per kept token against suppression of the list, with 95 % intervals; 0 is the "
+        "plain arm. Arms at the same place are drawn side by side.",
     ),
     "distance": (
         "Distance to human writing",
-        "Each metric of each arm, in standard deviations between human passages, with 95 % intervals; 0 is human.",
+        "Each metric of each arm less its human value, in standard deviations between human passages, with 95 % "
+        "intervals. The axis is linear up to 3 and logarithmic beyond.",
     ),
 }
 
@@ -154,10 +155,10 @@ def format_number(value: float) -> str:
     """Return a number with about three digits that count.
 
     >>> [format_number(value) for value in (0, 0.01234, 1.234, 56.78, 1234.5, -0.5)]
-    ['0', '0.012', '1.23', '56.8', '1,234', '−0.500']
+    ['0', '0.012', '1.23', '56.8', '1,234', '−0.50']
     """
     size = abs(value)
-    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
+    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
@@ -175,12 +176,12 @@ def summarize(evaluation: Evaluation) -> str:
         return f"Measured are {texts}. There is nothing to compare them with."
     arm = "banned" if "banned" in others else others[0]
     parts = [
-        _say(evaluation, arm, "made_from_suppressed", "of the list's hits are gone", "{} %"),
-        _say(evaluation, arm, "held_out_only_suppressed", "of those of the held-out list", "{} %"),
+        _say(evaluation, arm, "made_from_suppressed", "of the list’s hits are gone", "{}\u00a0%"),
+        _say(evaluation, arm, "held_out_only_suppressed", "of those of the held-out list alone", "{}\u00a0%"),
     ]
     costs = [
-        _say(evaluation, arm, "excess_nll", "nats per token in likelihood", "{}"),
-        _say(evaluation, arm, "speed_ratio", "of the plain arm's speed", "{} ×"),
+        _say(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),
+        _say(evaluation, arm, "speed_ratio", "the plain arm’s speed", "{} times"),
     ]
     gone = " and ".join(part for part in parts if part) or "nothing of the list stood in the plain texts"
     cost = " and it ran at ".join(part for part in costs if part)
