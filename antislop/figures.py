@@ -6,14 +6,14 @@ those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which color-blind peo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop.evaluation import Evaluation
 from antislop.metrics import METRICS, Estimate
 from antislop.outputs import PLAIN
-from antislop.profiles import Change
 from antislop.quantities import DISTANCE, LIST_TITLES, LISTS, place
 
 if TYPE_CHECKING:
@@ -70,10 +70,20 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
             **{
-                f"changes-{arm}": _draw_changes(arm, changes, evaluation) for arm, changes in evaluation.changes.items()
+                f"changes-{name_file(arm)}": _draw_changes(arm, changes, evaluation)
+                for arm, changes in evaluation.changes.items()
             },
         }
     return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def name_file(arm: str) -> str:
+    """Return an arm's name as it can stand in names of files and ids.
+
+    >>> name_file("My arm/2")
+    'my-arm-2'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", arm.lower()).strip("-") or "arm"
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -255,8 +265,9 @@ def _shift(figure: Figure, points: float) -> Any:
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
-def _draw_changes(arm: str, changes: Sequence[Change], evaluation: Evaluation) -> Figure | None:
+def _draw_changes(arm: str, evaluation: Evaluation) -> Figure | None:
     """Draw what rose and what fell most surely: a dot and its interval on a logarithmic axis."""
+    changes = evaluation.changes[arm]
     groups = [[c for c in changes if c.ratio > 1][:_MOST_CHANGES], [c for c in changes if c.ratio < 1][:_MOST_CHANGES]]
     shown = [sorted(group, key=lambda change: -change.ratio) for group in groups]
     rows = [change for group in shown for change in group]

@@ -16,7 +16,7 @@ from typing import Any
 
 from antislop.bundled import FOLDER
 from antislop.evaluation import Evaluation, describe_row
-from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, save_figure
+from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.metrics import METRICS, Estimate, Metric
 from antislop.outputs import PLAIN
 from antislop.profiles import Change
@@ -95,17 +95,17 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         figures=[
             {"name": name, "title": title, "caption": caption, "svg": inline(svg, name, choose_colors(arms))}
             for name, svg in figures.items()
-            for title, caption in [_describe_figure(name)]
+            for title, caption in [_describe_figure(name, arms)]
         ],
         tables=find_tables(evaluation),
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
     )
 
 
-def _describe_figure(name: str) -> tuple[str, str]:
+def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
     if name in _FIGURES:
         return _FIGURES[name]
-    arm = name.removeprefix("changes-")
+    arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
     return (
         f"What rose and what fell: {arm}",
         f"The most certain changes of the {arm} arm against plain, with 95 % intervals.",
