@@ -16,6 +16,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _BREAK = re.compile(r"\n\s*\n")
 # A full stop after these is no end; after initials, such as "J.", neither.
 _ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
+_QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 _END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+[\"'”’»)\]*_]*(?=\s|$)")
 
 
@@ -70,3 +71,14 @@ def extract_paragraphs(text: str) -> list[str]:
     ['One\nof two lines.', 'Two.']
     """
     return [part.strip() for part in _BREAK.split(text) if _WORD.search(part)]
+
+
+def count_dialogues(paragraphs: Iterable[str]) -> int:
+    """Count the paragraphs in which somebody speaks: those with words between double quotes, straight or curly.
+
+    A quote that is still open at the paragraph's end counts: speech goes on in the next. Single quotes don't.
+
+    >>> count_dialogues(["“Yes,” she said.", 'He said "no" to it.', "It was late."])
+    2
+    """
+    return sum(any(map(_WORD.search, _QUOTED.findall(paragraph))) for paragraph in paragraphs)
