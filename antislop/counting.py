@@ -230,7 +230,7 @@ class _Chunk:
         self.is_content: _Flags = kinds[self.at] == 0
         self.run: _Longs = np.cumsum(kinds >= _SOFT)[self.at]
         self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK)[self.at]
-        self.is_middle: _Flags = np.diff(self.run, prepend=-1) == 0
+        self.is_middle: _Flags = np.equal(np.diff(self.run, prepend=-1), 0)
         self.text: _Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
         self.content: _Longs = np.flatnonzero(self.is_content)
 
@@ -302,6 +302,15 @@ class _Reading:
         return chunk
 
 
+def cut_words(text: str) -> list[str]:
+    """Return the words of a phrase or a content n-gram as they were counted.
+
+    >>> cut_words("don't look now")
+    ["don't", 'look', 'now']
+    """
+    return text.split(" ")
+
+
 def hash_prompt(text: Text) -> int:
     """Return 62 bits that tell a text's prompt apart, or the text itself where it has none."""
     mark, named = ("t", text.text) if text.prompt is None else ("p", text.prompt)
@@ -337,7 +346,8 @@ class _Sketch:
         return wanted + int(fitting[0]) if len(fitting) else len(top)
 
     def _locate(self, hashes: _Hashes) -> _Longs:
-        return (hashes * _MULTIPLIER >> self._shift).astype(np.int64)
+        cells: _Longs = (hashes * _MULTIPLIER >> self._shift).astype(np.int64)
+        return cells
 
 
 @dataclass(slots=True)
