@@ -58,8 +58,8 @@ class Baseline:
     def of(cls, census: Census, *, name: str, made_with: Mapping[str, Any] | None = None) -> Baseline:
         """Make one of what was counted."""
         counts: dict[Kind, dict[str, int]] = {"word": {}, "phrase": {}, "content": {}, "construction": {}}
-        for each in census.found:
-            counts[each.kind][each.text] = each.count
+        for (kind, text), occurrences in zip(census.names, census.counts, strict=True):
+            counts[kind][text] = occurrences
         return cls(name, census.words, census.min_count, counts, made_with or {})
 
     @classmethod
@@ -112,6 +112,7 @@ class HumanRates:
     def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en") -> None:
         self._baseline, self._also = baseline, also
         self._frequency = load_frequency(language)
+        self._words: dict[str, tuple[float, float]] = {}
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         """Return how often people write something."""
@@ -123,8 +124,8 @@ class HumanRates:
         if kind == "word":
             rate = max(self._frequency(text), RAREST if count is None else shown)
         elif kind != "construction":
-            words = cut_words(text)
-            expected = min(shown * max(map(self._gain, words)), min(map(self._word_rate, words)))
+            gains, rarest = zip(*map(self._judge, cut_words(text)), strict=True)
+            expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
         if kind == "word" and rate != shown:
             low, high = rate, None if count is None else rate
@@ -143,15 +144,14 @@ class HumanRates:
                 )
         return known
 
-    def _word_rate(self, word: str) -> float:
-        count = self._baseline.count("word", word)
-        shown = RAREST if count is None else count / self._baseline.words
-        return max(self._frequency(word), shown, RAREST)
-
-    def _gain(self, word: str) -> float:
-        count = self._baseline.count("word", word)
-        shown = (self._baseline.bound("word") if count is None else count) / self._baseline.words
-        return max(1.0, self._frequency(word) / shown)
+    def _judge(self, word: str) -> tuple[float, float]:
+        """Return by how much a word has gained since the baseline, 1 if it has not, and its rate."""
+        if word not in self._words:
+            count, today = self._baseline.count("word", word), self._frequency(word)
+            shown = (self._baseline.bound("word") if count is None else count) / self._baseline.words
+            rate = max(today, RAREST if count is None else shown)
+            self._words[word] = max(1.0, today / shown), rate
+        return self._words[word]
 
 
 @cache

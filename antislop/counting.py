@@ -10,10 +10,11 @@ Knows neither baselines nor bans. Words are those of `words.extract_words`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from itertools import islice
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,8 @@ _WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
 _CHUNK = 2_000_000  # characters; what is counted at once
 _KNOWN_TOKENS = 1 << 19
+_ENOUGH = 2  # occurrences right after another word, to tell whether a word is a name
+_ORDER: dict[Kind, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, https://oeis.org/A001622
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
@@ -63,7 +66,6 @@ class Occurrences:
     prompts: how many distinct ones; where texts have more than `PROMPTS`, these are dealt into that many groups, and it
         is the number of groups: at least so many prompts.
     groups: occurrences per group of prompts, `GROUPS` of them.
-    middle, capital: of a word: occurrences right after another word, and those of them that are capitalised.
     places: (number of a text, index of the first token, or of the first character of a construction), from 0.
     """
 
@@ -73,17 +75,17 @@ class Occurrences:
     texts: int
     prompts: int
     groups: _Longs
-    middle: int
-    capital: int
     places: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class Census(Sequence[Occurrences]):
     """What was counted: everything that occurs `min_count` times from `min_prompts` prompts.
 
     min_count: may be larger than what was asked for, where memory did not suffice.
     group_words: words per group of prompts.
+    names, counts: kind and text of each, and how often it occurs; all that is known of it comes by its index.
+    proper: words that are mostly capitalised right after another word, but for function words.
     """
 
     texts: int
@@ -91,9 +93,34 @@ class Census:
     words: int
     characters: int
     min_count: int
-    min_prompts: int
     group_words: _Longs
-    found: tuple[Occurrences, ...]
+    names: Sequence[tuple[Kind, str]]
+    counts: Sequence[int]
+    proper: frozenset[str]
+    _columns: _Columns = field(repr=False)
+    _rows: Sequence[int] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> Occurrences: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Occurrences]: ...
+    def __getitem__(self, index: int | slice) -> Occurrences | list[Occurrences]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        columns, row = self._columns, self._rows[index]
+        kind, text = self.names[index]
+        return Occurrences(
+            kind=kind,
+            text=text,
+            count=self.counts[index],
+            texts=int(columns.texts[row]),
+            prompts=int(np.unpackbits(columns.prompts[row]).sum()),
+            groups=columns.counts[row].astype(np.int64),
+            places=tuple((text, place) for text, place in columns.places[row].tolist() if text >= 0),
+        )
 
 
 def count(
@@ -119,7 +146,7 @@ def count(
 
     >>> from antislop.texts import Text
     >>> texts = [Text("a cat, a cat", None, "1", {}), Text("A cat sat", None, "2", {})]
-    >>> [(each.kind, each.text, each.count) for each in count(lambda: texts, min_count=3).found]
+    >>> [(each.kind, each.text, each.count) for each in count(lambda: texts, min_count=3)]
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
     codes = _Codes()
@@ -133,16 +160,7 @@ def count(
     table = _Table(sketch, least=least, most=most, patterns=patterns or {})
     for chunk in second:
         table.add(chunk)
-    return Census(
-        texts=second.texts,
-        prompts=len(second.prompts),
-        words=int(second.group_words.sum()),
-        characters=second.characters,
-        min_count=table.least,
-        min_prompts=min_prompts,
-        group_words=second.group_words,
-        found=tuple(table.collect(min_prompts=min_prompts, min_count=min_count)),
-    )
+    return table.collect(second, min_prompts=min_prompts, min_count=min_count)
 
 
 def cut_examples(texts: Texts, found: Iterable[Occurrences]) -> dict[tuple[Kind, str], tuple[str, ...]]:
@@ -155,7 +173,8 @@ def cut_examples(texts: Texts, found: Iterable[Occurrences]) -> dict[tuple[Kind,
     last = max(wanted, default=-1)
     for number, text in enumerate(texts()):
         if number in wanted:
-            starts = [match.start() for match in _TOKEN.finditer(_straighten(text.text))]
+            tokens = 1 + max((place for each, place in wanted[number] if each.kind != "construction"), default=-1)
+            starts = [match.start() for match in islice(_TOKEN.finditer(_straighten(text.text)), tokens)]
             for each, place in wanted[number]:
                 start = place if each.kind == "construction" else starts[place]
                 key = each.kind, each.text
@@ -230,7 +249,7 @@ class _Chunk:
         self.is_content: _Flags = kinds[self.at] == 0
         self.run: _Longs = np.cumsum(kinds >= _SOFT)[self.at]
         self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK)[self.at]
-        self.is_middle: _Flags = np.equal(np.diff(self.run, prepend=-1), 0)
+        self.is_middle: _Flags = ~np.diff(self.run, prepend=-1).astype(bool)
         self.text: _Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
         self.content: _Longs = np.flatnonzero(self.is_content)
 
@@ -499,26 +518,29 @@ class _Table:
         order = np.argsort(hashes)
         self._sorted, self._rows = hashes[order], order + self._fixed
 
-    def collect(self, *, min_prompts: int, min_count: int) -> Iterator[Occurrences]:
-        """Yield what is frequent enough, by kind and then as first seen."""
-        columns = self._columns
-        totals = columns.counts.sum(axis=1, dtype=np.int64)
-        prompts = np.unpackbits(columns.prompts, axis=1).sum(axis=1)
-        order: dict[str, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
-        for row in sorted(range(len(columns.names)), key=lambda row: order[columns.names[row][0]]):
-            least = min_count if row < self._fixed else self.least
-            if totals[row] >= least and prompts[row] >= min_prompts:
-                yield self._read(row, int(totals[row]), int(prompts[row]))
-
-    def _read(self, row: int, count: int, prompts: int) -> Occurrences:
-        columns = self._columns
-        return Occurrences(
-            *columns.names[row],
-            count=count,
-            texts=int(columns.texts[row]),
-            prompts=prompts,
-            groups=columns.counts[row].astype(np.int64),
-            middle=int(columns.middle[row]),
-            capital=int(columns.capital[row]),
-            places=tuple((int(text), int(place)) for text, place in columns.places[row] if text >= 0),
+    def collect(self, reading: _Reading, *, min_prompts: int, min_count: int) -> Census:
+        """Return what is frequent enough, by kind and then as first seen."""
+        columns, size = self._columns, len(self._columns.names)
+        totals = columns.counts[:size].sum(axis=1, dtype=np.int64)
+        prompts = np.bitwise_count(columns.prompts[:size]).sum(axis=1)
+        least = np.where(np.arange(size) < self._fixed, min_count, self.least)
+        rows = np.flatnonzero((totals >= least) & (prompts >= min_prompts)).tolist()
+        rows.sort(key=lambda row: _ORDER[columns.names[row][0]])
+        return Census(
+            texts=reading.texts,
+            prompts=len(reading.prompts),
+            words=int(reading.group_words.sum()),
+            characters=reading.characters,
+            min_count=self.least,
+            group_words=reading.group_words,
+            names=[columns.names[row] for row in rows],
+            counts=totals[rows].tolist(),
+            proper=frozenset(self._find_proper()),
+            _columns=columns,
+            _rows=rows,
         )
+
+    def _find_proper(self) -> list[str]:
+        columns = self._columns
+        rows = np.flatnonzero((columns.middle >= _ENOUGH) & (2 * columns.capital > columns.middle))
+        return drop_stop_words(columns.names[row][1] for row in rows)

@@ -61,7 +61,7 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
 
     >>> ratio = estimate_ratio(2e-5, 0.1, 30, HumanRate(20, 1e-6, 0.6e-6, 1.5e-6))
     >>> [round(edge, 1) for edge in ratio]
-    [20.0, 12.8, 34.8]
+    [20.0, 12.7, 34.7]
     """
     half = quantile(clusters - 1, level) * error
     ratio = rate / human.rate

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.baselines import Baseline, HumanRates
+from antislop.baselines import Baseline, HumanRate, HumanRates
 from antislop.bundled import read_constructions
 from antislop.counting import Census, Kind, Occurrences, Progress, Texts, count, cut_examples, cut_words
 from antislop.overuse import EXPLAINED, estimate_error, estimate_ratio, find_explained, find_parts, quantile
 from antislop.texts import Text
-from antislop.words import drop_stop_words
 
 FORMAT = "antislop profile 1"
 
@@ -142,7 +141,8 @@ def make_profile(
     entries = _weigh(census, rates, min_ratio=min_ratio)
     if examples:
         kept = {(entry.kind, entry.text) for entry in entries}
-        found = cut_examples(texts, (each for each in census.found if (each.kind, each.text) in kept))
+        indices = (index for index, name in enumerate(census.names) if name in kept)
+        found = cut_examples(texts, (census[index] for index in indices))
         entries = [replace(entry, examples=found.get((entry.kind, entry.text), ())) for entry in entries]
     return Profile(
         texts=census.texts,
@@ -168,24 +168,30 @@ def take_census(texts: Texts, **options: Any) -> Census:
 
 def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
     """Return the entries, those first whose ratio is most surely high, or without ratios the most frequent."""
-    names = {each.text for each in census.found if each.kind == "word" and _is_name(each)}
-    clusters = int((census.group_words > 0).sum())
-    weighed = (_make_entry(each, census, rates, names, clusters) for each in census.found)
-    kept = {(entry.kind, entry.text): entry for entry in weighed if rates is None or (entry.ratio or 0) >= min_ratio}
-    gone = find_explained({key: entry.count for key, entry in kept.items()})
-    entries = [entry for key, entry in kept.items() if key not in gone]
+    humans: dict[int, HumanRate | None] = {}
+    for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
+        human = rates.rate(*name) if rates else None
+        if human is None or occurrences / census.words >= min_ratio * human.rate:
+            humans[index] = human
+    gone = find_explained({census.names[index]: census.counts[index] for index in humans})
+    kept = {index: human for index, human in humans.items() if census.names[index] not in gone}
+    entries = (_make_entry(census[index], census, human) for index, human in kept.items())
     return sorted(entries, key=lambda entry: (-(entry.low or 0.0), -entry.count, entry.text))
 
 
-def _is_name(word: Occurrences) -> bool:
-    return word.middle >= 2 and 2 * word.capital > word.middle and bool(drop_stop_words([word.text]))
-
-
-def _make_entry(each: Occurrences, census: Census, rates: HumanRates | None, names: set[str], clusters: int) -> Entry:
+def _make_entry(each: Occurrences, census: Census, human: HumanRate | None) -> Entry:
     rate = each.count / census.words
     error = estimate_error(each.groups, census.group_words)
-    is_name = each.kind != "construction" and not names.isdisjoint(cut_words(each.text))
-    entry = Entry(
+    figures: dict[str, Any] = {}
+    if human is not None:
+        clusters = int((census.group_words > 0).sum())
+        ratio = estimate_ratio(rate, error, clusters, human)
+        figures = {
+            "human_count": human.count,
+            "human_per_million": round(1e6 * human.rate, 4),
+            **{name: None if value is None else round(value, 3) for name, value in ratio._asdict().items()},
+        }
+    return Entry(
         kind=each.kind,
         text=each.text,
         count=each.count,
@@ -193,19 +199,8 @@ def _make_entry(each: Occurrences, census: Census, rates: HumanRates | None, nam
         prompts=each.prompts,
         per_million=round(1e6 * rate, 4),
         error=round(error, 4),
-        is_name=is_name,
-    )
-    if rates is None:
-        return entry
-    human = rates.rate(each.kind, each.text)
-    ratio, low, high = estimate_ratio(rate, error, clusters, human)
-    return replace(
-        entry,
-        human_count=human.count,
-        human_per_million=round(1e6 * human.rate, 4),
-        ratio=round(ratio, 3),
-        low=round(low, 3),
-        high=None if high is None else round(high, 3),
+        is_name=each.kind != "construction" and not census.proper.isdisjoint(cut_words(each.text)),
+        **figures,
     )
 
 
