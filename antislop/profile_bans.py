@@ -22,7 +22,9 @@ Names = Literal["all", "none", "words", "only"]
 KINDS: tuple[Kind, ...] = ("word", "phrase")
 TELLING = 4.5
 """The Zipf frequency under which a single content word makes a phrase telling: 32 in a million."""
-_CUT = frozenset("a an the my your his her its our their and or that who which".split())  # no phrase ends in these
+# No phrase ends in these.
+_CUT = frozenset(("a", "an", "the", "and", "or", "that", "who", "which"))
+_POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def _refuse(entry: Entry, choice: Choice, frequencies: object) -> str | None:
         return "from too few prompts"
     if _is_wrong_name(entry, choice.names):
         return "names" if entry.is_name else "no names"
+    if entry.kind == "word" and entry.text.endswith("'s"):
+        return "possessives"
     if entry.kind == "word" and choice.max_zipf is not None and _zipf(entry.text, frequencies) >= choice.max_zipf:
         return "common words"
     if entry.kind in ("phrase", "content") and not is_telling(entry.text, frequencies=frequencies):
@@ -126,7 +130,7 @@ def is_telling(phrase: str, *, frequencies: object) -> bool:
     """
     words = cut_words(phrase)
     content = drop_stop_words(words)
-    if words[-1] in _CUT or not content:
+    if words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(_zipf(word, frequencies) for word in content)
     return len(content) > 1 or (len(words) > 2 and rarest < TELLING)
