@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.arms import UNBANNED as UNBANNED
+from antislop.arms import Arm as Arm
 from antislop.bans import Ban
 from antislop.events import Conceded, Rewound
 from antislop.lists import BanList
@@ -32,12 +34,6 @@ from antislop.prompts import Prompt
 from antislop.records import Journal, JournalError, Record, read_lines, read_records, replace_bytes
 from antislop.requests import Request
 from antislop.sampler import AntiSlop, Completion
-
-Arm = Literal["plain", "banned", "token", "prompt-only"]
-"""How a text is written: without bans; with them; with the first-token rule; without, but asked to leave them out."""
-
-UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
-"""The arms in which nothing is taken back."""
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """Why an empty prompt can't be used."""

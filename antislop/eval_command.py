@@ -5,6 +5,7 @@ Data goes to files, what happens to standard error. Records are kept, so that th
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from antislop import __version__, options
+from antislop.arms import Arm
 from antislop.bundled import FOLDER, held_out_bans
 from antislop.lists import BanList
 from antislop.machine import describe_machine, list_versions
@@ -28,7 +30,6 @@ from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, gather, 
 from antislop.texts import TextError, read_texts
 
 if TYPE_CHECKING:
-    from antislop.datasets import Arm
     from antislop.evaluation import Evaluation
     from antislop.outputs import Output
 
@@ -167,8 +168,6 @@ def _require_packages() -> None:
 
 def _read_arms(arms: str) -> tuple[Arm, ...]:
     """Return the arms that are asked for, in the order in which they run."""
-    from antislop.datasets import Arm
-
     every: tuple[Arm, ...] = get_args(Arm)
     asked = [arm.strip() for arm in arms.split(",")]
     for arm in asked:
@@ -199,11 +198,12 @@ def _fingerprint(bans: BanList) -> str:
 
 def _name(place: str | None) -> str | None:
     """Return a path's last part, or an id as it is: a report tells nothing about the machine's folders."""
-    return Path(place).expanduser().resolve().name if place is not None and Path(place).expanduser().exists() else place
+    known = place is not None and os.path.exists(os.path.expanduser(place))  # noqa: PTH110, PTH111 - never raises
+    return Path(place or "").expanduser().resolve().name if known else place
 
 
 def _describe_list(bans: BanList) -> dict[str, Any]:
-    return {"source": _name(bans.source), "bans": len(bans), "sha256": _fingerprint(bans)}
+    return {"source": bans.source, "bans": len(bans), "sha256": _fingerprint(bans)}
 
 
 # -- texts of a model -------------------------------------------------------------------------------------------------
@@ -219,7 +219,9 @@ class _Job:
         self._samples = samples
         self._limit = limit
         self._console = console(stderr=True)
-        self.notes = ["The arms ran one after another on this machine; speed is compared across them."]
+        self.notes = [
+            "The arms ran one after another on this machine, the plain one first: what else ran meanwhile is in their speed."
+        ]
 
     def run(
         self, source: str, bans: BanList, *, model: str | None, batch_size: int, force: bool

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from antislop.arms import PLAIN, UNBANNED
 from antislop.bootstrap import Floats, bootstrap
 from antislop.humans import measure_distance
 from antislop.lists import BanList
 from antislop.metrics import METRICS, Estimate, Metric, Tally, measure, measure_difference
-from antislop.outputs import COSTS, PLAIN, Example, Output, align, find_examples
+from antislop.outputs import COSTS, Example, Output, align, find_examples
 from antislop.profiles import Change, Profile, compare, profile_texts
 from antislop.quantities import DISTANCE, EXCESS, LISTS, RATIOS, SPEED, SUPPRESSION, Ratio, place
 from antislop.texts import Text
@@ -257,7 +258,8 @@ def _describe_arm(
 ) -> list[Row]:
     measured = measure(tally, seed=seed, resamples=resamples)
     distance = measure_distance(tally, seed=seed, resamples=resamples)
-    own = [ratio for ratio in RATIOS if ratio.metric.name not in LISTS or ratio.metric.name in lists]
+    absent = {*LISTS} - {*lists} | ({"violations", "withdrawn", "conceded"} if arm in UNBANNED else set())
+    own = [ratio for ratio in RATIOS if ratio.metric.name not in absent]
     return [
         *(Row(arm, r.metric, None, _estimate_ratio(sums, r, seed=seed, resamples=resamples)) for r in own),
         *(Row(arm, metric, None, measured[metric.name]) for metric in METRICS),

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antislop.arms import PLAIN
 from antislop.evaluation import Evaluation
 from antislop.metrics import METRICS, Estimate
-from antislop.outputs import PLAIN
 from antislop.quantities import DISTANCE, LIST_TITLES, LISTS, place
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
-            **{
-                f"changes-{name_file(arm)}": _draw_changes(arm, changes, evaluation)
-                for arm, changes in evaluation.changes.items()
-            },
+            **{f"changes-{name_file(arm)}": _draw_changes(arm, evaluation) for arm in evaluation.changes},
         }
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
@@ -250,12 +247,21 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
         )
     axes.axhline(0, color=INK, linewidth=1)
     axes.grid(axis="y")
-    axes.margins(x=0.15, y=0.2)
+    axes.set_xlim(*_span([value for _, fallen, _ in points for value in fallen[:3]], about=100, least=10))
+    axes.set_ylim(*_span([value for _, _, excess in points for value in excess[:3]], about=0, least=0.01))
     axes.set_xlabel("suppression of the list, % of the plain arm's hits")
     axes.set_ylabel("excess nats per token")
     axes.tick_params(axis="y", labelsize=_SMALL, labelcolor=MUTED)
     _name_arms(figure, axes, {arm: colors[arm] for arm, _, _ in points})
     return figure
+
+
+def _span(values: Iterable[float | None], *, about: float, least: float) -> tuple[float, float]:
+    """Return limits around what is known of values and this one, at least so wide, with a margin."""
+    known = [about, *(value for value in values if value is not None)]
+    low, high = min(known), max(known)
+    margin = max(least, high - low) * 0.15
+    return low - margin, high + margin
 
 
 def _shift(figure: Figure, points: float) -> Any:

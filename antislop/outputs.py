@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from antislop.arms import PLAIN
 from antislop.lists import BanList
 from antislop.records import Record
 from antislop.texts import Text
-
-PLAIN = "plain"
-"""The arm that the others are held against."""
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "seconds", "forward_passes")
 """What may be known of what a text cost."""

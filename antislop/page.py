@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from antislop.arms import PLAIN
 from antislop.bundled import FOLDER
 from antislop.evaluation import Evaluation, describe_row
 from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.metrics import METRICS, Estimate, Metric
-from antislop.outputs import PLAIN
 from antislop.profiles import Change
 from antislop.quantities import DISTANCE, EXCESS, RATIOS, SPEED, SUPPRESSION, place
 from antislop.records import replace_text

@@ -15,7 +15,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "record_files", "chats"},
+    {"folding", "record_files", "chats", "arms"},
     {"automaton", "sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
     {"sequences", "searches"},
@@ -102,6 +102,7 @@ TORCH_FREE = {
     "texts",
     "words",
     "requests",
+    "arms",
     "options",
     "progress",
     "machine",
@@ -153,6 +154,7 @@ TRANSFORMERS = {
     "publishing",
     "prompts",
     "requests",
+    "arms",
     "options",
     "progress",
     "machine",
