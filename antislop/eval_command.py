@@ -220,7 +220,7 @@ class _Job:
         self._limit = limit
         self._console = console(stderr=True)
         self.notes = [
-            "The arms ran one after another on this machine, the plain one first: what else ran meanwhile is in their speed."
+            "The arms ran one after another on this machine, the plain one first: what else ran then is in their speed."
         ]
 
     def run(

@@ -29,16 +29,16 @@ COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 _FIGURES = {
     "suppression": (
         "What is left of the lists",
-        "Occurrences per 1,000 words in each arm, with 95 % intervals over prompts, and the change against plain.",
+        "Occurrences per 1,000 words in each arm, with 95\u00a0% intervals over prompts, and the change against plain.",
     ),
     "excess": (
         "What it costs in likelihood",
-        "Excess negative log-likelihood per kept token against suppression of the list, with 95 % intervals; 0 is the "
-        "plain arm. Arms at the same place are drawn side by side.",
+        "Excess negative log-likelihood per kept token against suppression of the list, with 95\u00a0% intervals; 0 is "
+        "the plain arm. Arms at the same place are drawn side by side.",
     ),
     "distance": (
         "Distance to human writing",
-        "Each metric of each arm less its human value, in standard deviations between human passages, with 95 % "
+        "Each metric of each arm less its human value, in standard deviations between human passages, with 95\u00a0% "
         "intervals. The axis is linear up to 3 and logarithmic beyond.",
     ),
 }
@@ -108,7 +108,7 @@ def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
     arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
     return (
         f"What rose and what fell: {arm}",
-        f"The most certain changes of the {arm} arm against plain, with 95 % intervals.",
+        f"The most certain changes of the {arm} arm against plain, with 95\u00a0% intervals.",
     )
 
 
