@@ -30,6 +30,7 @@ from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, gather, 
 from antislop.texts import TextError, read_texts
 
 if TYPE_CHECKING:
+    from antislop.datasets import RecordMaker
     from antislop.evaluation import Evaluation
     from antislop.outputs import Output
 
@@ -55,6 +56,15 @@ class _Order:
     system: str | None
     seed: int
     generation: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Outputs by arm, what they were made with, and what a reader of the report must know."""
+
+    outputs: dict[str, list[Output]]
+    made_with: dict[str, Any]
+    notes: list[str]
 
 
 def register(app: typer.Typer) -> None:
@@ -102,59 +112,54 @@ def evaluate(
     The folder then holds report.html, its figures as SVG and PNG, summary.csv, summary.json and records.jsonl. The same
     command again goes on where it was stopped.
     """
+    began = datetime.now(timezone.utc)
     _require_packages()
     if out.exists() and not out.is_dir():
         raise Refused(f"{out}: is a file, and the report needs a folder: choose another place")
     made_from = _gather_named(bans, ban)
     other = _find_held_out(held_out, is_bundled=not bans and not ban)
-    settings = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
-    began = datetime.now(timezone.utc)
+    generation = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     if outputs:
         _refuse_with_outputs(prompts=prompts, n=n, arms=arms)
-        found = _read_outputs(outputs, column=column, split=split, limit=limit, model=model)
-        made_with: dict[str, Any] = {"outputs": [each.partition("=")[0] for each in outputs], "model": _name(model)}
-        notes = ["The texts come from files, which don't say how fast they were written."]
-        notes += ["Likelihoods are of the texts tokenized anew."] if model else []
+        found: _Found | None = _read_outputs(outputs, column=column, split=split, limit=limit, model=model)
     else:
-        wanted = _read_arms(arms)
-        source = prompts or str(OPENINGS)
-        list_name = f"{len(made_from):,} bans, {_fingerprint(made_from)}"
+        if n > 1 and temperature == 0:
+            raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
         order = _Order(
-            source if prompts else "openings",
+            prompts or "openings",
             model or "the bundled model",
-            list_name,
+            f"{len(made_from):,} bans, {_fingerprint(made_from)}",
             column,
             key,
             split,
             prompt_template,
             system,
             seed,
-            settings,
+            generation,
         )
-        if n > 1 and temperature == 0:
-            raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
-        job = _Job(order, out / "records.jsonl", arms=wanted, samples=n, limit=limit)
-        done = job.run(source, made_from, model=model, batch_size=batch_size, force=force)
-        if done is None:
-            return 130
-        found = done
-        made_with = {**asdict(order), "model": _name(model) or order.model, "source": _name(prompts) or "24 openings"}
-        made_with |= {"n": n, "batch_size": batch_size, "arms": list(wanted)}
-        made_with = {name: value for name, value in made_with.items() if name not in ("seed", "bans")}
-        notes = list(job.notes)
-    evaluation = _evaluate(found, made_from, other, seed=seed)
-    about = {
+        job = _Job(order, out / "records.jsonl", arms=_read_arms(arms), samples=n, limit=limit)
+        found = job.run(prompts or str(OPENINGS), made_from, model=model, batch_size=batch_size, force=force)
+    if found is None:
+        return 130
+    evaluation = _evaluate(found.outputs, made_from, other, seed=seed)
+    _save(out, evaluation, _describe(found, made_from, other, seed=seed, began=began))
+    return 0
+
+
+def _describe(
+    found: _Found, made_from: BanList, held_out: BanList | None, *, seed: int, began: datetime
+) -> dict[str, Any]:
+    """Return what a report says of how it was made, see `page.write_report`."""
+    return {
         "command": shlex.join(["antislop", *sys.argv[1:]]),
-        "made_with": made_with,
-        "lists": {"made_from": _describe_list(made_from), "held_out": other and _describe_list(other)},
+        "made_with": found.made_with,
+        "lists": {"made_from": _describe_list(made_from), "held_out": held_out and _describe_list(held_out)},
         "versions": list_versions(),
         "machine": describe_machine(),
         "seed": seed,
         "date": began.isoformat(timespec="seconds"),
-        "notes": notes,
+        "notes": found.notes,
     }
-    _save(out, evaluation, about)
-    return 0
 
 
 def _require_packages() -> None:
@@ -210,7 +215,7 @@ def _describe_list(bans: BanList) -> dict[str, Any]:
 
 
 class _Job:
-    """Writes the texts of all arms, and goes on where it was stopped. notes: what a reader of the report must know."""
+    """Writes the texts of all arms, and goes on where it was stopped."""
 
     def __init__(self, order: _Order, path: Path, *, arms: Sequence[Arm], samples: int, limit: int | None) -> None:
         self._order = order
@@ -219,58 +224,53 @@ class _Job:
         self._samples = samples
         self._limit = limit
         self._console = console(stderr=True)
-        self.notes = [
-            "The arms ran one after another on this machine, the plain one first: what else ran then is in their speed."
-        ]
 
-    def run(
-        self, source: str, bans: BanList, *, model: str | None, batch_size: int, force: bool
-    ) -> dict[str, list[Output]] | None:
+    def run(self, source: str, bans: BanList, *, model: str | None, batch_size: int, force: bool) -> _Found | None:
         """Return the outputs of each arm; None where the user stopped it."""
-        from antislop.datasets import Summary, identify, write_records
+        from antislop.datasets import identify
         from antislop.likelihood import ScoredMaker
 
         loaded, tokenizer = load_model(model)
         order = self._order
+        made_with = {**asdict(order), "antislop": __version__}
+        settings = {"seed": order.seed, "batch_size": batch_size, "settings": order.generation}
         try:
-            prompts = list(self._read_prompts(source, tokenizer))
-            if not prompts:
-                raise Refused(f"{source}: holds no prompt: there is nothing to write")
+            prompts = self._read_prompts(source, tokenizer)
             with as_refusal():
-                maker = ScoredMaker(
-                    loaded,
-                    tokenizer,
-                    bans,
-                    seed=order.seed,
-                    batch_size=batch_size,
-                    settings=order.generation,
-                    arms=self._arms,
-                )
-            made_with = {**asdict(order), "antislop": __version__}
-            is_done = lambda record: record["status"] != "error"  # noqa: E731
-            with (
-                Journal(self._path, made_with, identify=identify, is_done=is_done, force=force) as journal,
-                stop_at_interrupt(self._say) as stop,
-            ):
-                wanted = {(p.key, i, arm) for p in prompts for i in range(self._samples) for arm in self._arms}
-                missing = sum(identity not in journal for identity in wanted)
-                if missing < len(wanted):
-                    self._say(f"going on: {len(wanted) - missing:,} of {len(wanted):,} texts are there already")
-                records = write_records(
-                    maker,
-                    lambda: prompts,
-                    journal,
-                    samples=self._samples,
-                    arms=self._arms,
-                    is_stopped=lambda: stop.is_asked,
-                )
-                follow(records, Summary(), target=self._console, total=missing)
+                maker = ScoredMaker(loaded, tokenizer, bans, arms=self._arms, **settings)
+            with Journal(
+                self._path, made_with, identify=identify, is_done=lambda r: r["status"] != "error", force=force
+            ) as journal:
+                is_whole = self._write(maker, prompts, journal)
         except (JournalError, PromptError) as error:
             raise Refused(str(error)) from error
+        return self._collect(self._want(prompts), batch_size=batch_size) if is_whole else None
+
+    def _want(self, prompts: Sequence[Prompt]) -> set[tuple[str, int, str]]:
+        """Return what tells the texts apart that are asked for."""
+        return {(prompt.key, i, arm) for prompt in prompts for i in range(self._samples) for arm in self._arms}
+
+    def _write(self, maker: RecordMaker, prompts: Sequence[Prompt], journal: Journal) -> bool:
+        """Write what the journal does not have; return whether that is all."""
+        from antislop.datasets import Summary, write_records
+
+        wanted = self._want(prompts)
+        missing = sum(identity not in journal for identity in wanted)
+        if missing < len(wanted):
+            self._say(f"going on: {len(wanted) - missing:,} of {len(wanted):,} texts are there already")
+        with stop_at_interrupt(self._say) as stop:
+            records = write_records(
+                maker,
+                lambda: prompts,
+                journal,
+                samples=self._samples,
+                arms=self._arms,
+                is_stopped=lambda: stop.is_asked,
+            )
+            follow(records, Summary(), target=self._console, total=missing)
         if stop.is_asked:
             self._say("stopped; the same command goes on")
-            return None
-        return self._collect(wanted)
+        return not stop.is_asked
 
     def _read_prompts(self, source: str, tokenizer: Any) -> list[Prompt]:
         order = self._order
@@ -287,26 +287,27 @@ class _Job:
             )
         )
 
-    def _collect(self, wanted: set[tuple[str, int, Arm]]) -> dict[str, list[Output]]:
+    def _collect(self, wanted: set[tuple[str, int, str]], *, batch_size: int) -> _Found:
         """Return the texts that were asked for this time, of all that the journal holds."""
         from antislop.datasets import identify
         from antislop.outputs import make_output
 
+        records = [record for record in read_records(self._path) if identify(record) in wanted]
+        written = [record for record in records if record["status"] != "error"]
         found: dict[str, list[Output]] = {arm: [] for arm in self._arms}
-        asked, failed = [], 0
-        for record in read_records(self._path):
-            if identify(record) not in wanted:
-                continue
-            if record["status"] == "error":
-                failed += 1
-                continue
+        for record in written:
             found[record["arm"]].append(make_output(record))
-            asked += [record["asked_phrases"]] if "asked_phrases" in record else []
-        if failed:
-            self.notes.append(f"{failed:,} texts could not be written and are left out.")
-        if asked:
-            self.notes.append(f"The prompt-only arm named {min(asked):,} to {max(asked):,} phrases: as many as fitted.")
-        return found
+        notes = ["The arms ran one after another on this machine, the plain one first."]
+        if failed := len(records) - len(written):
+            notes.append(f"{failed:,} texts could not be written and are left out.")
+        if asked := [record["asked_phrases"] for record in written if "asked_phrases" in record]:
+            notes.append(f"The prompt-only arm named {min(asked):,} to {max(asked):,} phrases: as many as fitted.")
+        order = {name: value for name, value in asdict(self._order).items() if name not in ("bans", "seed")}
+        more = {"n": self._samples, "batch_size": batch_size, "arms": list(self._arms)}
+        return _Found(found, {**order, "model": _name(order["model"]), "source": self._name_source(), **more}, notes)
+
+    def _name_source(self) -> str:
+        return "24 openings" if self._order.source == "openings" else str(_name(self._order.source))
 
     def _say(self, sentence: str) -> None:
         self._console.print(sentence, style="dim", soft_wrap=True)
@@ -324,7 +325,7 @@ def _refuse_with_outputs(*, prompts: str | None, n: int, arms: str) -> None:
 
 def _read_outputs(
     sources: Sequence[str], *, column: str | None, split: str, limit: int | None, model: str | None
-) -> dict[str, list[Output]]:
+) -> _Found:
     from antislop.outputs import read_outputs
 
     found: dict[str, list[Output]] = {}
@@ -342,7 +343,11 @@ def _read_outputs(
             raise Refused(str(error)) from error
         if not found[arm]:
             raise Refused(f"{path}: holds no text for the arm {arm}: there is nothing to measure")
-    return found if model is None else _score(found, model)
+    notes = ["The texts come from files, which don’t say how fast they were written."]
+    if model is not None:
+        found = _score(found, model)
+        notes.append("Likelihoods are of the texts tokenized anew, which may be in other ways than they were written.")
+    return _Found(found, {"outputs": list(found), "model": _name(model)}, notes)
 
 
 def _score(arms: dict[str, list[Output]], name: str) -> dict[str, list[Output]]:

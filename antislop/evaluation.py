@@ -250,7 +250,9 @@ def _tally(outputs: Iterable[Output]) -> Tally:
 
 
 def _profile(outputs: Sequence[Output]) -> Profile:
-    return profile_texts([Text(each.text, each.key, str(place), {}) for place, each in enumerate(outputs)])
+    texts = [Text(each.text, each.key, str(place), {}) for place, each in enumerate(outputs)]
+    size = sum(len(each.text) for each in outputs)
+    return profile_texts(texts, megabytes=min(256, 16 + size // 20_000))  # counters for few texts need no more
 
 
 def _describe_arm(
