@@ -106,14 +106,25 @@ def measure(
     if not tallies:
         raise Refused(f"there are no texts in {', '.join(files)}: pass files that hold some")
     human = load_human()
-    with as_refusal():
+    with _measuring():
         groups = [
             _measure(name, tally, human, {"resamples": resamples, "level": level, "seed": seed})
             for name, tally in tallies.items()
         ]
     _WRITERS[output](groups, level)
-    _note(groups, lists)
+    given = {name: path for name, path in (("slop_words", words), ("slop_trigrams", trigrams)) if path is not None}
+    _note(groups, {**{name: path.name for name, path in given.items()}, **{name: name for name in lists}})
     return 0
+
+
+@contextmanager
+def _measuring() -> Iterator[None]:
+    """Turn what is missing or out of range into a sentence."""
+    try:
+        with as_refusal():
+            yield
+    except ImportError as error:
+        raise Refused(str(error)) from error
 
 
 def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
@@ -197,12 +208,12 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
     return Group(name, len(tally), tally.words, rows, distance.overall)
 
 
-def _note(groups: list[Group], lists: dict[str, BanList]) -> None:
-    """Say what a reader of the tables would trip over."""
-    for name in lists:
+def _note(groups: list[Group], lists: dict[str, str]) -> None:
+    """Say what a reader of the tables would trip over. lists: by the metric that counts them, what they are called."""
+    for name, title in lists.items():
         values = [row.estimate.value for group in groups for row in group.rows if row.metric.name == name]
         if not any(values):
-            complain(f"{name}: none of its {len(lists[name]):,} ever occurs in these texts")
+            complain(f"{title}: nothing of it ever occurs in these texts")
     few = [group.name for group in groups if group.texts < FEW]
     if few:
         complain(f"fewer than {FEW} texts: intervals are rough for {', '.join(few)}")
@@ -217,9 +228,17 @@ def _write_text(groups: list[Group], level: float) -> None:
             screen.print()
         screen.print(f"{group.name}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True)
         screen.print(_tabulate(group, level))
-        undefined = {row.metric.title: row.estimate.why for row in group.rows if row.estimate.why}
-        for title, why in undefined.items():
-            screen.print(f"{title}: {why}", soft_wrap=True)
+        for why, titles in _collect_reasons(group).items():
+            screen.print(f"{why}: {', '.join(titles)}", soft_wrap=True)
+
+
+def _collect_reasons(group: Group) -> dict[str, list[str]]:
+    """Return why something is undefined, and what is."""
+    reasons: dict[str, list[str]] = {}
+    for row in group.rows:
+        if row.estimate.why:
+            reasons.setdefault(row.estimate.why, []).append(row.metric.title)
+    return reasons
 
 
 def _tabulate(group: Group, level: float) -> Table:

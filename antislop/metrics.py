@@ -173,7 +173,7 @@ class Tally:
     scale: what they are held against, by default the bundled one. bans: lists whose hits are counted, too, by a name
         that no metric has.
 
-    Holds a number for each word, some 4 bytes for 6 of text, and no text.
+    Holds a number for each word, about as many bytes as the texts have, but not the texts.
 
     >>> tally = Tally()
     >>> tally.add("It was not a door, but a mouth.")

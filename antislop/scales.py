@@ -102,8 +102,9 @@ class Scale:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that differ where any word or trigram does, or how they are looked for."""
-        whole = json.dumps([sorted(self.words), sorted(self.trigrams), self.over])
+        """16 digits that differ where words, trigrams, how these are looked for, or ranges do."""
+        ranges = sorted((name, *bounds) for name, bounds in self.ranges.items())
+        whole = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
         return sha256(whole.encode()).hexdigest()[:16]
 
 

@@ -14,13 +14,13 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy.stats import spearmanr
+from scipy.stats import bootstrap, spearmanr
 
 from antislop.humans import Distance, cut_passages, load_human, measure_distance
 from antislop.metrics import Estimate, Tally, measure
@@ -30,6 +30,7 @@ from antislop.texts import read_texts
 COMPARED = ("slop_words", "slop_trigrams", "contrasts", "repetition", "mattr_500", "slop_score")
 SHORT = 300  # characters: the published score leaves out outputs that are no longer
 HUMAN = "human-baseline"
+ANSWERS = "answers to writing prompts"
 HUMAN_TEXTS = 83  # of the published row
 SEED = 0
 
@@ -71,7 +72,7 @@ def read_human(assets: Path) -> Iterator[tuple[str, list[str]]]:
     yield "novels before 1930, whole", books
     yield "the same in passages of 500 words", [passage for book in books for passage in cut_passages(book)]
     answers = read_texts([assets / "llm" / "writingprompts_pairs" / "gpt2-xl.jsonl.gz"], column="human")
-    yield "answers to writing prompts", [text.text for text in answers]
+    yield ANSWERS, [text.text for text in answers]
 
 
 def measure_texts(texts: Iterable[str], scale: Scale) -> Measured:
@@ -83,11 +84,12 @@ def measure_texts(texts: Iterable[str], scale: Scale) -> Measured:
     return Measured(measure(tally, seed=SEED), measure_distance(tally, seed=SEED), len(tally))
 
 
-def show(estimate: Estimate) -> str:
+def show(estimate: Estimate, *, digits: int | None = None) -> str:
     """Return a value with its interval, or a dash where it is undefined."""
     if estimate.value is None:
         return "–"
-    digits = 3 if abs(estimate.value) < 1 else 2 if abs(estimate.value) < 10 else 1
+    if digits is None:
+        digits = 3 if abs(estimate.value) < 1 else 2 if abs(estimate.value) < 10 else 1
     if estimate.low is None:
         return f"{estimate.value:.{digits}f}"
     return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f}–{estimate.high:.{digits}f})"
@@ -106,16 +108,20 @@ def tabulate(rows: Mapping[str, Measured], published: Mapping[str, Mapping[str, 
     return lines
 
 
-def correlate(rows: Mapping[str, Measured], published: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return Spearman's rank correlation of measured and published values over the models, by metric."""
-    return {
-        name: float(
-            spearmanr(
-                [row.estimates[name].value for row in rows.values()], [published[title][name] for title in rows]
-            ).statistic
+def correlate(rows: Mapping[str, Measured], published: Mapping[str, Mapping[str, float]]) -> dict[str, Estimate]:
+    """Return Spearman's rank correlation of measured and published values by metric, bootstrapped over the models."""
+    found = {}
+    for name in COMPARED:
+        pairs = ([row.estimates[name].value for row in rows.values()], [published[title][name] for title in rows])
+        drawn = bootstrap(
+            pairs, _correlate, paired=True, vectorized=False, method="percentile", n_resamples=1000, rng=SEED
         )
-        for name in COMPARED
-    }
+        found[name] = Estimate(_correlate(*pairs), *drawn.confidence_interval)
+    return found
+
+
+def _correlate(measured: Sequence[float], published: Sequence[float]) -> float:
+    return float(spearmanr(measured, published).statistic)
 
 
 def report(assets: Path) -> list[str]:
@@ -143,7 +149,7 @@ def report(assets: Path) -> list[str]:
     correlations = {name: correlate(rows, published) for name, rows in models.items()}
     lines += ["| Spearman's rho | " + " | ".join(COMPARED) + " |", "|---|" + "---|" * len(COMPARED)]
     for name, found in correlations.items():
-        lines.append(f"| {name} | " + " | ".join(f"{found[metric]:.3f}" for metric in COMPARED) + " |")
+        lines.append(f"| {name} | " + " | ".join(show(found[metric], digits=3) for metric in COMPARED) + " |")
     for name in scales:
         lines += ["", f"## Models, {name}", "", *tabulate(models[name], published)]
     lines += ["", "## People", "", *tabulate_people(people, published[HUMAN]), "", *ON_PEOPLE]
@@ -167,9 +173,9 @@ def tabulate_people(people: Mapping[str, Mapping[str, Measured]], published: Map
 def tabulate_distance(
     models: Mapping[str, Mapping[str, Measured]], people: Mapping[str, Mapping[str, Measured]]
 ) -> list[str]:
-    """Return the distances to human, the nearest first, with the metrics that are farthest."""
+    """Return the distances to the novels, the nearest first, with the metrics that are farthest."""
     scale = "the bundled scale"
-    rows = {**models[scale], **{f"*{title}*": row for title, row in people[scale].items()}}
+    rows = {**models[scale], f"*{ANSWERS}*": people[scale][ANSWERS]}
     ordered = sorted(rows.items(), key=lambda item: item[1].distance.overall.value or 0.0)
     lines = ["| texts | overall | farthest |", "|---|---|---|"]
     for title, row in ordered:
@@ -200,29 +206,30 @@ ABOUT = (
     "as published.",
     "",
     "Found out on the way: the published trigrams are counted in all words, three in a row, per 1,000 words, although "
-    "the list leaves stop words out; in content words there are two to three times as many. The bundled scale counts "
+    "the list leaves stop words out; in content words there are 1.5 to 3 times as many. The bundled scale counts "
     "them in content words.",
 )
 ON_PEOPLE = (
     "The published human row is made of 83 texts, 17.2 million words, that are not published; its texts are whole "
     "books by their length. Held against it: MATTR-500 comes out within the interval of the novels, trigrams and "
     "contrasts within those of the answers. Slop words do not: both kinds of people here write fewer of them. The "
-    "novels are from before 1930, and the list holds words that were not in fashion then; the answers are about 130 "
+    "novels are from before 1930, and the list holds words that were not in fashion then; the answers are about 157 "
     "words long, lack their paragraphs, and come from one forum. Repetition does not either: it falls with the amount "
     "of text, and is held against 200 bigrams and 200 trigrams, outside of which all n-grams count as equally rare. "
     "Against the bundled 20,000 of each, which were counted in the same novels, the novels' own is near 1 by "
     "construction.",
 )
 LIMITS = (
-    "What this does not show: that the score says what people dislike. Eleven models are few, and some are siblings; a "
-    "correlation of ranks over them is uncertain by about 0.1. Levels of contrasts and repetition differ from the "
+    "What this does not show: that the score says what people dislike. Eleven models are few, and some are siblings: "
+    "the intervals of the correlations say how little they tell. Levels of contrasts and repetition differ from the "
     "published ones: eight regexes here, 45 patterns there, 35 of them on parts of speech; another list of stop words, "
-    "and n-grams that don't reach from one text into the next. The published words were chosen on outputs of such "
-    "models, the bundled ones on half of the prompts of these very texts: no model's score here is held out. "
-    "gemma-3-27b-it-antislop was trained not to write the published lists: it falls by two thirds in their score, "
-    "and by less in that of the bundled scale, which it was not trained on. The distance to human counts standard "
-    "deviations between pages of old novels; the bundled words were chosen not to stand in these, so distances in slop "
-    "are high by construction. Read them beside that of the answers.",
+    "and n-grams that don't reach from one text into the next. Of the bundled scale the trigrams agree least: they are "
+    "other ones, counted in content words. The published words were chosen on outputs of such models, the bundled ones "
+    "on half of the prompts of these very texts: no model's score here is held out. gemma-3-27b-it-antislop was "
+    "trained not to write the published words: against gemma-3-27b-it it falls by over two thirds in their score, "
+    "and by less in that of the bundled scale, which it was not trained on. The distance to human counts "
+    "standard deviations between pages of old novels; the bundled words were chosen not to stand in these, so "
+    "distances in slop are high by construction. Read them beside that of the answers.",
 )
 
 

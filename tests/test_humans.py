@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from antislop.humans import Human, Humans, cut_passages, load_human, measure_distance, read_human
 from antislop.metrics import METRICS, Estimate, Tally, measure
-from antislop.scales import PUBLISHED_RANGES, Range, Scale, ScaleError, load_ngrams
+from antislop.scales import FOLDER, PUBLISHED_RANGES, Range, Scale, ScaleError, load_ngrams
 from antislop.texts import read_texts
 from antislop.words import extract_words
 
@@ -95,6 +95,12 @@ def test_the_bundled_human_values_were_measured_with_the_bundled_scale_on_named_
     assert len(human.texts) == 20 and all(len(text["sha256"]) == 64 for text in human.texts)
 
 
+@pytest.mark.parametrize("file", ["scale.json", "human_ngrams.json.gz", "human_metrics.json"])
+def test_what_texts_are_held_against_is_what_its_provenance_describes(file: str) -> None:
+    described = (Path(__file__).parents[1] / "data" / "metrics" / "README.md").read_text(encoding="utf-8")
+    assert hashlib.sha256((FOLDER / file).read_bytes()).hexdigest() in described
+
+
 def test_the_named_texts_are_the_novels(assets: Path) -> None:
     known = {text["title"]: text["sha256"] for text in load_human().texts}
     for path in sorted((assets / "human").rglob("*.txt.gz")):
@@ -146,7 +152,11 @@ def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
         read_human(write(tmp_path / "x.json", []))
 
 
-def test_fingerprints_tell_lists_apart_and_nothing_else() -> None:
-    ranged = Scale(SCALE.words, SCALE.trigrams, ranges={"slop_words": Range(0, 1)})
-    assert ranged.fingerprint == SCALE.fingerprint
-    assert Scale(SCALE.words, SCALE.trigrams, "words").fingerprint != SCALE.fingerprint
+def test_fingerprints_tell_apart_what_rates_and_scores_depend_on() -> None:
+    others = [
+        Scale(SCALE.words, frozenset()),
+        Scale(SCALE.words, SCALE.trigrams, "words"),
+        Scale(SCALE.words, SCALE.trigrams, ranges={"slop_words": Range(0, 1)}),
+    ]
+    assert len({scale.fingerprint for scale in (SCALE, *others)}) == 4
+    assert Scale(SCALE.words, SCALE.trigrams, human=load_ngrams()).fingerprint == SCALE.fingerprint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_each_file_is_a_group_with_all_metrics() -> None:
     assert result.exit_code == 0
     assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 texts, " in result.stdout
     assert all(result.stdout.count(f"\n{metric.title} ") >= 2 for metric in METRICS)
-    assert "MATTR-500: fewer than 500 words in all" in result.stdout
+    assert "fewer than 500 words in all: MATTR-500\n" in result.stdout
     assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr
 
 
@@ -78,8 +79,8 @@ def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
     assert metrics["bans of list.txt"]["value"] == 1000 / 7
     assert metrics["bans of never.txt"]["value"] == 0
-    assert "bans of never.txt: none of its 1 ever occurs in these texts" in result.stderr
-    assert "list.txt: none" not in result.stderr
+    assert "bans of never.txt: nothing of it ever occurs in these texts" in result.stderr
+    assert "list.txt: nothing" not in result.stderr
 
 
 def test_own_lists_take_the_place_of_the_bundled_ones() -> None:
@@ -89,6 +90,16 @@ def test_own_lists_take_the_place_of_the_bundled_ones() -> None:
     assert metrics["slop_words"]["value"] == 1000 / 7
     assert metrics["slop_trigrams"]["why"] == "the scale has no slop trigrams"
     assert metrics["slop_words"]["distance"]["why"] == "the human value was measured with other lists"
+
+
+def test_own_words_that_never_occur_are_named() -> None:
+    Path("w.json").write_text('["xylophone"]')
+    assert "w.json: nothing of it ever occurs in these texts" in invoke("b.jsonl", "--words", "w.json").stderr
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    assert_refused(invoke("a.jsonl"), "intervals need the package scipy: pip install 'antislop[eval]'")
 
 
 def test_what_cannot_be_measured_is_refused_in_one_sentence() -> None:

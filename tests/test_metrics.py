@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from antislop.diversity import count_distinct, count_distinct_ngrams, measure_se
 from antislop.metrics import METRICS, Estimate, Tally, measure, measure_difference
 from antislop.repetition import find_overused
 from antislop.scales import Range, Scale
+from antislop.texts import read_texts
 
 WORDS = ("the", "old", "tapestry", "voice", "barely", "whisper", "was", "a", "door", "and", "stood", "there")
 SCALE = Scale(
@@ -174,6 +176,23 @@ def test_hits_of_lists_are_counted_beside_the_metrics() -> None:
     assert measure(made)["doors"].value == 1000 * 2 / 5
     with pytest.raises(ValueError, match="named 'mattr_500', as a metric is"):
         Tally(SCALE, bans={"mattr_500": BanList(["door"])})
+
+
+def test_a_published_row_comes_out(assets: Path) -> None:
+    lists = assets / "lists"
+    scale = Scale.read(lists / "slop_score_slop_list.json", lists / "slop_score_trigrams.json")
+    texts = read_texts([assets / "llm" / "slop_score" / "gemma-3-4b-it.jsonl.gz"])
+    found = measure(tally(*(text.text for text in texts), scale=scale), resamples=0)
+    assert found["slop_words"].value == pytest.approx(40.441, rel=0.005)
+    assert found["slop_trigrams"].value == pytest.approx(0.586, abs=0.001)
+    assert found["mattr_500"].value == pytest.approx(0.571, abs=0.001)
+
+
+def test_a_text_that_is_added_later_counts_too() -> None:
+    made = tally("A tapestry.")
+    assert measure(made)["slop_words"].value == 500
+    made.add("A door.")
+    assert measure(made)["slop_words"].value == 250
 
 
 # -- undefined --------------------------------------------------------------------------------------------------------

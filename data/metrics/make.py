@@ -150,20 +150,23 @@ def main() -> None:
     ]
     how = f"passages of at least {PASSAGE} words that end with a paragraph; spreads are standard deviations"
     human = {"format": FORMAT, "scale": scale.fingerprint, "how": how, "texts": texts}
-    write(arguments.out / "human_metrics.json", {**human, "metrics": describe_human(books, scale)})
+    described = describe_human(books, scale)
+    write(arguments.out / "human_metrics.json", {**human, "metrics": described})
+    for name, numbers in described.items():
+        print("|", name, "|", " | ".join(f"{numbers[key]:.3f}" for key in ("value", "passages", "books")), "|")
 
 
 def write(path: Path, whole: Any) -> None:
     """Write JSON, and say what its sha256 is."""
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    print(f"| `{path.name}` | `{hashlib.sha256(path.read_bytes()).hexdigest()}` |")
 
 
 def write_ngrams(path: Path, whole: Any) -> None:
     """Write compressed JSON that is the same whenever it is written."""
     data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, mtime=0))
-    print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    print(f"| `{path.name}` | `{hashlib.sha256(path.read_bytes()).hexdigest()}` |")
 
 
 if __name__ == "__main__":
