@@ -247,9 +247,9 @@ class _Chunk:
         self.is_capital: _Flags = (coded[self.at] & 1).astype(bool)
         self.keys: _Hashes = (coded[self.at] >> 3).astype(np.uint64)
         self.is_content: _Flags = kinds[self.at] == 0
-        self.run: _Longs = np.cumsum(kinds >= _SOFT)[self.at]
-        self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK)[self.at]
-        self.is_middle: _Flags = np.concatenate([[False], self.run[1:] == self.run[:-1]])[: len(self.run)]
+        self.run: _Longs = np.cumsum(kinds >= _SOFT, dtype=np.int64)[self.at]
+        self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK, dtype=np.int64)[self.at]
+        self.is_middle: _Flags = np.diff(self.run, prepend=-1) == 0
         self.text: _Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
         self.content: _Longs = np.flatnonzero(self.is_content)
 
