@@ -32,7 +32,7 @@ def tiny_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 @cache
 def default_bans() -> BanList:
-    """Load the bundled list: what language models overuse in English fiction, that of which there is most too much first.
+    """Load the bundled list: what language models overuse in English fiction, the most superfluous first.
 
     What people write too has a weight that makes it as rare as with them.
     """
