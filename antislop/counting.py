@@ -140,7 +140,8 @@ def count(
     texts: a function that returns them anew at each call; a text without a prompt is its own prompt.
     patterns: compiled ones of the package `regex`, by name; they are counted as constructions, over whole texts.
     megabytes: for the counters of the first reading; a power of two, else the next smaller one.
-    most: how many candidates are counted in the second, `CANDIDATES` by default; if there are more, `min_count` is raised until they fit.
+    most: how many candidates are counted in the second, `CANDIDATES` by default; if there are more, `min_count` is
+        raised until they fit.
 
     A phrase is 1 to 5 words with nothing but white space between them; a content n-gram is 2 or 3 content words in one
     sentence with stop words and punctuation between them. Counts are exact but for two n-grams with the same 64-bit

@@ -19,7 +19,7 @@ from antislop.profile_command import Half, find_half
 from antislop.profiles import Profile
 from antislop.texts import Text
 
-SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. It was day {}."
+SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
 PLAIN = "The cat sat on the mat, and the dog ran to the door. It was day {}."
 
 
@@ -36,8 +36,9 @@ def write(name: str, text: str, *, prompts: int, column: str = "text") -> None:
     Path(name).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def invoke(*arguments: str):  # noqa: ANN201
-    return CliRunner().invoke(app, list(arguments))
+def invoke(*arguments: str):
+    memory = ["--memory", "1"] if arguments[0] == "profile" else []
+    return CliRunner().invoke(app, [*arguments, *memory])
 
 
 def refusal(*arguments: str) -> str:
@@ -90,7 +91,7 @@ def test_human_texts_become_a_baseline_the_same_each_time() -> None:
         assert invoke("profile", "plain.jsonl", "--as-baseline", "-o", name).exit_code == 0
     assert Path("a.json.gz").read_bytes() == Path("b.json.gz").read_bytes()
     made = Baseline.load("a.json.gz")
-    assert (made.words, made.least, made.count("phrase", "the cat sat")) == (40 * 16 - 1, 3, 40)
+    assert (made.words, made.least, made.count("phrase", "the cat sat")) == (40 * 17 - 1, 3, 40)
     assert list(made.made_with["files"]) == ["plain.jsonl"]
     assert invoke("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
 
@@ -194,6 +195,6 @@ def test_too_little_memory_is_said() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "CANDIDATES", 20)
-        made = invoke("profile", "sloppy.jsonl", "-o", "profile.json", "--memory", "1")
+        made = invoke("profile", "sloppy.jsonl", "-o", "profile.json")
     assert "the smallest count had to be" in made.stderr
     assert Profile.load("profile.json").made_with["min_count"] > 5
