@@ -34,6 +34,8 @@ GROUPS = 32
 PROMPTS = 512
 """How many prompts are told apart in counting those of one entry."""
 EXAMPLES = 3
+CANDIDATES = 1 << 19
+"""How many n-grams are counted exactly at most."""
 
 _Longs: TypeAlias = npt.NDArray[np.int64]
 _Hashes: TypeAlias = npt.NDArray[np.uint64]
@@ -130,7 +132,7 @@ def count(
     min_count: int = 5,
     min_prompts: int = 2,
     megabytes: int = 256,
-    most: int = 1 << 19,
+    most: int | None = None,
     progress: Progress | None = None,
 ) -> Census:
     """Count what occurs often enough in texts, which are read twice.
@@ -138,7 +140,8 @@ def count(
     texts: a function that returns them anew at each call; a text without a prompt is its own prompt.
     patterns: compiled ones of the package `regex`, by name; they are counted as constructions, over whole texts.
     megabytes: for the counters of the first reading; a power of two, else the next smaller one.
-    most: how many candidates are counted in the second; if there are more, `min_count` is raised until they fit.
+    most: how many candidates are counted in the second, `CANDIDATES` by default; if there are more, `min_count` is
+        raised until they fit.
 
     A phrase is 1 to 5 words with nothing but white space between them; a content n-gram is 2 or 3 content words in one
     sentence with stop words and punctuation between them. Counts are exact but for two n-grams with the same 64-bit
@@ -149,6 +152,7 @@ def count(
     >>> [(each.kind, each.text, each.count) for each in count(lambda: texts, min_count=3)]
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
+    most = CANDIDATES if most is None else most
     codes = _Codes()
     sketch = _Sketch(megabytes)
     first = _Reading(texts, codes, progress, number=1)
@@ -247,9 +251,9 @@ class _Chunk:
         self.is_capital: _Flags = (coded[self.at] & 1).astype(bool)
         self.keys: _Hashes = (coded[self.at] >> 3).astype(np.uint64)
         self.is_content: _Flags = kinds[self.at] == 0
-        self.run: _Longs = np.cumsum(kinds >= _SOFT)[self.at]
-        self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK)[self.at]
-        self.is_middle: _Flags = np.concatenate([[False], self.run[1:] == self.run[:-1]])[: len(self.run)]
+        self.run: _Longs = np.cumsum(kinds >= _SOFT, dtype=np.int64)[self.at]
+        self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK, dtype=np.int64)[self.at]
+        self.is_middle: _Flags = np.diff(self.run, prepend=-1) == 0
         self.text: _Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
         self.content: _Longs = np.flatnonzero(self.is_content)
 

@@ -24,6 +24,7 @@ TELLING = 4.5
 """The Zipf frequency under which a single content word makes a phrase telling: 32 in a million."""
 # No phrase ends in these.
 _CUT = frozenset(("a", "an", "the", "and", "or", "that", "who", "which"))
+_REPEATED = ("duplicate", "contained")  # what another entry forbids already
 _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 
 
@@ -72,13 +73,16 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     left_out = Counter(reason for reason in reasons.values() if reason)
     wanted = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
     wanted.sort(key=lambda entry: (-count_excess(entry), entry.text))
-    spared = list(drop_containing(wanted, forbid=choice.forbid))
-    left_out["contains another entry"] += len(wanted) - len(spared)
-    bans = BanList([make_ban(entry, forbid=choice.forbid) for entry in spared], source=source)
-    faulty = {finding.index: finding.kind for finding in lint(bans, frequencies=frequencies)}
+    bans = [make_ban(entry, forbid=choice.forbid) for entry in wanted]
+    faulty = {each.index: each.kind for each in lint(bans, frequencies=frequencies) if each.kind not in _REPEATED}
     left_out.update(f"lint: {kind}" for kind in faulty.values())
-    kept = [ban for index, ban in enumerate(bans) if index not in faulty][: choice.top]
-    left_out["beyond the top"] += len(bans) - len(faulty) - len(kept)
+    sound = [entry for index, entry in enumerate(wanted) if index not in faulty]
+    spared = [make_ban(entry, forbid=choice.forbid) for entry in drop_containing(sound, forbid=choice.forbid)]
+    left_out["contains another entry"] += len(sound) - len(spared)
+    faulty = {each.index: each.kind for each in lint(spared, frequencies=frequencies)}
+    left_out.update(f"lint: {kind}" for kind in faulty.values())
+    kept = [ban for index, ban in enumerate(spared) if index not in faulty][: choice.top]
+    left_out["beyond the top"] += len(spared) - len(faulty) - len(kept)
     if not kept:
         raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): ask for less")
     return Chosen(BanList(kept, source=source), +left_out)

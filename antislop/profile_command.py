@@ -87,6 +87,9 @@ def profile(
     output: Annotated[Format, _option("--format", help="Of a comparison.")] = Format.TEXT,
     top: Annotated[int, _option(min=1, help="Of a comparison: how many lines of either kind.")] = 15,
     column: Annotated[str | None, _option(help="Where the texts are.", show_default="response, output, …")] = None,
+    also_column: Annotated[
+        str | None, _option(help="Where the texts of --also-human are.", show_default="as --column")
+    ] = None,
     prompt_column: Annotated[
         str | None, _option(help="What tells prompts apart.", show_default="key, prompt, …")
     ] = None,
@@ -117,8 +120,8 @@ def profile(
         check_writable(out)
         if as_baseline:
             return _make_baseline(texts, reader, out, min_count=min_count or 3, memory=memory)
-        human = _load_baseline(HUMAN if baseline is None else baseline, reader, min_count=3, memory=memory)
-        others = [_load_baseline(each, reader, min_count=1, memory=memory) for each in also_human or []]
+        human = _load_baseline(HUMAN if baseline is None else baseline, column, min_count=3, memory=memory)
+        others = [_load_baseline(each, also_column or column, min_count=1, memory=memory) for each in also_human or []]
         with _bar() as progress:
             made = make_profile(
                 reader.open(texts),
@@ -238,11 +241,11 @@ def _as_refusals() -> Iterator[None]:
         raise Refused(f"{error}: profiles need the packages of pip install 'antislop[eval]'") from error
 
 
-def _load_baseline(path: Path, reader: _Reader, *, min_count: int, memory: int) -> Baseline:
+def _load_baseline(path: Path, column: str | None, *, min_count: int, memory: int) -> Baseline:
     """Return a baseline from its file, or made of human texts."""
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
         return Baseline.load(path)
-    texts = _Reader(column=reader._column, prompt_column=None, half=None).open([path])
+    texts = _Reader(column=column, prompt_column=None, half=None).open([path])
     with _bar(f"human texts of {path.name}") as progress:
         census = take_census(texts, min_count=min_count, min_prompts=1, megabytes=memory, progress=progress)
     if not census.words:
@@ -321,7 +324,8 @@ class _Shown:
 @contextmanager
 def _bar(what: str = "texts") -> Iterator[_Shown]:
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[size]}"), TimeRemainingColumn()
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+    screen = console(stderr=True)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         yield _Shown(bar, what)
 
 

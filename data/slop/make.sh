@@ -13,11 +13,12 @@ python=${PYTHON:-python3}
 
 "$python" -m antislop profile "$assets/human/gutenberg" --as-baseline --min-count 3 -o antislop/data/human.json.gz
 
-"$python" data/slop/gather.py "$assets/llm" >"$folder/models.jsonl"
+models=$folder/eqbench_and_slop_score.jsonl
+"$python" data/slop/gather.py "$assets/llm" >"$models"
 zcat "$assets/llm/writingprompts_pairs/gpt-4.jsonl.gz" >"$folder/writingprompts.jsonl"
 
 make_list() { # half, file
-    "$python" -m antislop profile "$folder/models.jsonl" --half "$1" --baseline antislop/data/human.json.gz \
+    "$python" -m antislop profile "$models" --half "$1" --baseline antislop/data/human.json.gz \
         --also-human "$folder/writingprompts.jsonl" --also-column human --min-ratio 2 -o "$folder/$1.json"
     "$python" -m antislop bans-from "$folder/$1.json" --min-ratio 6 --min-prompts 8 --max-zipf 3.3 --names words \
         --top 1000 --licence Apache-2.0 -o "$2"
