@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,20 +99,33 @@ def test_a_record_with_an_error_has_no_likelihood() -> None:
     )
 
 
-def test_the_shares_of_all_texts_are_the_time_they_took_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    score = likelihood.measure_nll
+def test_what_scoring_takes_is_no_time_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by 1 at each look, and by 1,000 while texts are scored."""
+    now, score = [0.0], likelihood.measure_nll
 
-    def slow(*args: Any) -> list[float]:
-        time.sleep(0.3)
+    def look() -> float:
+        now[0] += 1
+        return now[0]
+
+    def score_slowly(*args: Any) -> list[float]:
+        now[0] += 1000
         return score(*args)
 
-    monkeypatch.setattr(likelihood, "measure_nll", slow)
+    monkeypatch.setattr(likelihood, "time", SimpleNamespace(perf_counter=look))
+    monkeypatch.setattr(likelihood, "measure_nll", score_slowly)
     monkeypatch.setattr(likelihood, "PASS", 60)
-    make("plain")
-    began = time.perf_counter()
     records = make("plain")
-    elapsed = time.perf_counter() - began
-    spent = sum(record["seconds"] for record in records)
-    assert elapsed > 0.6 + spent
-    assert 0 < spent < elapsed - 0.6
+    assert now[0] > 3000
     assert all(record["seconds"] > 0 for record in records)
+    assert 12 < sum(record["seconds"] for record in records) < now[0] % 1000
+
+
+def test_time_is_shared_among_the_texts_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 0.0, 2.0, 6.0, 7.0])
+    monkeypatch.setattr(likelihood, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    clock = likelihood._Clock()
+    prompts = clock.begin([[1], [2]])
+    next(prompts)  # at 0
+    next(prompts)  # at 2
+    assert clock.end(0) == 2 + 4 / 2
+    assert clock.end(1) == 4 / 2 + 1
