@@ -302,7 +302,7 @@ class _Job:
             notes.append(f"{failed:,} texts could not be written and are left out.")
         if asked := [record["asked_phrases"] for record in written if "asked_phrases" in record]:
             notes.append(f"The prompt-only arm named {min(asked):,} to {max(asked):,} phrases: as many as fitted.")
-        order = {name: value for name, value in asdict(self._order).items() if name not in ("bans", "seed")}
+        order = {name: value for name, value in asdict(self._order).items() if name not in ("bans", "seed", "split")}
         more = {"n": self._samples, "batch_size": batch_size, "arms": list(self._arms)}
         return _Found(found, {**order, "model": _name(order["model"]), "source": self._name_source(), **more}, notes)
 

@@ -27,6 +27,7 @@ WIDTH = 5.0  # inches
 _SIZE = 10.0  # points
 _SMALL = 9.0
 _MOST_CHANGES = 10
+_SAME = 3.0  # percent of suppression that are drawn side by side
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "antislop",
@@ -232,7 +233,8 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
         return None
     colors = choose_colors(evaluation.sizes)
     figure, (axes,) = _new(8)
-    for turn, (arm, fallen, excess) in enumerate(points):
+    for arm, fallen, excess in points:
+        peers = [name for name, other, _ in points if abs((other.value or 0) - (fallen.value or 0)) < _SAME]
         assert fallen.value is not None and excess.value is not None
         axes.errorbar(
             fallen.value,
@@ -243,7 +245,7 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
             color=colors[arm],
             markersize=6,
             linewidth=1.4,
-            transform=axes.transData + _shift(figure, 7 * (turn - (len(points) - 1) / 2)),
+            transform=axes.transData + _shift(figure, 7 * (peers.index(arm) - (len(peers) - 1) / 2)),
         )
     axes.axhline(0, color=INK, linewidth=1)
     axes.grid(axis="y")
