@@ -50,6 +50,7 @@ _CHUNK = 2_000_000  # characters; what is counted at once
 _KNOWN_TOKENS = 1 << 19
 _ENOUGH = 2  # occurrences right after another word, to tell whether a word is a name
 _ORDER: dict[Kind, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # set in a byte
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, https://oeis.org/A001622
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
@@ -526,7 +527,7 @@ class _Table:
         """Return what is frequent enough, by kind and then as first seen."""
         columns, size = self._columns, len(self._columns.names)
         totals = columns.counts[:size].sum(axis=1, dtype=np.int64)
-        prompts = np.bitwise_count(columns.prompts[:size]).sum(axis=1)
+        prompts = _BITS[columns.prompts[:size]].sum(axis=1)
         least = np.where(np.arange(size) < self._fixed, min_count, self.least)
         rows = np.flatnonzero((totals >= least) & (prompts >= min_prompts)).tolist()
         rows.sort(key=lambda row: _ORDER[columns.names[row][0]])

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import floor, log10
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from antislop.bans import Ban, BanError
 from antislop.bundled import constructions
@@ -16,8 +16,6 @@ from antislop.lists import BanList
 from antislop.overuse import find_parts
 from antislop.profiles import Entry, Profile
 from antislop.words import drop_stop_words
-
-Names = Literal["all", "none", "words", "only"]
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
 TELLING = 4.5
@@ -33,15 +31,15 @@ class Choice:
     """What to make bans of.
 
     min_ratio: how many times as often as people, at least: the lower end of the interval must reach it.
-    kinds: which entries. names: all of them, none, as single words only, or only names.
+    kinds: which entries. names: "all" of them, "none", single "words" only, or "only" names.
     max_zipf: single words only if they are rarer in English at large: log10 of occurrences in a billion words.
     min_prompts: from how many prompts an entry must come. top: how many bans at most, those first of which there are
         most too many. forbid: a weight of 0 for all.
     """
 
     min_ratio: float = 10.0
-    kinds: Collection[Kind] = KINDS
-    names: Names = "all"
+    kinds: Collection[str] = KINDS
+    names: str = "all"
     max_zipf: float | None = None
     min_prompts: int = 2
     top: int | None = None
@@ -111,7 +109,7 @@ def _refuse(entry: Entry, choice: Choice, frequencies: object) -> str | None:
     return None
 
 
-def _is_wrong_name(entry: Entry, names: Names) -> bool:
+def _is_wrong_name(entry: Entry, names: str) -> bool:
     if names == "only":
         return not entry.is_name
     return entry.is_name and (names == "none" or (names == "words" and entry.kind != "word"))

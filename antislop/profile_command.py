@@ -1,4 +1,7 @@
-"""The commands about profiles: `profile`, and `bans-from`, which makes a list out of one. They need no model."""
+"""The commands about profiles: `profile`, and `bans-from`, which makes a list out of one. They need no model.
+
+numpy is imported only when one of them runs, so that the other commands start at once.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,23 @@ from datetime import date
 from enum import Enum
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from antislop.baselines import Baseline, BaselineError
 from antislop.bundled import FOLDER
-from antislop.counting import Kind, Texts, hash_prompt
-from antislop.profile_bans import KINDS, Choice, Names, choose_bans
-from antislop.profile_figures import draw_changes
-from antislop.profiles import Change, Profile, ProfileError, compare, make_profile, take_census
 from antislop.terminal import EXIT_CODES, Refused, check_writable, complain, console, writing
 from antislop.texts import Text, TextError, read_texts
 
+if TYPE_CHECKING:
+    from antislop.baselines import Baseline
+    from antislop.counting import Texts
+    from antislop.profiles import Change, Profile
+
 HUMAN = FOLDER / "human.json.gz"
+KINDS = ("word", "phrase", "content", "construction")
 
 _option = typer.Option
 
@@ -49,7 +53,7 @@ class Format(str, Enum):
 
 
 class NameChoice(str, Enum):
-    """`antislop.profile_bans.Names`, as typer takes it."""
+    """Which entries with names of people and places become bans."""
 
     ALL = "all"
     NONE = "none"
@@ -107,6 +111,8 @@ def profile(
     counted for --baseline. With --compare A B, what fell from A to B and what rose instead, in occurrences per million
     words, the surest first.
     """
+    from antislop.profiles import make_profile
+
     reader = _Reader(column=column, prompt_column=prompt_column, half=half)
     with _as_refusals():
         if compare_ is not None:
@@ -152,7 +158,7 @@ def bans_from(
     top: Annotated[
         int | None, _option(min=1, help="How many at most, those first of which there are most too many.")
     ] = None,
-    kinds: Annotated[str, _option(metavar="LIST", help=f"Of {', '.join(get_args(Kind))}.")] = ",".join(KINDS),
+    kinds: Annotated[str, _option(metavar="LIST", help=f"Of {', '.join(KINDS)}.")] = "word,phrase",
     names: Annotated[
         NameChoice, _option(help="Names of people and places: all, none, only single words, or only names.")
     ] = NameChoice.ALL,
@@ -172,13 +178,17 @@ def bans_from(
     A ban's weight is 1 over its ratio, so that what people write too stays as rare as with them; what they were not
     seen to write is forbidden. The list is linted, and what is at fault left out.
     """
+    from antislop.notation import write_lines
+    from antislop.profile_bans import Choice, choose_bans
+    from antislop.profiles import Profile
+
     if no_names and names_only:
         raise Refused("--no-names and --names-only leave nothing: pass one of them")
     chosen = "none" if no_names else "only" if names_only else names.value
     choice = Choice(
         min_ratio=min_ratio,
-        kinds=tuple(cast("Kind", kind.strip()) for kind in kinds.split(",")),
-        names=cast("Names", chosen),
+        kinds=tuple(kind.strip() for kind in kinds.split(",")),
+        names=chosen,
         max_zipf=max_zipf,
         min_prompts=min_prompts,
         top=top,
@@ -190,8 +200,6 @@ def bans_from(
         loaded = Profile.load(source)
         bans, left_out = choose_bans(loaded, choice, source=_describe_list(loaded))
         if out is None:
-            from antislop.notation import write_lines
-
             console().file.write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
         else:
             bans.save(out, licence=licence)
@@ -228,11 +236,16 @@ class _Reader:
 
 def find_half(text: Text) -> Half:
     """Return the half that a text's prompt belongs to, or the text itself where it has none."""
+    from antislop.counting import hash_prompt
+
     return Half.HELD_OUT if hash_prompt(text) & 1 else Half.MADE_FROM
 
 
 @contextmanager
 def _as_refusals() -> Iterator[None]:
+    from antislop.baselines import BaselineError
+    from antislop.profiles import ProfileError
+
     try:
         yield
     except (TextError, ProfileError, BaselineError) as error:
@@ -243,6 +256,9 @@ def _as_refusals() -> Iterator[None]:
 
 def _load_baseline(path: Path, column: str | None, *, min_count: int, memory: int) -> Baseline:
     """Return a baseline from its file, or made of human texts."""
+    from antislop.baselines import Baseline
+    from antislop.profiles import take_census
+
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
         return Baseline.load(path)
     texts = _Reader(column=column, prompt_column=None, half=None).open([path])
@@ -254,6 +270,9 @@ def _load_baseline(path: Path, column: str | None, *, min_count: int, memory: in
 
 
 def _make_baseline(texts: list[Path], reader: _Reader, out: Path, *, min_count: int, memory: int) -> int:
+    from antislop.baselines import Baseline
+    from antislop.profiles import take_census
+
     with _bar() as progress:
         opened = reader.open(texts)
         census = take_census(opened, min_count=min_count, min_prompts=1, megabytes=memory, progress=progress)
@@ -330,7 +349,7 @@ def _bar(what: str = "texts") -> Iterator[_Shown]:
 
 
 def _report_profile(made: Profile, *, asked: int) -> None:
-    kinds = {kind: sum(entry.kind == kind for entry in made.entries) for kind in get_args(Kind)}
+    kinds = {kind: sum(entry.kind == kind for entry in made.entries) for kind in KINDS}
     found = ", ".join(f"{number:,} {kind}s" for kind, number in kinds.items())
     complain(f"{made.words:,} words, {made.texts:,} texts, {made.prompts:,} prompts: {found}")
     if made.made_with["min_count"] > asked:
@@ -343,6 +362,8 @@ def _report_profile(made: Profile, *, asked: int) -> None:
 def _compare(
     before: Path, after: Path, reader: _Reader, out: Path | None, *, output: Format, top: int, memory: int
 ) -> int:
+    from antislop.profiles import compare
+
     if out is not None:
         check_writable(out)
         if out.suffix not in (".svg", ".png", ".pdf"):
@@ -357,6 +378,8 @@ def _compare(
     else:
         _print_changes(chosen, before=before.name, after=after.name)
     if out is not None:
+        from antislop.profile_figures import draw_changes
+
         with writing(out):
             draw_changes(chosen, out, before=before.name, after=after.name, each=top)
     return 0
@@ -364,6 +387,8 @@ def _compare(
 
 def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
     """Return a profile from its file, or made of texts."""
+    from antislop.profiles import Profile, ProfileError, make_profile
+
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
         try:
             return Profile.load(path)
@@ -381,8 +406,9 @@ def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:
 def _to_csv(changes: Iterable[Change]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(Change._fields)
-    writer.writerows(changes)
+    rows = [change._asdict() for change in changes]
+    writer.writerow(rows[0] if rows else ["kind", "text"])
+    writer.writerows(row.values() for row in rows)
     return file.getvalue()
 
 

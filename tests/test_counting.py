@@ -101,10 +101,12 @@ def test_counters_that_many_share_change_no_count(texts: list[str]) -> None:
     }
 
 
-@given(texts=texts_of_words, most=st.integers(5, 30))
-def test_too_many_candidates_raise_the_smallest_count_and_nothing_above_it_is_lost(texts: list[str], most: int) -> None:
+@given(texts=texts_of_words, most=st.integers(5, 30), megabytes=st.integers(0, 1))
+def test_too_many_candidates_raise_the_smallest_count_and_nothing_above_it_is_lost(
+    texts: list[str], most: int, megabytes: int
+) -> None:
     read = make(*texts)
-    census = take(read, most=most)
+    census = take(read, most=most, megabytes=megabytes)  # of 16 counters each is shared, and candidates are found late
     everything = count_all(read)
     assert len(census) <= most
     assert dict(zip(census.names, census.counts, strict=True)) == {
@@ -161,6 +163,16 @@ def test_examples_show_what_stands_around() -> None:
             "It is “the cat’s” — so, a cat’s tail; and so on and so on and so on and so on and so on and so…",
         )
     }
+
+
+def test_the_first_three_texts_give_examples_wherever_chunks_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from antislop import counting
+
+    texts = make("no", "a cat", "the cat", "no", "cat cat", "cat")
+    for size in (1, 12, 1000):
+        monkeypatch.setattr(counting, "_CHUNK", size)
+        (cat,) = (each for each in take(texts) if each.text == "cat")
+        assert cat.places == ((1, 1), (2, 1), (4, 0))
 
 
 def test_progress_names_the_reading_and_what_is_left() -> None:

@@ -71,7 +71,7 @@ def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws()
     assert (FOLDER / "tiny" / "model.safetensors").stat().st_size <= 8e6
     inputs = tokenizer("The old house at the edge of the village", return_tensors="pt")
     asked = {**inputs, "max_new_tokens": 200, "do_sample": True, "min_p": 0.05}
-    bans = antislop.default_bans()
+    bans = antislop.default_bans().filter(lambda ban: ban.weight == 0)
     sampler = antislop.AntiSlop(tokenizer, bans)
     found = kept = 0
     for seed in range(3):
