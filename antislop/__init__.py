@@ -16,7 +16,7 @@ from antislop.lists import BanList
 from antislop.scopes import Scope
 
 if TYPE_CHECKING:
-    from antislop.bundled import constructions, default_bans, tiny_model
+    from antislop.bundled import constructions, default_bans, held_out_bans, tiny_model
     from antislop.report import Report
     from antislop.sampler import AntiSlop
     from antislop.walker import Exhausted
@@ -33,6 +33,7 @@ __all__ = [
     "Scope",
     "constructions",
     "default_bans",
+    "held_out_bans",
     "tiny_model",
 ]
 
@@ -42,6 +43,7 @@ _LATER = {
     "Report": "report",
     "constructions": "bundled",
     "default_bans": "bundled",
+    "held_out_bans": "bundled",
     "tiny_model": "bundled",
 }
 

@@ -32,8 +32,21 @@ def tiny_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 @cache
 def default_bans() -> BanList:
-    """Load the bundled list: phrases that language models overuse in English fiction, by how often they do."""
+    """Load the bundled list: what language models overuse in English fiction, the most superfluous first.
+
+    What people write too has a weight that makes it as rare as with them.
+    """
     return BanList.load(FOLDER / "slop.txt")
+
+
+@cache
+def held_out_bans() -> BanList:
+    """Load a list made like the bundled one from answers to other prompts.
+
+    It is for evaluation: what it finds in texts that were written under the bundled list shows whether slop was
+    avoided, or only the bundled phrases were.
+    """
+    return BanList.load(FOLDER / "slop_held_out.txt")
 
 
 class Construction(NamedTuple):

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antislop import __version__, dataset_command, list_commands, measure_command
+from antislop import __version__, dataset_command, eval_command, list_commands, measure_command, profile_command
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.pretrained import load_model
@@ -434,5 +434,7 @@ def _place(violation: Violation) -> dict[str, Any]:
 
 
 list_commands.register(app)
+profile_command.register(app)
 dataset_command.register(app)
+eval_command.register(app)
 measure_command.register(app)

@@ -6,37 +6,30 @@ Data goes to files, what happens to standard error: a bar on a terminal, else a 
 from __future__ import annotations
 
 import os
-import signal
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
-from antislop import __version__
+from antislop import __version__, options
 from antislop.lists import BanList
+from antislop.options import make_settings
 from antislop.pretrained import load_model, load_tokenizer
+from antislop.progress import Stop, follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, Record, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, first_line, gather, writing
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, first_line, gather, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets import Arm, PairFile, RecordMaker, Summary
     from antislop.pairs import PairFormat
-
-LINE_EVERY = 10.0
-"""Seconds between two lines about progress where there is no terminal."""
 
 
 class Arms(str, Enum):
@@ -63,7 +56,6 @@ class Engine(str, Enum):
 
 
 _option = typer.Option
-_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 
 
 @dataclass(frozen=True)
@@ -119,27 +111,23 @@ def dataset(
     ] = None,
     bans: Annotated[list[Path] | None, _option(metavar="LIST", help="A list of bans. Repeatable.")] = None,
     ban: Annotated[list[str] | None, _option(metavar="PHRASE", help="One more phrase. Repeatable.")] = None,
-    column: Annotated[str | None, _option(help="Where the prompt is.", show_default="prompt, messages, …")] = None,
-    key: Annotated[
-        str | None, _option(help="What identifies a record.", show_default="id, prompt_id, or number")
-    ] = None,
-    split: Annotated[str, _option(help="Of a data set.")] = "train",
-    prompt_template: Annotated[str | None, _option(help="Text around each prompt: 'Write about {prompt}.'")] = None,
-    system: Annotated[str | None, _option(help="The system message of each chat.")] = None,
-    limit: Annotated[int | None, _option(min=1, help="Read so many records.")] = None,
-    n: Annotated[int, _option(min=1, help="Responses to each prompt.")] = 1,
+    column: options.Column = None,
+    key: options.Key = None,
+    split: options.Split = "train",
+    prompt_template: options.Template = None,
+    system: options.System = None,
+    limit: options.Limit = None,
+    n: options.Samples = 1,
     arms: Annotated[Arms, _option(help="With bans, without, or both under the same seeds.")] = Arms.BANNED,
-    max_new_tokens: Annotated[int, _option(min=1, help="Tokens of a response, at most.")] = 300,
-    temperature: Annotated[float, _option(min=0.0, help="0 always takes the likeliest token.")] = 1.0,
-    min_p: Annotated[float, _option(min=0.0, max=1.0, help=_MIN_P_HELP)] = 0.05,
-    top_p: Annotated[
-        float, _option(min=0.0, max=1.0, help="Keep the likeliest tokens that make up p; 1 is off.")
-    ] = 1.0,
-    top_k: Annotated[int, _option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0,
-    repetition_penalty: Annotated[float | None, _option(show_default="off", help="Above 1, repeat less.")] = None,
-    stop: Annotated[list[str] | None, _option(metavar="STRING", help="End with this string. Repeatable.")] = None,
-    batch_size: Annotated[int, _option(min=1, help="Texts that are written at a time.")] = 16,
-    seed: Annotated[int, _option(help="With a record's key it decides its text.")] = 0,
+    max_new_tokens: options.MaxNewTokens = 300,
+    temperature: options.Temperature = 1.0,
+    min_p: options.MinP = 0.05,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    repetition_penalty: options.RepetitionPenalty = None,
+    stop: options.StopStrings = None,
+    batch_size: options.BatchSize = 16,
+    seed: options.Seed = 0,
     pairs: Annotated[Path | None, _option(metavar="FILE", help="Preference pairs out of what was withdrawn.")] = None,
     pairs_format: Annotated[Pairs, _option(help="dpo: TRL's columns; tokens: final-token pairs.")] = Pairs.DPO,
     pairs_per_ban: Annotated[int | None, _option(min=1, help="Keep so many pairs of each ban, at random.")] = None,
@@ -151,7 +139,7 @@ def dataset(
 
     The same command again goes on where it was stopped, and tries again what failed.
     """
-    generation = _generation(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
+    generation = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     if (to_parquet or push_to_hub) and out.suffix == ".jsonl":
         raise Refused(f"{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER")
     if n > 1 and temperature == 0:
@@ -198,28 +186,6 @@ def dataset(
         with writing(out):
             job.finish(path, out, banned, to_parquet=to_parquet, repo=push_to_hub)
     return 130 if job.is_stopped else 1 if summary.failed else 0
-
-
-def _generation(
-    max_new_tokens: int,
-    temperature: float,
-    min_p: float,
-    top_p: float,
-    top_k: int,
-    repetition_penalty: float | None,
-    stop: list[str] | None,
-) -> dict[str, Any]:
-    """Return what `generate` takes; what is not asked for is left out, so that older runs can be gone on with."""
-    if repetition_penalty is not None and repetition_penalty <= 0:
-        raise Refused(f"the repetition penalty is {repetition_penalty}, but must be above 0: 1 is none, 1.1 is common")
-    drawn = {"temperature": temperature, "min_p": min_p, "top_p": top_p, "top_k": top_k} if temperature else {}
-    more = {"repetition_penalty": repetition_penalty, "stop_strings": stop}
-    return {
-        "max_new_tokens": max_new_tokens,
-        "do_sample": bool(drawn),
-        **drawn,
-        **{name: value for name, value in more.items() if value},
-    }
 
 
 @dataclass(frozen=True)
@@ -307,7 +273,12 @@ class _Job:
         self._engine = engine
         self._limit = limit
         self._console = console(stderr=True)
-        self.is_stopped = False
+        self._stop = Stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the user interrupted it."""
+        return self._stop.is_asked
 
     def open(self, path: Path, *, force: bool) -> Journal:
         """Open the journal, with what was made already and did not fail."""
@@ -335,26 +306,20 @@ class _Job:
         from antislop.datasets import Summary, write_records
 
         summary = Summary()
-        failed: set[str] = set()  # told once, however many responses of them were wanted
         if len(journal):
             self.say(f"going on: {len(journal):,} records are there already")
-        with _progress(self._console, summary, self._total(journal)) as advance, self._stopping():
-            every: tuple[Arm, ...] = ("plain", "banned")
-            arms = [arm for arm in every if arm in self._order.arms.split(",")]
-            for record in write_records(
-                self._maker,
-                self._prompts,
-                journal,
-                samples=self._order.n,
-                arms=arms,
-                pairs=pairs,
-                is_stopped=lambda: self.is_stopped,
-            ):
-                summary.add(record)
-                if record["error"] and record["key"] not in failed:
-                    failed.add(record["key"])
-                    complain(f"{record['key']}: {record['error']}")
-                advance()
+        every: tuple[Arm, ...] = ("plain", "banned")
+        records = write_records(
+            self._maker,
+            self._prompts,
+            journal,
+            samples=self._order.n,
+            arms=[arm for arm in every if arm in self._order.arms.split(",")],
+            pairs=pairs,
+            is_stopped=lambda: self.is_stopped,
+        )
+        with self._stopping():
+            follow(records, summary, target=self._console, total=self._total(journal))
         self.say(summary.describe())
         return summary
 
@@ -418,52 +383,13 @@ class _Job:
             try:
                 yield
             except KeyboardInterrupt:
-                self.is_stopped = True
+                self._stop.is_asked = True
                 self.say("stopped; what the workers had not finished is made when you go on")
             return
 
-        def stop(_: int, __: FrameType | None) -> None:
-            self.is_stopped = True
-            signal.signal(signal.SIGINT, before)
-            self.say("finishing the texts in flight; Ctrl-C again leaves them")
-
-        before = signal.signal(signal.SIGINT, stop)
-        try:
+        with stop_at_interrupt(self.say) as stop:
+            self._stop = stop
             yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _progress(target: Any, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show progress: a bar on a terminal, else a line every few seconds; call what is yielded after each record.
-
-    total: how many records there will be; None where nobody knows.
-    """
-    if not target.is_terminal:
-        last = [time.monotonic()]
-
-        def tell() -> None:
-            if time.monotonic() - last[0] >= LINE_EVERY:
-                last[0] = time.monotonic()
-                target.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
-
-        yield tell
-        return
-    rates = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # cut off where it is narrow
-    columns = (BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), rates)
-    with Progress(*columns, console=target, transient=True, expand=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.update(task, advance=1, description=summary.describe_rates())
-
-
-def _estimate(summary: Summary, total: int | None) -> str:
-    done = summary.records + summary.failed
-    if total is None or not done:
-        return ""
-    left = max(0, total - done)
-    seconds = (time.monotonic() - summary.began) / done * left
-    return f", {left:,} to go, {timedelta(seconds=round(seconds))} left"
 
 
 def _count_records(source: str) -> int | None:

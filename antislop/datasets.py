@@ -20,19 +20,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.arms import UNBANNED as UNBANNED
+from antislop.arms import Arm as Arm
 from antislop.bans import Ban
 from antislop.events import Conceded, Rewound
 from antislop.lists import BanList
 from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
 from antislop.prompts import Prompt
 from antislop.records import Journal, JournalError, Record, read_lines, read_records, replace_bytes
+from antislop.requests import Request
 from antislop.sampler import AntiSlop, Completion
-
-Arm = Literal["plain", "banned"]
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """Why an empty prompt can't be used."""
@@ -51,7 +52,7 @@ class Order(NamedTuple):
         return self.prompt.key, self.sample, self.arm
 
     def seed(self, base: int) -> int:
-        """Return its seed: the same for both arms, and dependent on nothing but key and number."""
+        """Return its seed: the same in each arm, and dependent on nothing but key and number."""
         name = f"{base}/{self.sample}/{self.prompt.key}".encode("utf-8", "surrogatepass")
         return int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
 
@@ -85,7 +86,7 @@ class Recorder(ABC):
     """Makes records of the texts that something writes; what that is, is said in `_write` and `_find_error`.
 
     settings: of a text, max_new_tokens and sampling among it. pairs: which to make of what is withdrawn, if any.
-    options: those of `AntiSlop`, whose errors are raised.
+    arms: those that will be asked for. options: those of `AntiSlop`, whose errors are raised.
     """
 
     def __init__(
@@ -97,10 +98,14 @@ class Recorder(ABC):
         batch_size: int = 16,
         settings: dict[str, Any],
         pairs: PairFormat | None = None,
+        arms: Sequence[Arm] = ("banned", "plain"),
         **options: Any,
     ) -> None:
         self._tokenizer = tokenizer
-        self._samplers = {"banned": AntiSlop(tokenizer, bans, **options), "plain": AntiSlop(tokenizer, [])}
+        bans = bans if isinstance(bans, BanList) else BanList(bans)
+        self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in arms}
+        self._request = Request(bans, tokenizer) if "prompt-only" in arms else None
+        self._asked: dict[tuple[str, int, str], int] = {}
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
@@ -109,6 +114,10 @@ class Recorder(ABC):
     @abstractmethod
     def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
         """Write a text after each prompt, each with its own seed, which is there once its prompt was taken."""
+
+    def _find_room(self) -> int | None:
+        """Return the most tokens that a prompt may have; None where nobody knows."""
+        return None
 
     @abstractmethod
     def _find_error(self, ids: Sequence[int]) -> str | None:
@@ -125,7 +134,7 @@ class Recorder(ABC):
 
         def prompts() -> Iterator[list[int]]:
             for order in orders:
-                ids = [] if order.prompt.error else self._encode(order.prompt)
+                ids = [] if order.prompt.error else self._encode(self._complete(order))
                 if error := order.prompt.error or self._find_error(ids):
                     refused.append(Made(self._describe(order, status="error", error=error)))
                 else:
@@ -142,6 +151,14 @@ class Recorder(ABC):
             yield Made(record, [] if record["status"] == "error" else list(self._find_pairs(order, done)))
         yield from refused
 
+    def _complete(self, order: Order) -> Prompt:
+        """Return the prompt that the model is to read."""
+        if order.arm != "prompt-only":
+            return order.prompt
+        assert self._request is not None, "asked for an arm that was not named before"
+        prompt, self._asked[order.identity] = self._request.put(order.prompt, room=self._find_room())
+        return prompt
+
     def _encode(self, prompt: Prompt) -> list[int]:
         ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
         return ids
@@ -156,11 +173,13 @@ class Recorder(ABC):
                 withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
         reply = {"role": "assistant", "content": done.text}
         chat = {} if order.prompt.messages is None else {"messages": [*order.prompt.messages, reply]}
+        asked = {"asked_phrases": self._asked.pop(order.identity)} if order.arm == "prompt-only" else {}
         return self._describe(
             order,
             status="conceded" if conceded else "ok",
             response=done.text,
             **chat,
+            **asked,
             prompt_tokens=prompt_tokens,
             tokens=len(done.tokens),
             withdrawn_tokens=report.withdrawn_tokens,
@@ -171,7 +190,7 @@ class Recorder(ABC):
         )
 
     def _find_pairs(self, order: Order, done: Completion) -> Iterator[Record]:
-        if self._pairs is None or order.arm == "plain":
+        if self._pairs is None or order.arm != "banned":
             return
         turns = find_turns(done.report.events, done.tokens)
         make = make_dpo if self._pairs == "dpo" else make_tokens
@@ -212,17 +231,30 @@ class Maker(Recorder):
         sampler = self._samplers[arm]
         return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **self._settings)
 
+    def _find_room(self) -> int | None:
+        positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        return None if positions is None else positions - self._new
+
     def _find_error(self, ids: Sequence[int]) -> str | None:
-        room = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        new = self._settings.get("max_new_tokens") or 1
+        room = self._find_room()
         if not ids:
             return NO_TOKEN
-        if room is not None and len(ids) + new > room:
+        if room is not None and len(ids) > room:
             return (
-                f"the prompt has {len(ids):,} tokens, with {new:,} new ones more than the model's {room:,}: shorten it "
-                "or ask for fewer"
+                f"the prompt has {len(ids):,} tokens, with {self._new:,} new ones more than the model's "
+                f"{room + self._new:,}: shorten it or ask for fewer"
             )
         return None
+
+    @property
+    def _new(self) -> int:
+        return self._settings.get("max_new_tokens") or 1
+
+
+def _make_sampler(tokenizer: PreTrainedTokenizerBase, bans: BanList, arm: Arm, options: Mapping[str, Any]) -> AntiSlop:
+    if arm in UNBANNED:
+        return AntiSlop(tokenizer, [])
+    return AntiSlop(tokenizer, bans, **{**options, **({"method": "token"} if arm == "token" else {})})
 
 
 def take_orders(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[Order]:
@@ -328,7 +360,7 @@ class Summary:
         self.tokens += record["tokens"]
         self.withdrawn += record["withdrawn_tokens"]
         self.violations += sum(record["violations"].values())
-        if record["arm"] == "plain":
+        if record["arm"] in UNBANNED:
             self.unbanned += record["tokens"]
         else:
             self.words += len(record["response"].split())

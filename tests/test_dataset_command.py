@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typer.testing import CliRunner, Result
 
 import antislop
-from antislop import BanList, dataset_command
+from antislop import BanList, dataset_command, progress
 from antislop.cli import app
 from antislop.datasets import measure_slop
 from antislop.records import Journal, Record, read_records
@@ -407,7 +407,7 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_command, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     write_lines("p.jsonl", *({"prompt": prompt} for prompt in PROMPTS))
     for source in ("p.txt", "p.jsonl"):
         lines = make("--n", "2", source=source, out=f"{source}.out.jsonl").stderr.splitlines()

@@ -216,3 +216,16 @@ def test_a_list_has_a_fingerprint_of_what_it_forbids() -> None:
 def test_a_text_takes_no_longer_than_a_moment() -> None:
     began = time.monotonic()
     assert all(0 <= record["seconds"] <= time.monotonic() - began for record in make())
+
+
+def test_each_arm_has_the_same_seeds_and_its_own_way_to_write() -> None:
+    arms: tuple[Arm, ...] = ("plain", "banned", "token", "prompt-only")
+    made = {arm: by_identity(make(arm=arm, arms=arms)) for arm in arms}
+    seeds = [{(key, sample): r["seed"] for (key, sample, _), r in records.items()} for records in made.values()]
+    assert all(each == seeds[0] for each in seeds)
+    texts = [[record["response"] for record in records.values()] for records in made.values()]
+    assert all(a != b for i, a in enumerate(texts) for b in texts[:i])
+    assert not any(BanList(BANS).find(record["response"]) for record in made["token"].values())
+    assert {record["prompt"] for record in made["prompt-only"].values()} == {prompt.text for prompt in PROMPTS}
+    assert {record["asked_phrases"] for record in made["prompt-only"].values()} == {4}
+    assert not any(record["withdrawn"] for record in made["prompt-only"].values())

@@ -30,7 +30,17 @@ def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
     assert wheel.stat().st_size < 10e6
 
 
-@pytest.mark.parametrize("file", ["tiny/model.safetensors", "tiny/tokenizer.json", "slop.txt", "constructions.json"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "tiny/model.safetensors",
+        "tiny/tokenizer.json",
+        "slop.txt",
+        "slop_held_out.txt",
+        "human.json.gz",
+        "constructions.json",
+    ],
+)
 def test_what_is_shipped_is_what_its_provenance_describes(file: str) -> None:
     digest = hashlib.sha256((FOLDER / file).read_bytes()).hexdigest()
     assert digest in (ROOT / "data" / "README.md").read_text(encoding="utf-8")
@@ -42,6 +52,18 @@ def test_the_bundled_list_is_long_and_its_phrases_are_distinct() -> None:
     assert len({ban.phrase.lower() for ban in bans}) == len(bans)
 
 
+def test_the_held_out_list_comes_from_other_prompts_and_shares_but_a_part() -> None:
+    made_from, held_out = ({ban.phrase for ban in bans} for bans in (antislop.default_bans(), antislop.held_out_bans()))
+    assert len(held_out) > 500
+    assert 0.2 < len(made_from & held_out) / len(held_out) < 0.8
+
+
+def test_most_of_the_bundled_list_is_forbidden_and_the_rest_made_rare() -> None:
+    weights = [ban.weight for ban in antislop.default_bans()]
+    assert weights.count(0) > 0.8 * len(weights)
+    assert 0 < max(weights) < 0.2
+
+
 def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws() -> None:
     import torch
 
@@ -49,7 +71,7 @@ def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws()
     assert (FOLDER / "tiny" / "model.safetensors").stat().st_size <= 8e6
     inputs = tokenizer("The old house at the edge of the village", return_tensors="pt")
     asked = {**inputs, "max_new_tokens": 200, "do_sample": True, "min_p": 0.05}
-    bans = antislop.default_bans()
+    bans = antislop.default_bans().filter(lambda ban: ban.weight == 0)
     sampler = antislop.AntiSlop(tokenizer, bans)
     found = kept = 0
     for seed in range(3):

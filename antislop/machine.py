@@ -1,0 +1,38 @@
+"""What a measurement was made with and on, in words."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
+
+
+def list_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Return the versions of Python and of packages, of those that are installed."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def describe_machine() -> str:
+    """Return processor, number of cores that may be used, and system; no name of the machine."""
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{_name_processor()}, {_count_cores()} cores, {system}"
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _name_processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or "unknown processor"
