@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from antislop.counting import Census, Kind, cut_words
+from antislop.words import drop_stop_words
 
 FORMAT = "antislop baseline 1"
 RAREST = 1e-8
@@ -105,8 +106,9 @@ class HumanRates:
     A word's rate is the larger of those in the baseline and in wordfreq. A phrase is taken to have gained since the
     baseline as much as the word in it that has gained most, but not to be more frequent than its rarest word.
 
-    also: further baselines, however small, whose rates count where they are certainly higher: with the lower end of
-        their interval. language: of wordfreq.
+    also: further baselines, however small or incomplete, whose rates count where they are certainly higher: with the
+        lower end of their interval. One that does not list a phrase is asked for its content words in a row, which
+        the phrase is no more frequent than. language: of wordfreq.
     """
 
     def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en") -> None:
@@ -136,6 +138,8 @@ class HumanRates:
     def _veto(self, kind: Kind, text: str, known: HumanRate) -> HumanRate:
         for other in self._also:
             count = other.count(kind, text)
+            if count is None and kind == "phrase":  # at the most as frequent as its content words in a row
+                count = other.count("content", " ".join(drop_stop_words(cut_words(text))))
             if count is not None:
                 certain = interval(count)[0] / other.words
                 seen = count if known.count is None else known.count

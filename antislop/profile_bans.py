@@ -20,8 +20,11 @@ from antislop.words import drop_stop_words
 KINDS: tuple[Kind, ...] = ("word", "phrase")
 TELLING = 4.5
 """The Zipf frequency under which a single content word makes a phrase telling: 32 in a million."""
-# No phrase ends in these.
-_CUT = frozenset(("a", "an", "the", "and", "or", "that", "who", "which"))
+COMMON = 5.3
+"""The Zipf frequency from which on a word tells nothing, whatever stands beside it: 200 in a million."""
+# What begins or ends in one of these is a piece of something else.
+_LINKING = frozenset(("and", "but", "or", "that", "which", "who"))
+_CUT = _LINKING | {"a", "an", "the"}
 _REPEATED = ("duplicate", "contained")  # what another entry forbids already
 _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 
@@ -123,8 +126,9 @@ def _zipf(word: str, frequencies: object) -> float:
 def is_telling(phrase: str, *, frequencies: object) -> bool:
     """Tell whether a phrase makes a ban that a reader would recognise, and not a piece of everyday English.
 
-    It needs two content words, or three words one of which is rare (Zipf under `TELLING`); and it must not end in an
-    article, a possessive or a conjunction, since then it is the beginning of something else.
+    It needs two content words, one of them not among the commonest (Zipf under `COMMON`), or three words one of which
+    is rare (under `TELLING`). And it must not end in an article, a possessive or a conjunction, nor begin with a
+    conjunction, since then it is a piece of something else.
 
     >>> from antislop.lint import load_frequencies
     >>> [is_telling(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
@@ -132,10 +136,10 @@ def is_telling(phrase: str, *, frequencies: object) -> bool:
     """
     words = cut_words(phrase)
     content = drop_stop_words(words)
-    if words[-1] in _CUT | _POSSESSIVE or not content:
+    if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(_zipf(word, frequencies) for word in content)
-    return len(content) > 1 or (len(words) > 2 and rarest < TELLING)
+    return rarest < COMMON if len(content) > 1 else len(words) > 2 and rarest < TELLING
 
 
 def count_excess(entry: Entry) -> float:

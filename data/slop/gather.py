@@ -1,10 +1,10 @@
-"""Gather the models' fiction that the bundled lists are made from, as JSON Lines with model, prompt and text.
+"""Gather the models' texts that the bundled data are made from, as JSON Lines with model, prompt and text.
 
-Left out: what models wrote that were trained not to write slop, and answers that are no fiction (of slop-score's 300
-prompts the first 150 are). The longform chapters were asked for with "Ok now chapter 2" and the like; which plan they
+Left out: what models wrote that were trained not to write slop, and, unless asked for, answers that are no fiction (of
+slop-score's 300 prompts the first 150 are). The longform chapters were asked for with "Ok now chapter 2" and the like; which plan they
 follow is not in the data, so all of them count as one prompt, and none is in both halves.
 
-    python data/slop/gather.py LLM > models.jsonl
+    python data/slop/gather.py LLM [--essays] > models.jsonl
 
 LLM: the folder with eqbench_creative_v3, eqbench_longform and slop_score.
 """
@@ -24,23 +24,24 @@ SOURCES = ("eqbench_creative_v3", "eqbench_longform", "slop_score")
 FICTION = 150  # of slop-score's prompts
 
 
-def read(folder: Path) -> Iterator[dict[str, Any]]:
+def read(folder: Path, *, essays: bool) -> Iterator[dict[str, Any]]:
     for source in SOURCES:
         for path in sorted((folder / source).glob("*.jsonl.gz")):
             if "antislop" in path.name:
                 continue
             with gzip.open(path, "rt", encoding="utf-8") as lines:
-                yield from (take(json.loads(line), source, path.name.split(".jsonl")[0]) for line in lines)
+                model = path.name.split(".jsonl")[0]
+                yield from (take(json.loads(line), source, model, essays=essays) for line in lines)
 
 
-def take(record: dict[str, Any], source: str, model: str) -> dict[str, Any]:
-    is_fiction = int(record.get("prompt_index", 0)) < FICTION
+def take(record: dict[str, Any], source: str, model: str, *, essays: bool) -> dict[str, Any]:
+    is_wanted = essays or int(record.get("prompt_index", 0)) < FICTION
     prompt = source if source == "eqbench_longform" else record["prompt"]
-    text = drop_reasoning(record["output"] or "") if is_fiction else ""
+    text = drop_reasoning(record["output"] or "") if is_wanted else ""
     return {"model": model, "source": source, "prompt": prompt, "text": text}
 
 
 if __name__ == "__main__":
-    for record in read(Path(sys.argv[1])):
+    for record in read(Path(sys.argv[1]), essays="--essays" in sys.argv[2:]):
         if record["text"].strip():
             print(json.dumps(record, ensure_ascii=False))

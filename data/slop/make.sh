@@ -16,10 +16,11 @@ python=${PYTHON:-python3}
 models=$folder/eqbench_and_slop_score.jsonl
 "$python" data/slop/gather.py "$assets/llm" >"$models"
 zcat "$assets/llm/writingprompts_pairs/gpt-4.jsonl.gz" >"$folder/writingprompts.jsonl"
+"$python" data/slop/modern.py "$assets/lists/forensics_human_slop_profile.json" >"$folder/modern.json"
 
 make_list() { # half, file
     "$python" -m antislop profile "$models" --half "$1" --baseline antislop/data/human.json.gz \
-        --also-human "$folder/writingprompts.jsonl" --also-column human --min-ratio 2 -o "$folder/$1.json"
+        --also-human "$folder/writingprompts.jsonl" --also-human "$folder/modern.json" --also-column human --min-ratio 2 -o "$folder/$1.json"
     "$python" -m antislop bans-from "$folder/$1.json" --min-ratio 6 --min-prompts 8 --max-zipf 3.3 --names words \
         --top 1000 --licence Apache-2.0 -o "$2"
 }
