@@ -11,6 +11,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +27,11 @@ from antislop.matcher import Matcher
 
 Tokens = tuple[int, ...]
 Distribution = Mapping[Tokens, float]
-State = tuple[Tokens, frozenset[tuple[Tokens, int]], int]
-"""Of the first-token rule: what is written, which bans' weights were applied to which tokens, how many ever."""
+State = tuple[Tokens, frozenset[tuple[Tokens, int]]]
+"""Of the first-token rule: what is written, and which bans' weights were applied to which tokens."""
 
 DRAWS = {"full": 40_000, "quick": 4_000, "smallest": 200}
+RARE = 1e-9  # the probability of a state that is not followed
 REPETITIONS = 200  # of the oracle's own draws
 NOTHING = -1  # stands for the prompt where a processor would read it: equal to no token
 QUANTILES = (2.5, 97.5)
@@ -213,51 +215,42 @@ def solve_token_rule(model: toys.Markov, case: Case) -> Distribution:
     """Return the probability of each text under `oracles.first_token_text`, whose states can only grow.
 
     A state is what is written and which weights were applied where. A violation adds to the latter, a token without one
-    to the former, so taking the states by both lengths meets each of them once. What was applied where no violation
-    can lead back to is forgotten; a violation there counts as applied, or it would not have been passed.
+    to the former, so taking the states by both lengths meets each of them once. States less likely than `RARE` are
+    dropped; what they would have written is missing in the sum.
     """
+    step = cache(lambda tokens: list(_follow(model, case, tokens)))
     texts: Counter[Tokens] = Counter()
-    states: Counter[State] = Counter({((), frozenset(), 0): 1.0})  # type: ignore[dict-item]  # masses
-    while states:
-        least = min((count, len(tokens)) for tokens, _, count in states)
-        for state in [each for each in states if (each[2], len(each[0])) == least]:
-            mass = states.pop(state)
-            for path, applied, count, share in follow(model, case, state):
-                if count is None:
-                    texts[path] += mass * share
-                else:
-                    states[path, forget(path, applied, case), count] += mass * share
+    levels: dict[tuple[int, int], Counter[State]] = {(0, 0): Counter({((), frozenset()): 1.0})}  # type: ignore[dict-item]
+    while levels:
+        for (tokens, applied), mass in _likely(levels.pop(min(levels))):
+            shares = [probability * _weigh(path, applied, case) for path, probability, _, _ in step(tokens)]
+            for share, (path, _, found, is_final) in zip(shares, step(tokens), strict=True):
+                back = next((each for each in found if each not in applied), None)
+                after = (path, applied) if back is None else (back[0][:-1], applied | {back})
+                if back is None and is_final:
+                    texts[path] += mass * share / sum(shares)
+                elif share:
+                    level = levels.setdefault((len(after[1]), len(after[0])), Counter())
+                    level[after] += mass * share / sum(shares)
     return texts
 
 
-def follow(
-    model: toys.Markov, case: Case, state: State
-) -> Iterator[tuple[Tokens, frozenset[tuple[Tokens, int]], int | None, float]]:
-    """Yield what a state of the first-token rule leads to, and how likely; None as a count marks a finished text."""
-    tokens, applied, count = state
-    probs = model.probs(toys.PROMPT, tokens).double().numpy().copy()
-    for path, number in applied:
-        if path[:-1] == tokens:
-            probs[path[-1]] *= case.bans[number].weight
-    for token in np.flatnonzero(probs).tolist():
-        path, share = (*tokens, token), float(probs[token] / probs.sum())
-        is_final = model.ends(path)
-        found = oracles.completed(path, case.words, case.bans, is_final=is_final)
-        back = next(
-            ((path[: start + 1], number) for start, number in found if (path[: start + 1], number) not in applied), None
-        )
-        if back is not None:
-            yield back[0][:-1], applied | {back}, count + 1, share
-        else:
-            yield path, applied, None if is_final else count, share
+def _likely(states: Counter[State]) -> list[tuple[State, float]]:
+    return [(state, mass) for state, mass in states.items() if mass > RARE]
 
 
-def forget(tokens: Tokens, applied: frozenset[tuple[Tokens, int]], case: Case) -> frozenset[tuple[Tokens, int]]:
-    """Return what of the applied weights can still matter: no violation begins before the longest phrase could."""
-    settled = max(0, len(tokens) - max(len(ban.phrase) for ban in case.bans) + 1)
-    return frozenset(
-        (path, number) for path, number in applied if path[:settled] == tokens[:settled] and len(path) > settled
-    )
+def _follow(
+    model: toys.Markov, case: Case, tokens: Tokens
+) -> Iterator[tuple[Tokens, float, list[tuple[Tokens, int]], bool]]:
+    """Yield each longer text with its token's probability, the first tokens of the bans completed, and if it ends."""
+    for token, probability in enumerate(model.probs(toys.PROMPT, tokens).tolist()):
+        path = (*tokens, token)
+        found = oracles.completed(path, case.words, case.bans, is_final=model.ends(path))
+        yield path, probability, [(path[: start + 1], number) for start, number in found], model.ends(path)
+
+
+def _weigh(path: Tokens, applied: frozenset[tuple[Tokens, int]], case: Case) -> float:
+    return math.prod(ban.weight for number, ban in enumerate(case.bans) if (path, number) in applied)
 
 
 def forbid(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
