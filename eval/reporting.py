@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from neighbors import ROOT, measuring
 
 PACKAGES = ("numpy", "scipy")
+TINY = 1e-6  # what float32 can't tell from 0
 
 Cell = str | int | float | None
 
@@ -114,6 +115,8 @@ def show(cell: Cell) -> str:
     """Return a cell as it is printed: three significant digits."""
     if cell is None:
         return "–"
+    if isinstance(cell, float) and 0 < abs(cell) < TINY:
+        return f"< {TINY:g}"
     if isinstance(cell, float):
         return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) else cell

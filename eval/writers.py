@@ -73,14 +73,20 @@ def write_plain(task: Task, *, rows: int = ROWS, **settings: Any) -> Written:
     return Written(texts)
 
 
-def write_banned(task: Task, phrases: Sequence[str], method: Method) -> Written:
-    """Write with the sampler, texts in flight. Phrases that begin in the prompt don't count, as for the oracle."""
+def write_banned(task: Task, phrases: Sequence[str], method: Method = "exact", **more: Any) -> Written:
+    """Write with the sampler, texts in flight. Phrases that begin in the prompt don't count, as for the oracle.
+
+    Without phrases it draws as `generate` does, from the random numbers that it and the oracle draw from with them: the
+    texts of all are the same up to the first violation. more: what `generate` takes beside.
+    """
     sampler = AntiSlop(task.subject.tokenizer, list(phrases), method=method, prompt_lookback=False)
     settings = task.subject.settings()
     del settings["return_dict_in_generate"]
     done = {}
     prompts = [list(prompt) for prompt in task.prompts]
-    for text in sampler.generate_many(task.subject.model, prompts, batch_size=ROWS, seeds=task.seeds(), **settings):
+    for text in sampler.generate_many(
+        task.subject.model, prompts, batch_size=ROWS, seeds=task.seeds(), **(settings | more)
+    ):
         done[text.number] = text
         task.advance()
     ordered = [done[number] for number in range(len(prompts))]
@@ -101,8 +107,8 @@ def write_oracle(task: Task, phrases: Sequence[str]) -> Written:
 
 
 def write_bad_words(task: Task, phrases: Sequence[str]) -> Written:
-    """Write with transformers' `bad_words_ids`."""
-    return write_plain(task, bad_words_ids=spell(task.subject, phrases))
+    """Write with transformers' `bad_words_ids`, by a sampler that bans nothing itself."""
+    return write_banned(task, (), bad_words_ids=spell(task.subject, phrases))
 
 
 def spell(subject: measuring.Subject, phrases: Sequence[str]) -> list[list[int]]:

@@ -1,0 +1,27 @@
+"""Answer all questions, small: `python eval/quick.py [--smallest]`. What is said of an answer is in eval/README.md."""
+
+from __future__ import annotations
+
+import sys
+
+import comparison
+import cost
+import exactness
+import fidelity
+import suppression
+
+QUESTIONS = (exactness, fidelity, cost, suppression, comparison)
+
+
+def main() -> int:
+    """Go through the questions; stop at the first that fails."""
+    arguments = sys.argv[1:] or ["--quick"]
+    for question in QUESTIONS:
+        status = question.main(arguments)
+        if status:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
