@@ -104,10 +104,11 @@ NOTES = (
     "each phrase in lower case and capitalized, with and without a space before.",
     "distinct-n and shared 4-grams (the share that stands in another text of the method, as self-BLEU measures) are "
     "over all texts of a method, equally many tokens each.",
-    "plain and bad_words_ids are written by the sampler with an empty list, which draws as generate does: so all methods "
-    "share their random numbers, and a text is the same under each of them up to its first violation.",
+    "plain and bad_words_ids are written by the sampler with an empty list, which draws as generate does: so all "
+    "methods share their random numbers, and a text is the same under each of them up to its first violation.",
     "The published list is nearly all single words, most of them single tokens of the bundled model. There the "
-    "first-token rule is nearly exact, and no difference is to be expected; stories3M's phrases have two to four words.",
+    "first-token rule is nearly exact, and no difference is to be expected; stories3M's phrases have two to four "
+    "words.",
     "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text ends "
     "early: end tokens are tokens like others.",
 )
@@ -128,7 +129,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[l
     task = Task(subject, prompts[: size.texts], work.seed, advance)
     studied = Task(subject, prompts[:STUDIED], work.seed + 1, lambda: None)
     phrases = list_phrases(subject, qualities.decode(subject, write_plain(studied).texts), max(size.lists))
-    plain = read(task, write_banned(task, ()))
+    plain = read(task, Written(write_banned(task, ()).texts))
     rows: list[list[Cell]] = [describe("–", "plain", plain, plain, BanList([]), work.seed)]
     verdicts: list[str] = []
     for count in size.lists:

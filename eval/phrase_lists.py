@@ -44,9 +44,11 @@ def list_phrases(subject: measuring.Subject, plain: Sequence[str], count: int) -
     least = min(times for _, times in ranked)
     rare = [phrase for phrase, times in ranked if times == least and phrase not in core]
     found = (core + rare)[:count]
-    missing = count - len(found)
-    made_up = phrases.invent(missing, phrases.collect_words(plain, measuring.ASSETS), absent_from=plain)
-    return found + [phrase for phrase in made_up if phrase not in set(found)]
+    if len(found) == count:
+        return found
+    made_up = phrases.invent(count, phrases.collect_words(plain, measuring.ASSETS), absent_from=plain)
+    known = set(found)
+    return (found + [phrase for phrase in made_up if phrase not in known])[:count]
 
 
 def count_ngrams(texts: Iterable[str]) -> Ranked:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +31,8 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "undefined"
         return f"{self.value:.3f} ({self.low:.3f} … {self.high:.3f})"
 
 
@@ -101,17 +105,25 @@ def count_broken(texts: Sequence[str], tokens: Sequence[Tokens], wanted: int) ->
 
 
 def estimate(statistic: Callable[..., Any], *values: Values, seed: int) -> Interval:
-    """Return a statistic of paired values [texts] with its percentile interval."""
-    from scipy.stats import bootstrap
+    """Return a statistic of paired values [texts] with its percentile interval; NaNs where it is undefined.
+
+    Resamples in which the statistic is undefined are left out.
+    """
+    from scipy.stats import DegenerateDataWarning, bootstrap
 
     if len(values[0]) < 2:
         raise ValueError(f"an interval needs two texts at least, not {len(values[0])}")
+    value = float(statistic(*values, axis=-1))
+    if not math.isfinite(value):
+        return Interval(math.nan, math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    found = bootstrap(
-        values, statistic, paired=True, vectorized=True, n_resamples=RESAMPLES, method="percentile", random_state=rng
-    )
-    low, high = found.confidence_interval
-    return Interval(float(statistic(*values, axis=-1)), float(low), float(high))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # of resamples without any difference
+        found = bootstrap(
+            values, statistic, paired=True, vectorized=True, n_resamples=RESAMPLES, method="percentile", rng=rng
+        )
+    low, high = np.nanpercentile(found.bootstrap_distribution, [2.5, 97.5])
+    return Interval(value, float(low), float(high))
 
 
 def mean_difference(ours: Values, theirs: Values, axis: int = -1) -> Any:

@@ -108,7 +108,7 @@ def write_oracle(task: Task, phrases: Sequence[str]) -> Written:
 
 def write_bad_words(task: Task, phrases: Sequence[str]) -> Written:
     """Write with transformers' `bad_words_ids`, by a sampler that bans nothing itself."""
-    return write_banned(task, (), bad_words_ids=spell(task.subject, phrases))
+    return Written(write_banned(task, (), bad_words_ids=spell(task.subject, phrases)).texts)
 
 
 def spell(subject: measuring.Subject, phrases: Sequence[str]) -> list[list[int]]:
