@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from neighbors import ROOT
+from neighbors import ROOT, measuring
 from reporting import Answer, write_answer
 from rich.console import Console
 from rich.markdown import Markdown
@@ -25,12 +25,16 @@ log = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Work:
-    """How a question is to be answered. setting: "full", "quick" or "smallest"; models: names for `measuring.load`."""
+    """How a question is to be answered.
+
+    setting: "full", "quick" or "smallest". models: names for `measuring.load`. clock: one of `measuring.CLOCKS`.
+    """
 
     setting: str
     seed: int
     out: Path
     models: Sequence[str]
+    clock: str
     progress: Progress
 
     def begin(self, what: str, total: int) -> Callable[[], None]:
@@ -55,7 +59,7 @@ def answer_question(
     try:
         with Progress(*columns, console=log) as progress:
             out = asked.out or FOLDERS[asked.setting]
-            answered = answer(Work(asked.setting, asked.seed, out, asked.model, progress))
+            answered = answer(Work(asked.setting, asked.seed, out, asked.model, asked.clock, progress))
     except KeyboardInterrupt:
         log.print("Stopped; nothing was written.")
         return INTERRUPTED
@@ -82,6 +86,12 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
     parser.add_argument(
         "--model", nargs="+", default=["tiny", "stories3M"], help="tiny (bundled), or folders of the assets' models"
     )
+    parser.add_argument(
+        "--clock",
+        choices=list(measuring.CLOCKS),
+        default="wall",
+        help="cpu counts the process's own time: steadier where a machine does other work; report wall time",
+    )
     parser.set_defaults(setting="full")
     return parser.parse_args(arguments)
 
@@ -90,4 +100,5 @@ def spell_command(name: str, asked: argparse.Namespace) -> str:
     """Return the command that makes the same table again."""
     size = "" if asked.setting == "full" else f" --{asked.setting}"
     models = "" if asked.model == ["tiny", "stories3M"] or name == "exactness" else f" --model {' '.join(asked.model)}"
-    return f"python eval/{name}.py{size} --seed {asked.seed}{models}"
+    clock = "" if asked.clock == "wall" else f" --clock {asked.clock}"
+    return f"python eval/{name}.py{size} --seed {asked.seed}{models}{clock}"

@@ -58,7 +58,12 @@ def answer(work: Work) -> Answer:
         tables.append(Table(f"{subject.name}, {len(bans):,} phrases", COLUMNS, rows))
         verdicts.append(judge(subject.name, rows))
         notes |= dict.fromkeys(f"{subject.name}: {why}" for why in contest.left_out.values())
-    settings = {"rounds": size.rounds, "texts per round": size.texts, "tokens per text": size.tokens}
+    settings = {
+        "clock": work.clock,
+        "rounds": size.rounds,
+        "texts per round": size.texts,
+        "tokens per text": size.tokens,
+    }
     return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(notes), settings)
 
 
@@ -91,7 +96,7 @@ LIMITS = (
 
 def race_all(subject: measuring.Subject, size: Size, work: Work) -> tuple[Contest, BanList]:
     """Let all write under the model's list."""
-    race = measuring.Race(size.rounds, size.texts, "wall", warm_up=1)
+    race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
     advance = work.begin(subject.name, len(NAMES) * (size.rounds * size.texts + race.warm_up))
     task = Task(subject, draw_prompts(subject, STUDIED, work.seed), work.seed + 1, lambda: None)
     phrases = list_phrases(subject, qualities.decode(subject, write_plain(task).texts), size.phrases)

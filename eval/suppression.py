@@ -59,7 +59,12 @@ def answer(work: Work) -> Answer:
         verdicts += said
         notes |= dict.fromkeys(f"{subject.name}: {why}" for why in left_out)
     tables.append(PUBLISHED)
-    settings = {"rounds": size.rounds, "texts per round": size.texts, "tokens per text": size.tokens}
+    settings = {
+        "clock": work.clock,
+        "rounds": size.rounds,
+        "texts per round": size.texts,
+        "tokens per text": size.tokens,
+    }
     return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(notes), settings)
 
 
@@ -101,7 +106,7 @@ LIMITS = (
 
 def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[list[list[Cell]], list[str], list[str]]:
     """Return the rows of a model, whether all was suppressed, and who was left out why."""
-    race = measuring.Race(size.rounds, size.texts, "wall", warm_up=1)
+    race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
     runs = len(size.lists) * len(NAMES) * (size.rounds * size.texts + race.warm_up)
     advance = work.begin(subject.name, runs)
     task = Task(subject, draw_prompts(subject, STUDIED, work.seed), work.seed + 1, lambda: None)
