@@ -170,8 +170,9 @@ def draw(model: toys.Markov, case: Case, method: str, times: int, seed: int) -> 
     """Return the shares of the texts that the sampler writes."""
     torch.manual_seed(seed)
     matcher = Matcher(case.bans, case.words)
-    run = lambda: toys.run(model, case.words, case.bans, matcher=matcher, lookback=False, method=method)[0]  # noqa: E731
-    return {text: count / times for text, count in Counter(run() for _ in range(times)).items()}
+    settings: dict[str, Any] = {"matcher": matcher, "lookback": False, "method": method}
+    drawn = Counter(toys.run(model, case.words, case.bans, **settings)[0] for _ in range(times))
+    return {text: count / times for text, count in drawn.items()}
 
 
 def noise(shares: Distribution, expected: Distribution, times: int, seed: int) -> tuple[float, float, float]:
@@ -193,8 +194,11 @@ def total_variation(shares: Distribution, others: Distribution) -> float:
 
 def banned_share(shares: Distribution, case: Case) -> float:
     """Return the probability of the texts in which a ban stands."""
-    stands = lambda text: oracles.standing(text, case.words, case.bans, is_final=True)  # noqa: E731
-    return sum(share for text, share in shares.items() if share and stands(text))
+    return sum(
+        share
+        for text, share in shares.items()
+        if share and oracles.standing(text, case.words, case.bans, is_final=True)
+    )
 
 
 def solve(model: toys.Markov) -> Distribution:
@@ -219,8 +223,8 @@ def solve_token_rule(model: toys.Markov, case: Case) -> Distribution:
     dropped; what they would have written is missing in the sum.
     """
     step = cache(lambda tokens: list(_follow(model, case, tokens)))
-    texts: Counter[Tokens] = Counter()
-    levels: dict[tuple[int, int], Counter[State]] = {(0, 0): Counter({((), frozenset()): 1.0})}  # type: ignore[dict-item]
+    texts: dict[Tokens, float] = {}
+    levels: dict[tuple[int, int], dict[State, float]] = {(0, 0): {((), frozenset()): 1.0}}
     while levels:
         for (tokens, applied), mass in _likely(levels.pop(min(levels))):
             shares = [probability * _weigh(path, applied, case) for path, probability, _, _ in step(tokens)]
@@ -228,14 +232,14 @@ def solve_token_rule(model: toys.Markov, case: Case) -> Distribution:
                 back = next((each for each in found if each not in applied), None)
                 after = (path, applied) if back is None else (back[0][:-1], applied | {back})
                 if back is None and is_final:
-                    texts[path] += mass * share / sum(shares)
+                    texts[path] = texts.get(path, 0.0) + mass * share / sum(shares)
                 elif share:
-                    level = levels.setdefault((len(after[1]), len(after[0])), Counter())
-                    level[after] += mass * share / sum(shares)
+                    level = levels.setdefault((len(after[1]), len(after[0])), {})
+                    level[after] = level.get(after, 0.0) + mass * share / sum(shares)
     return texts
 
 
-def _likely(states: Counter[State]) -> list[tuple[State, float]]:
+def _likely(states: Mapping[State, float]) -> list[tuple[State, float]]:
     return [(state, mass) for state, mass in states.items() if mass > RARE]
 
 

@@ -109,6 +109,7 @@ NOTES = (
     "The published list is nearly all single words, most of them single tokens of the bundled model. There the "
     "first-token rule is nearly exact, and no difference is to be expected; stories3M's phrases have two to four "
     "words.",
+    "Each interval misses 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
     "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text ends "
     "early: end tokens are tokens like others.",
 )

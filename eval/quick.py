@@ -10,14 +10,14 @@ import exactness
 import fidelity
 import suppression
 
-QUESTIONS = (exactness, fidelity, cost, suppression, comparison)
+QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, comparison.main)
 
 
 def main() -> int:
     """Go through the questions; stop at the first that fails."""
     arguments = sys.argv[1:] or ["--quick"]
-    for question in QUESTIONS:
-        status = question.main(arguments)
+    for answer in QUESTIONS:
+        status = answer(arguments)
         if status:
             return status
     return 0
