@@ -90,6 +90,8 @@ NOTES = (
     "Suppressed: the share of the leaks of plain generate that is gone; a dash where plain leaks nothing either.",
     "Leaks are found in the finished text, in any case and tokenization. bad_words_ids got each phrase in lower case "
     "and capitalized, with and without a space before; backtrack_sampler makes seven spellings of its own.",
+    "Published token banning forbids tokens, so what becomes unusable is the vocabulary; bad_words_ids, here, forbids "
+    "the whole sequences, and grows slow instead.",
     "The token rule is the published sampler's way to change probabilities, in this project's loop: its speed is not "
     "the published sampler's.",
     "Speeds are medians of the rounds' ratios, one text at a time, all in one process and in turn.",
