@@ -15,7 +15,8 @@ QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, compari
 
 def main() -> int:
     """Go through the questions; stop at the first that fails."""
-    arguments = sys.argv[1:] or ["--quick"]
+    size = [] if {"--quick", "--smallest"} & set(sys.argv) else ["--quick"]
+    arguments = [*size, *sys.argv[1:]]
     for answer in QUESTIONS:
         status = answer(arguments)
         if status:
