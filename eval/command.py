@@ -1,0 +1,104 @@
+"""The shape that all questions share: `python eval/NAME.py [--quick | --smallest] [--seed N] [--out FOLDER]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from neighbors import ROOT, measuring
+from reporting import Answer, write_answer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+FOLDERS = {"full": ROOT / "eval/results", "quick": ROOT / "eval/results/quick", "smallest": ROOT / "build/eval"}
+INTERRUPTED = 130
+
+log = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a question is to be answered.
+
+    setting: "full", "quick" or "smallest". models: names for `measuring.load`. clock: one of `measuring.CLOCKS`.
+    """
+
+    setting: str
+    seed: int
+    out: Path
+    models: Sequence[str]
+    clock: str
+    progress: Progress
+
+    def begin(self, what: str, total: int) -> Callable[[], None]:
+        """Start a bar; return what moves it on by one."""
+        bar = self.progress.add_task(what, total=total)
+        return lambda: self.progress.advance(bar)
+
+
+def answer_question(
+    name: str, about: str | None, answer: Callable[[Work], Answer], arguments: Sequence[str] | None = None
+) -> int:
+    """Read the command line, answer, write and print; return the exit status.
+
+    Ctrl-C writes nothing and gives 130.
+    """
+    asked = parse_arguments(name, about, arguments)
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    began = time.perf_counter()
+    try:
+        with Progress(*columns, console=log) as progress:
+            out = asked.out or FOLDERS[asked.setting]
+            answered = answer(Work(asked.setting, asked.seed, out, asked.model, asked.clock, progress))
+    except KeyboardInterrupt:
+        log.print("Stopped; nothing was written.")
+        return INTERRUPTED
+    seconds = time.perf_counter() - began
+    path = write_answer(answered, out, command=spell_command(name, asked), setting=asked.setting, seconds=seconds)
+    Console(width=None if sys.stdout.isatty() else 160).print(Markdown(path.read_text(encoding="utf-8")))
+    return 0
+
+
+def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python eval/{name}.py", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--quick", dest="setting", action="store_const", const="quick", help="under two minutes on one core"
+    )
+    size.add_argument(
+        "--smallest", dest="setting", action="store_const", const="smallest", help="seconds: shows that it runs"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="decides all random numbers (default: 1)")
+    parser.add_argument("--out", type=Path, help="where the tables go (default: eval/results, by setting)")
+    parser.add_argument(
+        "--model", nargs="+", default=["tiny", "stories3M"], help="tiny (bundled), or folders of the assets' models"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=list(measuring.CLOCKS),
+        default="wall",
+        help="cpu counts the process's own time: steadier where a machine does other work; report wall time",
+    )
+    parser.set_defaults(setting="full")
+    return parser.parse_args(arguments)
+
+
+def spell_command(name: str, asked: argparse.Namespace) -> str:
+    """Return the command that makes the same table again."""
+    size = "" if asked.setting == "full" else f" --{asked.setting}"
+    models = "" if asked.model == ["tiny", "stories3M"] or name == "exactness" else f" --model {' '.join(asked.model)}"
+    clock = "" if asked.clock == "wall" else f" --clock {asked.clock}"
+    return f"python eval/{name}.py{size} --seed {asked.seed}{models}{clock}"

@@ -1,0 +1,153 @@
+"""What would one install instead? Same model, prompts and list for all: leaks, speed, and what the texts are like."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import qualities
+from command import Work, answer_question
+from contests import EXACT, GENERATE, RIVAL, Contest, hold_contest
+from neighbors import measuring
+from phrase_lists import STUDIED, list_phrases
+from qualities import estimate, mean_difference
+from reporting import Answer, Cell, Table
+from suppression import NAMES, describe_speed
+from writers import Task, draw_prompts, write_plain
+
+from antislop import BanList
+
+
+class Size(NamedTuple):
+    """How much is written, for a list of so many phrases, and how many seconds a text may take."""
+
+    rounds: int
+    texts: int
+    tokens: int
+    phrases: int
+    patience: float
+
+
+SIZES = {
+    "full": Size(3, 20, 150, 500, 60),
+    "quick": Size(2, 4, 60, 500, 10),
+    "smallest": Size(1, 2, 12, 20, 10),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    return answer_question("comparison", __doc__, answer, arguments)
+
+
+def answer(work: Work) -> Answer:
+    """Compare with all models that are there."""
+    size = SIZES[work.setting]
+    tables: list[Table] = []
+    notes: dict[str, None] = dict.fromkeys(NOTES)
+    verdicts: list[str] = []
+    for name in work.models:
+        try:
+            subject = measuring.load(name, size.tokens)
+        except measuring.Skipped as reason:
+            notes[f"Skipped: {reason}"] = None
+            continue
+        contest, bans = race_all(subject, size, work)
+        rows = tabulate(subject, bans, contest, work.seed)
+        tables.append(Table(f"{subject.name}, {len(bans):,} phrases", COLUMNS, rows))
+        verdicts.append(judge(subject.name, rows))
+        notes |= dict.fromkeys(f"{subject.name}: {why}" for why in contest.left_out.values())
+    settings = {
+        "clock": work.clock,
+        "rounds": size.rounds,
+        "texts per round": size.texts,
+        "tokens per text": size.tokens,
+    }
+    return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(notes), settings)
+
+
+QUESTION = "How do the samplers that one could install compare on the same model, prompts and list?"
+COLUMNS = (
+    "sampler",
+    "leaks per 1,000 words",
+    "tokens/s",
+    "against generate",
+    "passes per token",
+    "excess NLL, nats per token",
+    "distinct-2",
+    "distinct-3",
+    "broken texts",
+)
+NOTES = (
+    "backtrack_sampler is 3.2.1 from the package index, with its defaults but for the sampling settings, which are "
+    "everybody's: temperature 1, no truncation. The token rule is how published samplers change probabilities.",
+    "Passes per token: how often the model was run for a token that was kept. Excess NLL: as in fidelity.md, paired by "
+    "prompt and seed. Broken texts: those with a replacement character, or of another length than was asked for.",
+    "The 20 phrases in front of the list are frequent in plain text, the others rare.",
+)
+LIMITS = (
+    "One list, two tiny models, one text at a time, on a CPU. Four prompts, each with many seeds: the intervals are "
+    "those of these prompts. backtrack_sampler matches tokens of seven spellings and bad_words_ids of four, so leaks "
+    "that are other spellings or tokenizations are what their way of matching misses, not errors of their code. The "
+    "samplers that are built into other engines were not run."
+)
+
+
+def race_all(subject: measuring.Subject, size: Size, work: Work) -> tuple[Contest, BanList]:
+    """Let all write under the model's list."""
+    race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
+    advance = work.begin(subject.name, len(NAMES) * (size.rounds * size.texts + race.warm_up))
+    task = Task(subject, draw_prompts(subject, STUDIED, work.seed), work.seed + 1, lambda: None)
+    phrases = list_phrases(subject, qualities.decode(subject, write_plain(task).texts), size.phrases)
+    return hold_contest(subject, phrases, NAMES, race, patience=size.patience, advance=advance), BanList(phrases)
+
+
+def tabulate(subject: measuring.Subject, bans: BanList, contest: Contest, seed: int) -> list[list[Cell]]:
+    """Return a row for each contestant, also for those that were left out."""
+    plain = contest.laps[GENERATE]
+    seeds = range(1000, 1000 + sum(len(lap.texts) for lap in plain))
+    prompts = [subject.tokenizer(subject.prompt(each))["input_ids"] for each in seeds]
+    base = qualities.read_surprise(subject, prompts, join(plain)).nll
+    rows: list[list[Cell]] = []
+    for name in NAMES:
+        if name not in contest.laps:
+            rows.append([name, *[None] * (len(COLUMNS) - 1)])
+            continue
+        laps, tokens = contest.laps[name], join(contest.laps[name])
+        texts = qualities.decode(subject, tokens)
+        nll = qualities.read_surprise(subject, prompts, tokens).nll
+        rows.append(
+            [
+                name,
+                1000 * qualities.count_leaks(bans, texts) / max(1, qualities.count_words(texts)),
+                *describe_speed(laps, plain),
+                sum(lap.forward_passes for lap in laps) / sum(lap.kept for lap in laps),
+                None if name == GENERATE else str(estimate(mean_difference, nll, base, seed=seed)),
+                qualities.measure_distinct(texts, 2),
+                qualities.measure_distinct(texts, 3),
+                qualities.count_broken(texts, tokens, subject.tokens),
+            ]
+        )
+    return rows
+
+
+def join(laps: Sequence[measuring.Lap]) -> list[list[int]]:
+    """Return the texts of all rounds."""
+    return [tokens for lap in laps for tokens in lap.texts]
+
+
+def judge(model: str, rows: Sequence[Sequence[Cell]]) -> str:
+    """Say who leaks, and how fast the rival is."""
+    by_name = {row[0]: row for row in rows}
+    ours, theirs = by_name[EXACT], by_name[RIVAL]
+    if not isinstance(ours[2], float) or not isinstance(theirs[2], float):
+        return f"{model}: antislop leaks {ours[1]:.3g} per 1,000 words; {RIVAL} was not measured."
+    return (
+        f"{model}: antislop leaks {ours[1]:.3g} and {RIVAL} {theirs[1]:.3g} per 1,000 words; antislop is "
+        f"{ours[2] / theirs[2]:.3g} times as fast."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

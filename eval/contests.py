@@ -1,0 +1,89 @@
+"""Let all that one could install write the same texts in turn, under one list of phrases, and take the time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from neighbors import measuring, rivals
+from writers import spell
+
+from antislop import AntiSlop
+
+PROBE = 16  # tokens of a text that tells who is much too slow
+GENERATE = "generate"
+EXACT = "antislop, exact"
+TOKEN = "antislop, token rule"
+BAD_WORDS = "bad_words_ids"
+RIVAL = "backtrack_sampler"
+
+
+class Contest(NamedTuple):
+    """What the contestants did, a lap per round, and for each one that was left out a sentence that says why."""
+
+    laps: Mapping[str, list[measuring.Lap]]
+    left_out: Mapping[str, str]
+
+
+def make_contestant(name: str, subject: measuring.Subject, phrases: Sequence[str]) -> measuring.Contestant:
+    """Return a contestant by its name; raise `Skipped` where it is not installed."""
+    if name == GENERATE:
+        return subject.write
+    if name in (EXACT, TOKEN):
+        sampler = AntiSlop(subject.tokenizer, list(phrases), method="exact" if name == EXACT else "token")
+        return functools.partial(subject.write, sampler=sampler)
+    if name == BAD_WORDS:
+        spelled = spell(subject, phrases)
+
+        def write(seed: int) -> measuring.Written:
+            ids = subject.tokenizer(subject.prompt(seed), return_tensors="pt")["input_ids"]
+            return subject.write_rows(ids, seed=seed, bad_words_ids=spelled)
+
+        return write
+    return rivals.backtrack_sampler(subject, phrases)
+
+
+def hold_contest(
+    subject: measuring.Subject,
+    phrases: Sequence[str],
+    names: Sequence[str],
+    race: measuring.Race,
+    *,
+    patience: float,
+    advance: Callable[[], None],
+) -> Contest:
+    """Race the contestants by name; leave out whom a text would take more than so many seconds."""
+    contestants: dict[str, measuring.Contestant] = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        try:
+            contestant = make_contestant(name, subject, phrases)
+            seconds = probe(make_contestant(name, replace(subject, tokens=PROBE), phrases)) * subject.tokens / PROBE
+            if seconds <= patience:  # what grows with the text is seen only with a whole one
+                seconds = probe(contestant)
+            if seconds <= patience:
+                contestants[name] = _tell(contestant, advance)
+            else:
+                left_out[name] = (
+                    f"{name}, {len(phrases):,} phrases: a text of {subject.tokens} tokens would take {seconds:,.1f} s "
+                    f"or more; the limit is {patience:g} s."
+                )
+        except measuring.Skipped as reason:
+            left_out[name] = str(reason)
+    return Contest(race.run(contestants), left_out)
+
+
+def probe(write: measuring.Contestant) -> float:
+    """Return how many seconds a text takes."""
+    return measuring.timed(functools.partial(write, 0), "wall")[0]
+
+
+def _tell(write: measuring.Contestant, advance: Callable[[], None]) -> measuring.Contestant:
+    def told(seed: int) -> measuring.Written:
+        written = write(seed)
+        advance()
+        return written
+
+    return told

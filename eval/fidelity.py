@@ -1,0 +1,192 @@
+"""What does a method change besides what is banned?
+
+All methods suppress the same phrases; what they write is read by the untouched model. Its surprise at plain samples is
+its own entropy rate; what a method adds to that is the excess. Rejection sampling with replacement, run naively, is
+the oracle: what the excess must be, since some of it is the price of not saying what is banned.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import qualities
+from command import Work, answer_question
+from neighbors import measuring
+from phrase_lists import RATE, STUDIED, list_phrases
+from qualities import Interval, Surprise, estimate, excess_ratio, mean_difference
+from reporting import Answer, Cell, Table
+from writers import Task, Written, draw_prompts, write_bad_words, write_banned, write_oracle, write_plain
+
+from antislop import BanList
+
+
+class Size(NamedTuple):
+    """How much is written: texts of so many tokens for lists of so many phrases."""
+
+    texts: int
+    tokens: int
+    lists: tuple[int, ...]
+
+
+SIZES = {
+    "full": Size(400, 150, (20, 200, 2000, 8000)),
+    "quick": Size(48, 60, (20, 2000)),
+    "smallest": Size(4, 12, (20,)),
+}
+METHODS: Mapping[str, Callable[[Task, Sequence[str]], Written]] = {
+    "exact": write_banned,
+    "oracle": write_oracle,
+    "token": lambda task, phrases: write_banned(task, phrases, "token"),
+    "bad_words_ids": write_bad_words,
+}
+
+
+class Measured(NamedTuple):
+    """What a method wrote, read."""
+
+    written: Written
+    texts: list[str]
+    surprise: Surprise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    return answer_question("fidelity", __doc__, answer, arguments)
+
+
+def answer(work: Work) -> Answer:
+    """Measure all methods with all models that are there."""
+    size = SIZES[work.setting]
+    tables: list[Table] = []
+    verdicts: list[str] = []
+    notes = list(NOTES)
+    for name in work.models:
+        try:
+            subject = measuring.load(name, size.tokens)
+        except measuring.Skipped as reason:
+            notes.append(f"Skipped: {reason}")
+            continue
+        found, said = measure_model(subject, size, work)
+        tables += found
+        verdicts += said
+    settings = {"texts": size.texts, "tokens per text": size.tokens, "temperature": 1.0}
+    return Answer("fidelity", QUESTION, tables, verdicts, LIMITS, notes, settings)
+
+
+QUESTION = (
+    "At equal suppression, how much less natural is what each method writes, in nats per kept token under the "
+    "untouched model, and how much less diverse?"
+)
+COLUMNS = (
+    "phrases",
+    "method",
+    "leaks per 1,000 tokens",
+    "violations per 1,000 tokens",
+    "conceded",
+    "excess NLL, nats per token",
+    "NLL above entropy",
+    "distinct-2",
+    "distinct-3",
+    "shared 4-grams",
+)
+NOTES = (
+    "Excess NLL: the mean over the texts of a method's NLL per token minus that of plain sampling from the same "
+    "prompt; 95 % intervals by bootstrap over the prompts. For plain the column holds its NLL itself.",
+    "NLL above entropy: NLL per token minus the entropy of the model's distribution at the same places. It is 0 for "
+    "plain in expectation, and varies less between texts; it does not count that a method leads to places where the "
+    "model is less sure.",
+    f"The lists: 20 phrases that occur up to about {RATE} times in 1,000 tokens of plain text, then phrases that are "
+    "rare there, each shorter list the beginning of a longer one. Those of the bundled model are from the largest "
+    "published list, by how often the model writes them; those of stories3M are n-grams of its own samples.",
+    "Leaks are counted in the finished text, in any case and tokenization, by the same rule for all. bad_words_ids got "
+    "each phrase in lower case and capitalized, with and without a space before.",
+    "distinct-n and shared 4-grams (the share that stands in another text of the method, as self-BLEU measures) are "
+    "over all texts of a method, equally many tokens each.",
+    "plain and bad_words_ids are written by the sampler with an empty list, which draws as generate does: so all "
+    "methods share their random numbers, and a text is the same under each of them up to its first violation.",
+    "The published list is nearly all single words, most of them single tokens of the bundled model. There the "
+    "first-token rule is nearly exact, and no difference is to be expected; stories3M's phrases have two to four "
+    "words.",
+    "Each interval misses 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
+    "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text ends "
+    "early: end tokens are tokens like others.",
+)
+LIMITS = (
+    "Two tiny models, sampled at temperature 1 without truncation, where the bundled one writes little sense: with "
+    "min-p or a large model, violations, and what avoiding them costs, are others. NLL under the model that wrote a "
+    "text says how natural the text is to that model, not to a reader, and lower is not better: a method that repeats "
+    "itself would have a low one. The oracle's own figure is an estimate too. The lists are made so that violations "
+    "are frequent; with rarer ones all differences shrink."
+)
+
+
+def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[list[Table], list[str]]:
+    """Return the table of a model and what it says about the goal."""
+    runs = 1 + len(size.lists) * len(METHODS)
+    advance = work.begin(subject.name, runs * size.texts)
+    prompts = draw_prompts(subject, max(size.texts, STUDIED), work.seed)
+    task = Task(subject, prompts[: size.texts], work.seed, advance)
+    studied = Task(subject, prompts[:STUDIED], work.seed + 1, lambda: None)
+    phrases = list_phrases(subject, qualities.decode(subject, write_plain(studied).texts), max(size.lists))
+    plain = read(task, Written(write_banned(task, ()).texts))
+    rows: list[list[Cell]] = [describe("–", "plain", plain, plain, BanList([]), work.seed)]
+    verdicts: list[str] = []
+    for count in size.lists:
+        measured = {name: read(task, write(task, phrases[:count])) for name, write in METHODS.items()}
+        bans = BanList(phrases[:count])
+        stand = 1000 * qualities.count_leaks(bans, plain.texts) / sum(map(len, plain.written.texts))
+        rows.append([f"{count:,}", "plain", stand, *[None] * (len(COLUMNS) - 3)])
+        rows += [describe(f"{count:,}", name, own, plain, bans, work.seed) for name, own in measured.items()]
+        verdicts.append(f"{subject.name}, {count:,} phrases: {judge(measured, plain, work.seed)}")
+    return [Table(subject.name, COLUMNS, rows)], verdicts
+
+
+def read(task: Task, written: Written) -> Measured:
+    """Read what was written with the untouched model."""
+    texts = qualities.decode(task.subject, written.texts)
+    return Measured(written, texts, qualities.read_surprise(task.subject, task.prompts, written.texts))
+
+
+def describe(count: str, name: str, own: Measured, plain: Measured, bans: BanList, seed: int) -> list[Cell]:
+    """Return a row of the table."""
+    tokens = sum(map(len, own.written.texts))
+    violations = own.written.violations
+    nll = own.surprise.nll
+    excess = estimate(mean_difference, nll, plain.surprise.nll if own is not plain else 0 * nll, seed=seed)
+    return [
+        count,
+        name,
+        1000 * qualities.count_leaks(bans, own.texts) / tokens if len(bans) else None,
+        None if violations is None else 1000 * violations / tokens,
+        own.written.conceded,
+        str(excess) + ("" if own is not plain else " in all"),
+        str(estimate(mean_difference, nll, own.surprise.entropy, seed=seed)),
+        qualities.measure_distinct(own.texts, 2),
+        qualities.measure_distinct(own.texts, 3),
+        qualities.measure_overlap(own.texts),
+    ]
+
+
+def judge(measured: Mapping[str, Measured], plain: Measured, seed: int) -> str:
+    """Say whether the exact method's excess is the oracle's, and below the first-token rule's."""
+    exact, oracle, token = (measured[name].surprise for name in ("exact", "oracle", "token"))
+    same = estimate(mean_difference, exact.nll, oracle.nll, seed=seed)
+    below = estimate(mean_difference, exact.nll, token.nll, seed=seed)
+    surer = estimate(mean_difference, exact.nll - exact.entropy, token.nll - token.entropy, seed=seed)
+    ratio = estimate(excess_ratio, exact.nll, token.nll, plain.surprise.nll, seed=seed)
+    return (
+        f"exact minus oracle {same}: {'met' if same.low <= 0 <= same.high else 'missed'} (0 is in the interval); "
+        f"exact minus token {below}: {judge_below(below)}; above the entropy {surer}: {judge_below(surer)}; "
+        f"exact's excess is {ratio} of token's (a prototype: 0.69)"
+    )
+
+
+def judge_below(difference: Interval) -> str:
+    """Say whether a difference is below 0 as far as the interval tells."""
+    return "met" if difference.high < 0 else "missed" if difference.low > 0 else "not decided by so few texts"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

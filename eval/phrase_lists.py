@@ -1,0 +1,90 @@
+"""Lists of n phrases for a model: twenty that it keeps writing, then any number that it seldom writes.
+
+With twenty alone about 40 phrases per 1,000 tokens are violated where a model has such habits; longer lists add little
+to that, so that what a list's length changes is not what more violations change.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from neighbors import measuring, phrases
+
+import antislop
+from antislop.words import drop_stop_words
+
+CORE = 20
+RATE = 40  # occurrences of the core per 1,000 tokens of plain text, at most
+STUDIED = 64  # texts
+SAMPLES = "llm/model_samples/stories3M_T1.0.jsonl.gz"
+SIMPLE = re.compile(r"[a-z]+(?:[' ][a-z]+)*")  # what any matcher, and any tokenizer, reads alike
+
+Ranked = Sequence[tuple[str, int]]
+
+
+def list_phrases(subject: measuring.Subject, plain: Sequence[str], count: int) -> list[str]:
+    """Return `count` phrases, each shorter list the beginning of a longer one.
+
+    plain: texts of the model with which the bundled model's published phrases are ranked; stories3M has its own
+    samples, of which its n-grams are taken. Where there are no more phrases, random words make some up.
+    """
+    samples = measuring.ASSETS / SAMPLES
+    if subject.name == "stories3M" and samples.exists():
+        with gzip.open(samples, "rt", encoding="utf-8") as lines:
+            plain = [json.loads(line)["text"] for line in lines]
+        ranked = count_ngrams(plain)
+    else:
+        ranked = count_published(plain)
+    tokens = sum(len(subject.tokenizer(text)["input_ids"]) for text in plain)
+    core = choose_core(ranked, RATE * tokens / 1000)
+    least = min(times for _, times in ranked)
+    rare = [phrase for phrase, times in ranked if times == least and phrase not in core]
+    found = (core + rare)[:count]
+    if len(found) == count:
+        return found
+    made_up = phrases.invent(count, phrases.collect_words(plain, measuring.ASSETS), absent_from=plain)
+    known = set(found)
+    return (found + [phrase for phrase in made_up if phrase not in known])[:count]
+
+
+def count_ngrams(texts: Iterable[str]) -> Ranked:
+    """Return the texts' phrases of two to four words, not of function words alone, and how often they occur."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        for clause in phrases.CLAUSE_END.split(text.lower()):
+            words = phrases.WORD.findall(clause)
+            for size in (2, 3, 4):
+                counts.update(" ".join(words[i : i + size]) for i in range(len(words) - size + 1))
+    return [pair for pair in counts.most_common() if SIMPLE.fullmatch(pair[0]) and drop_stop_words(pair[0].split())]
+
+
+def count_published(texts: Sequence[str]) -> Ranked:
+    """Return the largest published list, or the bundled one where that is absent, and how often each occurs."""
+    path = measuring.ASSETS / phrases.PUBLISHED
+    if path.exists():
+        published = [phrase for phrase, _ in json.loads(gzip.decompress(path.read_bytes()))]
+    else:
+        published = [ban.phrase for ban in antislop.default_bans()]
+    simple = (phrase.lower() for phrase in published if SIMPLE.fullmatch(phrase.lower()))
+    usable = list(dict.fromkeys(phrase for phrase in simple if drop_stop_words(phrase.split())))
+    bans = antislop.BanList(usable)
+    counts = Counter(match.ban.phrase for text in texts for match in bans.find(text))
+    return sorted(((phrase, counts[phrase]) for phrase in usable), key=lambda pair: -pair[1])
+
+
+def choose_core(ranked: Ranked, occurrences: float) -> list[str]:
+    """Return the most frequent phrases that together occur no more than so often, none of which contains another."""
+    for skipped in range(len(ranked)):
+        chosen: dict[str, int] = {}
+        for phrase, count in ranked[skipped:]:
+            if not any(f" {phrase} " in f" {other} " or f" {other} " in f" {phrase} " for other in chosen):
+                chosen[phrase] = count
+            if len(chosen) == CORE:
+                break
+        if sum(chosen.values()) <= occurrences:
+            return list(chosen)
+    return []

@@ -1,0 +1,28 @@
+"""Answer all questions, small: `python eval/quick.py [--smallest]`. What is said of an answer is in eval/README.md."""
+
+from __future__ import annotations
+
+import sys
+
+import comparison
+import cost
+import exactness
+import fidelity
+import suppression
+
+QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, comparison.main)
+
+
+def main() -> int:
+    """Go through the questions; stop at the first that fails."""
+    size = [] if {"--quick", "--smallest"} & set(sys.argv) else ["--quick"]
+    arguments = [*size, *sys.argv[1:]]
+    for answer in QUESTIONS:
+        status = answer(arguments)
+        if status:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Does anything get through, at any length of the list, and what does that cost?"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import qualities
+from command import Work, answer_question
+from contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
+from neighbors import measuring
+from phrase_lists import STUDIED, list_phrases
+from reporting import Answer, Cell, Table
+from writers import Task, draw_prompts, write_plain
+
+from antislop import BanList
+
+NAMES = (GENERATE, EXACT, TOKEN, BAD_WORDS, RIVAL)
+
+
+class Size(NamedTuple):
+    """How much is written, for lists of so many phrases, and how many seconds a text may take."""
+
+    rounds: int
+    texts: int
+    tokens: int
+    lists: tuple[int, ...]
+    patience: float
+
+
+SIZES = {
+    "full": Size(3, 8, 150, (20, 200, 1000, 2000, 8000, 100_000), 15),
+    "quick": Size(2, 2, 60, (20, 2000, 8000), 2),
+    "smallest": Size(1, 1, 12, (20,), 10),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    return answer_question("suppression", __doc__, answer, arguments)
+
+
+def answer(work: Work) -> Answer:
+    """Measure all lists with all models that are there."""
+    size = SIZES[work.setting]
+    tables: list[Table] = []
+    notes: dict[str, None] = dict.fromkeys(NOTES)
+    verdicts: list[str] = []
+    for name in work.models:
+        try:
+            subject = measuring.load(name, size.tokens)
+        except measuring.Skipped as reason:
+            notes[f"Skipped: {reason}"] = None
+            continue
+        rows, said, left_out = measure_model(subject, size, work)
+        tables.append(Table(subject.name, COLUMNS, rows))
+        verdicts += said
+        notes |= dict.fromkeys(f"{subject.name}: {why}" for why in left_out)
+    tables.append(PUBLISHED)
+    settings = {
+        "clock": work.clock,
+        "rounds": size.rounds,
+        "texts per round": size.texts,
+        "tokens per text": size.tokens,
+    }
+    return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(notes), settings)
+
+
+QUESTION = "What is left of the banned phrases at each length of the list, and how fast are the texts written?"
+COLUMNS = (
+    "phrases",
+    "method",
+    "leaks per 1,000 words",
+    "suppressed, %",
+    "violations per 1,000 tokens",
+    "tokens/s",
+    "against generate",
+)
+PUBLISHED = Table(
+    "Published, not measured here",
+    ("what", "entries", "figure", "source"),
+    [
+        ["throughput lost by the published backtracking sampler", "1,000 to 8,000", "69 to 96 %", "arXiv 2510.15061"],
+        ["banning tokens", "2,000", "becomes unusable", "arXiv 2510.15061"],
+    ],
+)
+NOTES = (
+    "Suppressed: the share of the leaks of plain generate that is gone; a dash where plain leaks nothing either.",
+    "Leaks are found in the finished text, in any case and tokenization. bad_words_ids got each phrase in lower case "
+    "and capitalized, with and without a space before; backtrack_sampler makes seven spellings of its own.",
+    "Published token banning forbids tokens, so what becomes unusable is the vocabulary; bad_words_ids, here, forbids "
+    "the whole sequences, and grows slow instead.",
+    "The token rule is the published sampler's way to change probabilities, in this project's loop: its speed is not "
+    "the published sampler's.",
+    "Speeds are medians of the rounds' ratios, one text at a time, all in one process and in turn.",
+    "Whom a list was too long is not tried with longer ones; a dash stands there.",
+    "The lists grow by phrases that are rare in plain text; beyond the largest published list, made of random words.",
+)
+LIMITS = (
+    "Small models on a CPU, where anything but the forward pass weighs most. The published figures are from other "
+    "models and machines, and stand beside these for orientation, not as a comparison. What counts as a leak is this "
+    "project's own matching rule, case folded and at word edges, which the other methods do not aim at: part of their "
+    "leaks are spellings that nobody asked them for. The number of texts bounds what a zero means: with n words and no "
+    "leak, fewer than 3 in n are likely."
+)
+
+
+def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[list[list[Cell]], list[str], list[str]]:
+    """Return the rows of a model, whether all was suppressed, and who was left out why."""
+    race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
+    runs = len(size.lists) * len(NAMES) * (size.rounds * size.texts + race.warm_up)
+    advance = work.begin(subject.name, runs)
+    task = Task(subject, draw_prompts(subject, STUDIED, work.seed), work.seed + 1, lambda: None)
+    phrases = list_phrases(subject, qualities.decode(subject, write_plain(task).texts), max(size.lists))
+    rows: list[list[Cell]] = []
+    left_out: dict[str, str] = {}
+    for count in size.lists:
+        names = [name for name in NAMES if name not in left_out]  # whom a shorter list was too long already
+        contest = hold_contest(subject, phrases[:count], names, race, patience=size.patience, advance=advance)
+        rows += tabulate(subject, BanList(phrases[:count]), contest)
+        left_out |= contest.left_out
+    ours = [row for row in rows if row[1] == EXACT]
+    leaks = [(row[0], row[2]) for row in ours if row[2]]
+    verdict = f"{subject.name}: nothing gets through {EXACT} at {len(ours) - len(leaks)} of {len(ours)} lengths"
+    more = "; leaks per 1,000 words at " + ", ".join(f"{n}: {leak:.2g}" for n, leak in leaks) if leaks else ""
+    return rows, [f"{verdict} ({'missed' if leaks else 'met'}){more}."], list(left_out.values())
+
+
+def tabulate(subject: measuring.Subject, bans: BanList, contest: Contest) -> list[list[Cell]]:
+    """Return a row for each contestant, also for those that were left out."""
+    plain = contest.laps[GENERATE]
+    leaks = {name: find_leaks(subject, bans, laps) for name, laps in contest.laps.items()}
+    return [
+        [f"{len(bans):,}", name, *describe(name, contest.laps, leaks), *describe_speed(contest.laps[name], plain)]
+        if name in contest.laps
+        else [f"{len(bans):,}", name, *[None] * (len(COLUMNS) - 2)]
+        for name in NAMES
+    ]
+
+
+def find_leaks(subject: measuring.Subject, bans: BanList, laps: Sequence[measuring.Lap]) -> tuple[int, int]:
+    """Return how many bans stand in the texts, and how many words these have."""
+    texts = qualities.decode(subject, [tokens for lap in laps for tokens in lap.texts])
+    return qualities.count_leaks(bans, texts), qualities.count_words(texts)
+
+
+def describe(
+    name: str, laps: Mapping[str, Sequence[measuring.Lap]], leaks: Mapping[str, tuple[int, int]]
+) -> list[Cell]:
+    """Return what got through, and how often something was withdrawn."""
+    found, words = leaks[name]
+    plain, plain_words = leaks[GENERATE]
+    share = 100 * (1 - found / max(1, words) / (plain / plain_words)) if plain else None
+    violations = 1000 * sum(lap.violations for lap in laps[name]) / sum(lap.kept for lap in laps[name])
+    tells = name in (EXACT, TOKEN, RIVAL)
+    return [1000 * found / max(1, words), share, violations if tells else None]
+
+
+def describe_speed(own: Sequence[measuring.Lap], plain: Sequence[measuring.Lap]) -> list[Cell]:
+    """Return tokens per second, and the ratio to `generate` with its range."""
+    ratios = measuring.compare(own, plain)
+    ratio = f"{statistics.median(ratios):.3g}× ({min(ratios):.3g} … {max(ratios):.3g})"
+    return [statistics.median(lap.speed for lap in own), ratio]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The evaluation answers each of its questions, small; and what it measures with is right."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import first_token_text, rejection_distribution
+
+import antislop
+
+EVAL = Path(__file__).parents[1] / "eval"
+QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison")
+
+
+def load(name: str) -> Any:
+    """Import a module of the folder eval/, which is no package."""
+    if str(EVAL) not in sys.path:
+        sys.path.append(str(EVAL))
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_each_question_is_answered_by_one_command(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load(name).main(["--smallest", "--model", "tiny", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
+    data = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+    assert "What this does not show" in page and "Setting: smallest" in page
+    assert data["verdicts"] and all(table["rows"] for table in data["tables"])
+    assert data["made_with"]["command"].startswith(f"python eval/{name}.py --smallest --seed 1")
+    assert {"cpu", "cores", "torch", "transformers", "antislop", "date", "seconds"} <= set(data["made_with"])
+    assert str(tmp_path) not in page and str(Path.home()) not in page
+    assert "nan" not in page.lower().split()
+    assert capsys.readouterr().out
+
+
+def test_a_stopped_evaluation_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(work: object) -> None:
+        raise KeyboardInterrupt
+
+    assert load("command").answer_question("cost", "", stop, ["--smallest", "--out", str(tmp_path / "out")]) == 130
+    assert not (tmp_path / "out").exists()
+    assert "nothing was written" in capsys.readouterr().err
+
+
+def test_the_solved_first_token_rule_is_the_one_that_the_tests_run() -> None:
+    exactness = load("exactness")
+    for case in (exactness.CASES[2], exactness.CASES[4]):
+        model = case.model(1)
+        solved = exactness.solve_token_rule(model, case)
+        assert sum(solved.values()) == pytest.approx(1.0, abs=1e-4)
+        generator = np.random.default_rng(0)
+        times = 1500
+        drawn = Counter(first_token_text(model, case.words, case.bans, generator) for _ in range(times))
+        off = exactness.total_variation({text: count / times for text, count in drawn.items()}, solved)
+        assert off < exactness.noise(solved, solved, times, 1)[2] * 1.1
+
+
+def test_the_noise_is_told_from_a_difference() -> None:
+    """The comparison can fail: the first-token rule is found out by as many draws as the quick setting takes."""
+    exactness = load("exactness")
+    case = exactness.CASES[3]
+    expected = rejection_distribution(case.model(1), case.words, case.bans)
+    drawn = exactness.draw(case.model(1), case, "token", 4000, 1)
+    assert exactness.total_variation(drawn, expected) > exactness.noise(expected, expected, 4000, 1)[2]
+
+
+def test_bad_words_ids_let_another_tokenization_pass() -> None:
+    exactness = load("exactness")
+    case = exactness.CASES[-1]
+    model = case.model(1, [exactness.forbid(case)])
+    assert exactness.banned_share(exactness.solve(model), case) > 0.005
+
+
+@given(
+    text=st.text("abé '’\n.", max_size=14),
+    phrases=st.lists(st.sampled_from(["a", "b", "ab", "a b", "b a b", "a'b"]), min_size=1, max_size=3, unique=True),
+)
+def test_the_naive_oracle_finds_what_the_list_finds(text: str, phrases: list[str]) -> None:
+    found = load("naive").Phrases(phrases).find(text, since=0, is_final=True)
+    assert found == min((match.start for match in antislop.BanList(phrases).find(text)), default=None)
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_the_naive_oracle_sees_a_phrase_when_its_end_is_decided(cut: int) -> None:
+    phrases = load("naive").Phrases(["a b"])
+    text = "b a  b. a"
+    before, after = text[:cut], text[: cut + 1]
+    is_new = len(after) == text.index(".") + 1
+    assert phrases.find(after, since=len(before), is_final=False) == (2 if is_new else None)
+
+
+def test_the_naive_oracle_writes_none_of_its_phrases_and_as_much_as_is_asked_for() -> None:
+    naive, (model, tokenizer) = load("naive"), antislop.tiny_model()
+    banned = ["the", "a", "of", "and his"]
+    written = naive.write_naively(model, tokenizer, [0], naive.Phrases(banned), tokens=60, seed=1)
+    assert len(written.tokens) == 60 and written.violations and not written.conceded
+    assert not list(antislop.BanList(banned).find(tokenizer.decode(written.tokens)))
+
+
+def test_without_phrases_all_writers_write_the_same() -> None:
+    writers, measuring = load("writers"), load("neighbors").measuring
+    subject = measuring.load("tiny", 10)
+    task = writers.Task(subject, writers.draw_prompts(subject, 3, 1), 1, lambda: None)
+    assert writers.write_banned(task, ()).texts == writers.write_oracle(task, ["zzzz"]).texts
+
+
+def test_surprise_is_what_the_model_says_of_its_own_tokens() -> None:
+    import torch
+
+    qualities, measuring = load("qualities"), load("neighbors").measuring
+    subject = measuring.load("tiny", 10)
+    prompts, texts = [[0, 5, 6], [0, 7]], [[8, 9, 10], [11, 12]]
+    found = qualities.read_surprise(subject, prompts, texts)
+    for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        logits = subject.model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(text))
+        entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+        assert found.nll[number] == pytest.approx(loss.item(), abs=1e-4)
+        assert found.entropy[number] == pytest.approx(entropy.item(), abs=1e-4)
+
+
+def test_what_is_undefined_says_so() -> None:
+    qualities = load("qualities")
+    same = np.ones(5)
+    assert str(qualities.estimate(qualities.excess_ratio, same, same, same, seed=1)) == "undefined"
+    with pytest.raises(ValueError, match="two texts"):
+        qualities.estimate(qualities.mean_difference, same[:1], same[:1], seed=1)
+    held = qualities.estimate(qualities.mean_difference, np.arange(50.0), np.zeros(50), seed=1)
+    assert held.low < held.value == 24.5 < held.high and not math.isnan(held.low)
+
+
+def test_diversity_falls_where_texts_repeat_each_other() -> None:
+    qualities = load("qualities")
+    repeated, different = ["one two three four five"] * 2, ["one two three four five", "six seven eight nine ten"]
+    assert qualities.measure_distinct(repeated, 2) == 0.5 < qualities.measure_distinct(different, 2) == 1.0
+    assert qualities.measure_overlap(repeated) == 1.0 > qualities.measure_overlap(different) == 0.0
+
+
+def test_the_phrases_in_front_are_frequent_and_none_contains_another() -> None:
+    choose_core = load("phrase_lists").choose_core
+    ranked = [("a", 50), *((f"p{i} q", 20 - i) for i in range(10)), ("q", 3), *((f"r{i}", 2) for i in range(20))]
+    chosen = choose_core(ranked, 230)
+    assert len(chosen) == 20 and "a" in chosen and "q" not in chosen
+    assert "a" not in choose_core(ranked, 200)
