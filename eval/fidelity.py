@@ -98,17 +98,16 @@ NOTES = (
     "plain in expectation, and varies less between texts; it does not count that a method leads to places where the "
     "model is less sure.",
     f"The lists: 20 phrases that occur up to about {RATE} times in 1,000 tokens of plain text, then phrases that are "
-    "rare there, each shorter list the beginning of a longer one. Those of the bundled model are from the largest "
-    "published list, by how often the model writes them; those of stories3M are n-grams of its own samples.",
+    "rare there, each shorter list the beginning of a longer one: n-grams of two to four words that the model writes "
+    "itself, in texts to other seeds.",
     "Leaks are counted in the finished text, in any case and tokenization, by the same rule for all. bad_words_ids got "
     "each phrase in lower case and capitalized, with and without a space before.",
     "distinct-n and shared 4-grams (the share that stands in another text of the method, as self-BLEU measures) are "
     "over all texts of a method, equally many tokens each.",
     "plain and bad_words_ids are written by the sampler with an empty list, which draws as generate does: so all "
     "methods share their random numbers, and a text is the same under each of them up to its first violation.",
-    "The published list is nearly all single words, most of them single tokens of the bundled model. There the "
-    "first-token rule is nearly exact, and no difference is to be expected; stories3M's phrases have two to four "
-    "words.",
+    "Where a phrase is a single token of the model, the first-token rule is exact, and no difference is to be expected: "
+    "so published lists of single words, such as antislop-sampler's largest, tell the two apart less than phrases do.",
     "Each interval misses 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
     "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text ends "
     "early: end tokens are tokens like others.",

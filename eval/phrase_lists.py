@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 
 from neighbors import measuring, phrases
 
-import antislop
 from antislop.words import drop_stop_words
 
 CORE = 20
@@ -36,9 +35,7 @@ def list_phrases(subject: measuring.Subject, plain: Sequence[str], count: int) -
     if subject.name == "stories3M" and samples.exists():
         with gzip.open(samples, "rt", encoding="utf-8") as lines:
             plain = [json.loads(line)["text"] for line in lines]
-        ranked = count_ngrams(plain)
-    else:
-        ranked = count_published(plain)
+    ranked = count_ngrams(plain)
     tokens = sum(len(subject.tokenizer(text)["input_ids"]) for text in plain)
     core = choose_core(ranked, RATE * tokens / 1000)
     least = min(times for _, times in ranked)
@@ -60,20 +57,6 @@ def count_ngrams(texts: Iterable[str]) -> Ranked:
             for size in (2, 3, 4):
                 counts.update(" ".join(words[i : i + size]) for i in range(len(words) - size + 1))
     return [pair for pair in counts.most_common() if SIMPLE.fullmatch(pair[0]) and drop_stop_words(pair[0].split())]
-
-
-def count_published(texts: Sequence[str]) -> Ranked:
-    """Return the largest published list, or the bundled one where that is absent, and how often each occurs."""
-    path = measuring.ASSETS / phrases.PUBLISHED
-    if path.exists():
-        published = [phrase for phrase, _ in json.loads(gzip.decompress(path.read_bytes()))]
-    else:
-        published = [ban.phrase for ban in antislop.default_bans()]
-    simple = (phrase.lower() for phrase in published if SIMPLE.fullmatch(phrase.lower()))
-    usable = list(dict.fromkeys(phrase for phrase in simple if drop_stop_words(phrase.split())))
-    bans = antislop.BanList(usable)
-    counts = Counter(match.ban.phrase for text in texts for match in bans.find(text))
-    return sorted(((phrase, counts[phrase]) for phrase in usable), key=lambda pair: -pair[1])
 
 
 def choose_core(ranked: Ranked, occurrences: float) -> list[str]:
