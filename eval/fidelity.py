@@ -106,8 +106,8 @@ NOTES = (
     "over all texts of a method, equally many tokens each.",
     "plain and bad_words_ids are written by the sampler with an empty list, which draws as generate does: so all "
     "methods share their random numbers, and a text is the same under each of them up to its first violation.",
-    "Where a phrase is a single token of the model, the first-token rule is exact, and no difference is to be expected: "
-    "so published lists of single words, such as antislop-sampler's largest, tell the two apart less than phrases do.",
+    "Where a phrase is a single token of the model, the first-token rule is exact, and nothing differs: "
+    "so lists of single words, such as antislop-sampler's largest, tell the two apart less than phrases do.",
     "Each interval misses 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
     "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text ends "
     "early: end tokens are tokens like others.",
