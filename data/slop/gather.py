@@ -1,8 +1,8 @@
 """Gather the models' texts that the bundled data are made from, as JSON Lines with model, prompt and text.
 
 Left out: what models wrote that were trained not to write slop, and, unless asked for, answers that are no fiction (of
-slop-score's 300 prompts the first 150 are). The longform chapters were asked for with "Ok now chapter 2" and the like; which plan they
-follow is not in the data, so all of them count as one prompt, and none is in both halves.
+slop-score's 300 prompts the first 150 are). The longform chapters were asked for with "Ok now chapter 2" and the like;
+which plan they follow is not in the data, so all of them count as one prompt, and none is in both halves.
 
     python data/slop/gather.py LLM [--essays] > models.jsonl
 

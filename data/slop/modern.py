@@ -3,8 +3,8 @@
     python data/slop/modern.py forensics_human_slop_profile.json > modern.json
 
 Published are the 200 most frequent bigrams and trigrams of content words, the number of texts and their mean length in
-characters (https://github.com/sam-paech/slop-forensics, results/human_slop_profile.json). The number of words follows from
-that at 5.4 characters a word, as in the novels.
+characters (https://github.com/sam-paech/slop-forensics, results/human_slop_profile.json). The number of words follows
+from that at 5.4 characters a word, as in the novels.
 """
 
 from __future__ import annotations
