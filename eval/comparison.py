@@ -30,7 +30,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size(3, 20, 150, 500, 60),
+    "full": Size(3, 10, 150, 500, 60),
     "quick": Size(2, 4, 60, 500, 10),
     "smallest": Size(1, 2, 12, 20, 10),
 }
