@@ -28,6 +28,7 @@ Columns: TypeAlias = dict[str, "Floats | None"]
 """Sums over the texts of each prompt, [prompts], by what is summed; None where it is unknown."""
 
 _UNKNOWN = "the outputs don't say"
+CERTAIN, HINTED = 0.05, 0.5  # shares of changes that may be chance
 
 
 class Row(NamedTuple):
@@ -53,13 +54,15 @@ class ArmSize(NamedTuple):
 class Evaluation:
     """What was found. is_paired: whether texts of the arms answer the same prompts, so that differences are of pairs.
 
-    changes: of each arm against the plain one, as in `profiles.compare`. notes: what a reader must know, in sentences.
+    changes: of each arm against the plain one, as in `profiles.compare`. chances: which share of them may be chance:
+    `CERTAIN`, or `HINTED` where so few texts show nothing for certain. notes: what a reader must know, in sentences.
     """
 
     sizes: Mapping[str, ArmSize]
     is_paired: bool
     rows: Sequence[Row]
     changes: Mapping[str, Sequence[Change]]
+    chances: Mapping[str, float]
     examples: Sequence[Example]
     notes: Sequence[str]
 
@@ -79,6 +82,7 @@ class Evaluation:
             "metrics": [metric._asdict() for metric in dict.fromkeys(row.metric for row in self.rows)],
             "rows": [describe_row(row) for row in self.rows],
             "changes": {arm: [each._asdict() for each in changes] for arm, changes in self.changes.items()},
+            "chances": dict(self.chances),
             "examples": [
                 {"prompt": each.prompt, "texts": {arm: [list(p) for p in texts] for arm, texts in each.texts.items()}}
                 for each in self.examples
@@ -228,10 +232,14 @@ def evaluate(
     for arm in others:
         rows += _hold_against_plain(arm, tallies, sums, lists, is_paired=is_paired, **options)
     profiles = {arm: _profile(outputs) for arm, outputs in aligned.items()} if others else {}
-    changes = {arm: compare(profiles[PLAIN], profiles[arm]) for arm in others}
+    found = {arm: _find_changes(profiles[PLAIN], profiles[arm]) for arm in others}
+    changes = {arm: each for arm, (each, _) in found.items()}
+    chances = {arm: chance for arm, (_, chance) in found.items()}
     sizes = {arm: _size(outputs, len(arms[arm]), sums[arm]) for arm, outputs in aligned.items()}
     examples = find_examples(aligned, made_from) if is_paired else []
-    return Evaluation(sizes, is_paired, rows, changes, examples, _note(sizes, is_paired=is_paired, lists=lists))
+    return Evaluation(
+        sizes, is_paired, rows, changes, chances, examples, _note(sizes, is_paired=is_paired, lists=lists)
+    )
 
 
 def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanList]:
@@ -253,6 +261,12 @@ def _profile(outputs: Sequence[Output]) -> Profile:
     texts = [Text(each.text, each.key, str(place), {}) for place, each in enumerate(outputs)]
     size = sum(len(each.text) for each in outputs)
     return profile_texts(texts, megabytes=min(256, 16 + size // 20_000))  # counters for few texts need no more
+
+
+def _find_changes(before: Profile, after: Profile) -> tuple[list[Change], float]:
+    """Return what changed for certain, or else what seems to, and which share of it may be chance."""
+    certain = compare(before, after, discoveries=CERTAIN)
+    return (certain, CERTAIN) if certain else (compare(before, after, discoveries=HINTED), HINTED)
 
 
 def _describe_arm(

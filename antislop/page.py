@@ -16,7 +16,7 @@ from typing import Any
 
 from antislop.arms import PLAIN
 from antislop.bundled import FOLDER
-from antislop.evaluation import Evaluation, describe_row
+from antislop.evaluation import CERTAIN, Evaluation, describe_row
 from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.metrics import METRICS, Estimate, Metric
 from antislop.profiles import Change
@@ -99,6 +99,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         ],
         tables=find_tables(evaluation),
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
+        hinted=[arm for arm, chance in evaluation.chances.items() if chance > CERTAIN],
     )
 
 
@@ -108,7 +109,7 @@ def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
     arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
     return (
         f"What rose and what fell: {arm}",
-        f"The most certain changes of the {arm} arm against plain, with 95\u00a0% intervals.",
+        f"The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval.",
     )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from antislop import Ban, BanList
-from antislop.evaluation import Evaluation, evaluate, find_lists
+from antislop.evaluation import CERTAIN, HINTED, Evaluation, evaluate, find_lists
 from antislop.metrics import Estimate
 from antislop.outputs import Output, Piece, align, make_output, mark
 
@@ -182,6 +182,13 @@ def test_what_fell_and_what_rose_is_told() -> None:
     more = {"plain": write({"whisper": 0.2}), "banned": write({"testament": 0.2}, seed=1)}
     changes = {change.text: change.ratio for change in run(more).changes["banned"] if change.kind == "word"}
     assert changes["whisper"] < 1 < changes["testament"]
+    assert run(more).chances == {"banned": CERTAIN}
+
+
+def test_texts_too_few_to_tell_give_hints_that_are_called_so() -> None:
+    same = write({"whisper": 0.02})
+    evaluation = run({"plain": same, "banned": same})
+    assert (evaluation.chances, evaluation.changes) == ({"banned": HINTED}, {"banned": []})
 
 
 def test_distances_to_human_are_among_the_rows() -> None:
