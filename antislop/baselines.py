@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from antislop.counting import Census, Kind, cut_words
+from antislop.counting import Census
+from antislop.grams import Kind, cut_words
 from antislop.words import drop_stop_words
 
 FORMAT = "antislop baseline 1"

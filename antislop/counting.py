@@ -4,62 +4,36 @@ Texts are read twice. The first time each n-gram adds to one of a fixed number o
 so that no count comes out too small. The second time only what may have reached the smallest count that matters is
 counted, exactly. An n-gram can't be more frequent than a part of it, which keeps most chance candidates out.
 
-Knows neither baselines nor bans. Words are those of `words.extract_words`.
+Knows neither baselines nor bans.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from antislop.sequences import SENTENCE_ENDS
-from antislop.texts import Text
+from antislop.grams import GROUPS, TOKEN, Chunk, Codes, Grams, Hashes, Kind, Longs, Progress, Reading, Texts, straighten
+from antislop.sketches import Sketch
 from antislop.words import drop_stop_words
 
-Kind = Literal["word", "phrase", "content", "construction"]
-Texts: TypeAlias = Callable[[], Iterable[Text]]
-"""Texts that can be read again and again."""
-
-PHRASE_WORDS = 5
-CONTENT_WORDS = 3
-GROUPS = 32
-"""In how many groups of prompts occurrences are counted, for intervals."""
 PROMPTS = 512
 """How many prompts are told apart in counting those of one entry."""
 EXAMPLES = 3
 CANDIDATES = 1 << 19
 """How many n-grams are counted exactly at most."""
 
-_Longs: TypeAlias = npt.NDArray[np.int64]
-_Hashes: TypeAlias = npt.NDArray[np.uint64]
-_Flags: TypeAlias = npt.NDArray[np.bool_]
 
-_APOSTROPHES = "\u2018\u2019\u02bc\uff07"
-_TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
-_HARD = re.compile(rf"[\d…{re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
 _WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
-_CHUNK = 2_000_000  # characters; what is counted at once
-_KNOWN_TOKENS = 1 << 19
 _ENOUGH = 2  # occurrences right after another word, to tell whether a word is a name
 _ORDER: dict[Kind, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # set in a byte
-_STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, https://oeis.org/A001622
-_CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
-
-
-class Progress(Protocol):
-    """Told how far counting is: which reading, characters read in it, and how many there are, if that is known."""
-
-    def __call__(self, reading: int, done: int, total: int | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +51,7 @@ class Occurrences:
     count: int
     texts: int
     prompts: int
-    groups: _Longs
+    groups: Longs
     places: tuple[tuple[int, int], ...]
 
 
@@ -96,7 +70,7 @@ class Census(Sequence[Occurrences]):
     words: int
     characters: int
     min_count: int
-    group_words: _Longs
+    group_words: Longs
     names: Sequence[tuple[Kind, str]]
     counts: Sequence[int]
     proper: frozenset[str]
@@ -154,14 +128,14 @@ def count(
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
     most = CANDIDATES if most is None else most
-    codes = _Codes()
-    sketch = _Sketch(megabytes)
-    first = _Reading(texts, codes, progress, number=1)
+    codes = Codes()
+    sketch = Sketch(megabytes)
+    first = Reading(texts, codes, progress, number=1)
     for chunk in first:
         for grams in chunk.grams():
             sketch.add(grams.hashes)
     least = sketch.find_least(min_count, most)
-    second = _Reading(texts, codes, progress, number=2, total=first.characters)
+    second = Reading(texts, codes, progress, number=2, total=first.characters)
     table = _Table(sketch, least=least, most=most, patterns=patterns or {})
     for chunk in second:
         table.add(chunk)
@@ -179,7 +153,7 @@ def cut_examples(texts: Texts, found: Iterable[Occurrences]) -> dict[tuple[Kind,
     for number, text in enumerate(texts()):
         if number in wanted:
             tokens = 1 + max((place for each, place in wanted[number] if each.kind != "construction"), default=-1)
-            starts = [match.start() for match in islice(_TOKEN.finditer(_straighten(text.text)), tokens)]
+            starts = [match.start() for match in islice(TOKEN.finditer(straighten(text.text)), tokens)]
             for each, place in wanted[number]:
                 start = place if each.kind == "construction" else starts[place]
                 key = each.kind, each.text
@@ -195,185 +169,6 @@ def _cut(text: str, start: int, length: int) -> str:
     return ("…" * (begin > 0)) + _WHITE.sub(" ", text[begin:end]).strip() + ("…" * (end < len(text)))
 
 
-def _straighten(text: str) -> str:
-    for apostrophe in _APOSTROPHES:
-        text = text.replace(apostrophe, "'")
-    return text
-
-
-# -- Taking texts apart -----------------------------------------------------------------------------------------------
-
-
-class _Codes(dict[str, int]):
-    """Token -> 62 bits: a hash without regard to case, two bits of its kind, and one that says it is capitalised.
-
-    The hash depends on nothing else, so that what is known can be forgotten.
-    """
-
-    def __missing__(self, token: str) -> int:
-        if len(self) >= _KNOWN_TOKENS:
-            self.clear()
-        lower = token.lower()
-        if token[0].isalpha():
-            kind = 0 if drop_stop_words([lower]) else _STOP
-        else:
-            kind = _HARD_BREAK if _HARD.search(token) else _SOFT
-        digest = int.from_bytes(blake2b(lower.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-        code = self[token] = (digest >> 5 << 3) | kind << 1 | token[0].isupper()
-        return code
-
-
-class _Grams(NamedTuple):
-    """The n-grams of one length in a chunk.
-
-    starts: of each, the index of its first word among the words that count for its kind.
-    """
-
-    kind: Kind
-    length: int
-    hashes: _Hashes
-    starts: _Longs
-
-
-class _Chunk:
-    """Some texts, taken apart. Arrays have an element for each word."""
-
-    def __init__(self, texts: list[tuple[int, int, str]], codes: _Codes) -> None:
-        self.texts = texts
-        self.tokens: list[str] = []
-        self.begins: list[int] = []
-        for _, _, text in texts:
-            self.begins.append(len(self.tokens))
-            self.tokens += _TOKEN.findall(_straighten(text))
-            self.tokens.append(".")  # nothing goes on from one text to the next
-        coded = np.fromiter(map(codes.__getitem__, self.tokens), np.int64, len(self.tokens))
-        kinds = coded >> 1 & 3
-        self.at: _Longs = np.flatnonzero(kinds < _SOFT)
-        self.is_capital: _Flags = (coded[self.at] & 1).astype(bool)
-        self.keys: _Hashes = (coded[self.at] >> 3).astype(np.uint64)
-        self.is_content: _Flags = kinds[self.at] == 0
-        self.run: _Longs = np.cumsum(kinds >= _SOFT, dtype=np.int64)[self.at]
-        self.sentence: _Longs = np.cumsum(kinds == _HARD_BREAK, dtype=np.int64)[self.at]
-        self.is_middle: _Flags = np.diff(self.run, prepend=-1) == 0
-        self.text: _Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
-        self.content: _Longs = np.flatnonzero(self.is_content)
-
-    def grams(self, keep: Callable[[_Hashes], _Flags] | None = None) -> Iterator[_Grams]:
-        """Yield the n-grams of each kind and length; keep: which to, of those all of whose parts were kept."""
-        yield from _find_grams("phrase", self.keys * _MULTIPLIER, self.run, PHRASE_WORDS, keep)
-        contents = (self.keys * _MULTIPLIER)[self.content] ^ _CONTENT
-        words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)
-        yield from (grams for grams in words if grams.length > 1)
-
-    def spell(self, kind: Kind, length: int, start: int) -> str:
-        """Return the words of an n-gram."""
-        words = range(start, start + length)
-        if kind == "content":
-            words = self.content[start : start + length]  # type: ignore[assignment]
-        return " ".join(self.tokens[self.at[word]].lower() for word in words)
-
-
-def _find_grams(
-    kind: Kind, keys: _Hashes, runs: _Longs, most: int, keep: Callable[[_Hashes], _Flags] | None
-) -> Iterator[_Grams]:
-    hashes, is_kept = keys, np.ones(len(keys), bool)
-    for length in range(1, most + 1):
-        if length > 1:
-            hashes = hashes[:-1] * _MULTIPLIER + keys[length - 1 :]
-            is_kept = is_kept[:-1] & is_kept[1:] & (runs[: len(hashes)] == runs[length - 1 :])
-        starts = np.flatnonzero(is_kept)
-        chosen = hashes[starts]
-        if keep is not None and not (kind == "content" and length == 1):
-            passed = keep(chosen)
-            is_kept[starts[~passed]] = False
-            starts, chosen = starts[passed], chosen[passed]
-        yield _Grams("word" if length == 1 else kind, length, chosen, starts)
-
-
-class _Reading:
-    """One reading of all texts, chunk by chunk."""
-
-    def __init__(
-        self, texts: Texts, codes: _Codes, progress: Progress | None, *, number: int, total: int | None = None
-    ) -> None:
-        self._source, self._codes, self._progress = texts, codes, progress
-        self._number, self._total = number, total
-        self.texts = self.characters = 0
-        self.prompts: dict[int, int] = {}
-        self.group_words: _Longs = np.zeros(GROUPS, np.int64)
-
-    def __iter__(self) -> Iterator[_Chunk]:
-        gathered: list[tuple[int, int, str]] = []
-        size = 0
-        for text in self._source():
-            prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
-            gathered.append((self.texts, prompt, text.text))
-            self.texts += 1
-            size += len(text.text)
-            if size >= _CHUNK:
-                yield self._take(gathered, size)
-                gathered, size = [], 0
-        if gathered:
-            yield self._take(gathered, size)
-
-    def _take(self, gathered: list[tuple[int, int, str]], size: int) -> _Chunk:
-        chunk = _Chunk(gathered, self._codes)
-        self.characters += size
-        groups = np.array([prompt % GROUPS for _, prompt, _ in gathered])
-        self.group_words += np.bincount(groups[chunk.text], minlength=GROUPS)
-        if self._progress is not None:
-            self._progress(self._number, self.characters, self._total)
-        return chunk
-
-
-def cut_words(text: str) -> list[str]:
-    """Return the words of a phrase or a content n-gram as they were counted.
-
-    >>> cut_words("don't look now")
-    ["don't", 'look', 'now']
-    """
-    return text.split(" ")
-
-
-def hash_prompt(text: Text) -> int:
-    """Return 62 bits that tell a text's prompt apart, or the text itself where it has none."""
-    mark, named = ("t", text.text) if text.prompt is None else ("p", text.prompt)
-    data = (mark + named).encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 2
-
-
-# -- Counting ---------------------------------------------------------------------------------------------------------
-
-
-class _Sketch:
-    """A fixed number of counters: an n-gram's is at least its count."""
-
-    def __init__(self, megabytes: int) -> None:
-        bits = max(4, (megabytes * (1 << 20) // 4).bit_length() - 1)
-        self._shift = np.uint64(64 - bits)
-        self._cells = np.zeros(1 << bits, np.uint32)
-
-    def add(self, hashes: _Hashes) -> None:
-        np.add.at(self._cells, self._locate(hashes), np.uint32(1))
-
-    def bound(self, hashes: _Hashes) -> npt.NDArray[np.uint32]:
-        """Return how often each occurs at most."""
-        return self._cells[self._locate(hashes)]
-
-    def find_least(self, wanted: int, most: int) -> int:
-        """Return the smallest count, from the wanted one on, that no more than `most` counters reach."""
-        top = np.zeros(1 << 16, np.int64)
-        for part in np.array_split(self._cells, max(1, len(self._cells) >> 22)):
-            top += np.bincount(np.minimum(part, len(top) - 1), minlength=len(top))
-        reached = top[::-1].cumsum()[::-1]
-        fitting = np.flatnonzero(reached[wanted:] <= most)
-        return wanted + int(fitting[0]) if len(fitting) else len(top)
-
-    def _locate(self, hashes: _Hashes) -> _Longs:
-        cells: _Longs = (hashes * _MULTIPLIER >> self._shift).astype(np.int64)
-        return cells
-
-
 @dataclass(slots=True)
 class _Columns:
     """What is known of each candidate, a row each."""
@@ -384,7 +179,7 @@ class _Columns:
     places: npt.NDArray[np.int64]
     middle: npt.NDArray[np.uint32]
     capital: npt.NDArray[np.uint32]
-    hashes: _Hashes
+    hashes: Hashes
     names: list[tuple[Kind, str]] = field(default_factory=list)
 
     @classmethod
@@ -410,7 +205,7 @@ class _Columns:
         larger.names = self.names
         return larger
 
-    def keep(self, rows: _Longs) -> None:
+    def keep(self, rows: Longs) -> None:
         """Keep some rows, in order, and empty the others."""
         fresh = _Columns.make(1)
         for array, empty in zip(self.arrays(), fresh.arrays(), strict=True):
@@ -422,25 +217,25 @@ class _Columns:
 class _Found(NamedTuple):
     """Occurrences of rows in texts of a chunk: one element for each pair. place: the first in the text."""
 
-    rows: _Longs
-    texts: _Longs
-    counts: _Longs
-    places: _Longs
+    rows: Longs
+    texts: Longs
+    counts: Longs
+    places: Longs
 
 
 class _Table:
     """The candidates and their exact counts."""
 
-    def __init__(self, sketch: _Sketch, *, least: int, most: int, patterns: Mapping[str, Any]) -> None:
+    def __init__(self, sketch: Sketch, *, least: int, most: int, patterns: Mapping[str, Any]) -> None:
         self.least = least
         self._sketch, self._most, self._patterns = sketch, most, patterns
         self._fixed = len(patterns)
         self._columns = _Columns.make(max(1024, self._fixed))
         self._columns.names = [("construction", name) for name in patterns]
-        self._sorted: _Hashes = np.zeros(0, np.uint64)
-        self._rows: _Longs = np.zeros(0, np.int64)
+        self._sorted: Hashes = np.zeros(0, np.uint64)
+        self._rows: Longs = np.zeros(0, np.int64)
 
-    def add(self, chunk: _Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Count what a chunk holds."""
         for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.least):
             if len(grams.hashes):
@@ -450,7 +245,7 @@ class _Table:
         while len(self._columns.names) - self._fixed > self._most:
             self._prune()
 
-    def _add_grams(self, chunk: _Chunk, grams: _Grams) -> None:
+    def _add_grams(self, chunk: Chunk, grams: Grams) -> None:
         unique, first, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
         at = self._find_rows(unique, lambda new: self._name(chunk, grams, first[new]))
         words = chunk.content[grams.starts] if grams.kind == "content" else grams.starts
@@ -466,10 +261,10 @@ class _Table:
             capital = np.bincount(inverse[is_middle & is_capital], minlength=size)
             self._columns.capital[at] += capital.astype(np.uint32)
 
-    def _name(self, chunk: _Chunk, grams: _Grams, first: _Longs) -> list[tuple[Kind, str]]:
+    def _name(self, chunk: Chunk, grams: Grams, first: Longs) -> list[tuple[Kind, str]]:
         return [(grams.kind, chunk.spell(grams.kind, grams.length, start)) for start in grams.starts[first]]
 
-    def _find_rows(self, unique: _Hashes, name: Callable[[_Longs], list[tuple[Kind, str]]]) -> _Longs:
+    def _find_rows(self, unique: Hashes, name: Callable[[Longs], list[tuple[Kind, str]]]) -> Longs:
         """Return the row of each hash, new ones for those that have none."""
         place = np.searchsorted(self._sorted, unique)
         is_known = np.zeros(len(unique), bool)
@@ -488,7 +283,7 @@ class _Table:
         self._rows = np.insert(self._rows, place[new], rows[new])
         return rows
 
-    def _add_patterns(self, chunk: _Chunk) -> None:
+    def _add_patterns(self, chunk: Chunk) -> None:
         found = []
         for row, pattern in enumerate(self._patterns.values()):
             for number, (_, _, text) in enumerate(chunk.texts):
@@ -498,7 +293,7 @@ class _Table:
         if found:
             self._record(chunk, _Found(*np.array(found, np.int64).T))
 
-    def _record(self, chunk: _Chunk, found: _Found) -> None:
+    def _record(self, chunk: Chunk, found: _Found) -> None:
         columns, rows = self._columns, found.rows
         numbers = np.array([number for number, _, _ in chunk.texts])[found.texts]
         prompts = np.array([prompt for _, prompt, _ in chunk.texts])[found.texts]
@@ -523,7 +318,7 @@ class _Table:
         order = np.argsort(hashes)
         self._sorted, self._rows = hashes[order], order + self._fixed
 
-    def collect(self, reading: _Reading, *, min_prompts: int, min_count: int) -> Census:
+    def collect(self, reading: Reading, *, min_prompts: int, min_count: int) -> Census:
         """Return what is frequent enough, by kind and then as first seen."""
         columns, size = self._columns, len(self._columns.names)
         totals = columns.counts[:size].sum(axis=1, dtype=np.int64)

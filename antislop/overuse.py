@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from antislop.baselines import HumanRate
-from antislop.counting import Kind, cut_words
+from antislop.grams import Kind, cut_words
 from antislop.words import drop_stop_words
 
 EXPLAINED = 0.95

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 from antislop.bans import Ban, BanError
 from antislop.bundled import constructions
-from antislop.counting import Kind, cut_words
+from antislop.grams import Kind, cut_words
 from antislop.lint import lint, load_frequencies
 from antislop.lists import BanList
 from antislop.overuse import find_parts

@@ -28,7 +28,7 @@ from antislop.texts import Text, TextError, read_texts
 
 if TYPE_CHECKING:
     from antislop.baselines import Baseline
-    from antislop.counting import Texts
+    from antislop.grams import Texts
     from antislop.profiles import Change, Profile
 
 HUMAN = FOLDER / "human.json.gz"
@@ -236,7 +236,7 @@ class _Reader:
 
 def find_half(text: Text) -> Half:
     """Return the half that a text's prompt belongs to, or the text itself where it has none."""
-    from antislop.counting import hash_prompt
+    from antislop.grams import hash_prompt
 
     return Half.HELD_OUT if hash_prompt(text) & 1 else Half.MADE_FROM
 

@@ -16,7 +16,8 @@ import regex
 
 from antislop.baselines import Baseline, HumanRate, HumanRates
 from antislop.bundled import read_constructions
-from antislop.counting import Census, Kind, Occurrences, Progress, Texts, count, cut_examples, cut_words
+from antislop.counting import Census, Occurrences, count, cut_examples
+from antislop.grams import Kind, Progress, Texts, cut_words
 from antislop.overuse import EXPLAINED, estimate_error, estimate_ratio, find_explained, find_parts, quantile
 from antislop.texts import Text
 

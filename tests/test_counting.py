@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antislop import Ban, BanList
-from antislop.counting import GROUPS, Census, Kind, count, cut_examples
+from antislop.counting import Census, count, cut_examples
+from antislop.grams import GROUPS, Kind
 from antislop.sequences import SENTENCE_ENDS
 from antislop.texts import Text
 from antislop.words import drop_stop_words, extract_words
@@ -88,12 +89,12 @@ def test_counts_are_those_of_a_counter_over_everything(texts: list[str], min_cou
 
 @given(texts=texts_of_words)
 def test_counters_that_many_share_change_no_count(texts: list[str]) -> None:
-    from antislop import counting
+    from antislop import grams
 
     read = make(*texts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "_CHUNK", 20)
-        patch.setattr(counting, "_KNOWN_TOKENS", 4)
+        patch.setattr(grams, "CHUNK", 20)
+        patch.setattr(grams, "_KNOWN_TOKENS", 4)
         shared = take(read, megabytes=0, min_count=2)
     everything = count_all(read)
     assert dict(zip(shared.names, shared.counts, strict=True)) == {
@@ -166,11 +167,11 @@ def test_examples_show_what_stands_around() -> None:
 
 
 def test_the_first_three_texts_give_examples_wherever_chunks_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from antislop import counting
+    from antislop import grams
 
     texts = make("no", "a cat", "the cat", "no", "cat cat", "cat")
     for size in (1, 12, 1000):
-        monkeypatch.setattr(counting, "_CHUNK", size)
+        monkeypatch.setattr(grams, "CHUNK", size)
         (cat,) = (each for each in take(texts) if each.text == "cat")
         assert cat.places == ((1, 1), (2, 1), (4, 0))
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from antislop import BanList
 from antislop.baselines import Baseline
 from antislop.cli import app
-from antislop.counting import hash_prompt
+from antislop.grams import hash_prompt
 from antislop.profile_command import Half, find_half
 from antislop.profiles import Profile
 from antislop.texts import Text
