@@ -241,9 +241,9 @@ LIMITS = (
     "bundled ones on half of the prompts of these very texts: no model's score here is held out. Nor are all of the "
     "answers: 150 of the 500 were among the human texts that the bundled words were chosen against. "
     "gemma-3-27b-it-antislop was trained not to write the published words: against gemma-3-27b-it it falls by over two "
-    "thirds in their score, and by less in that of the bundled scale, which it was not trained on. The distance to human counts "
-    "standard deviations between pages of old novels; the bundled words were chosen not to stand in these, so "
-    "distances in slop are high by construction. Read them beside that of the answers.",
+    "thirds in their score, and by less in that of the bundled scale, which it was not trained on. The distance to "
+    "human counts standard deviations between pages of old novels; the bundled words were chosen not to stand in "
+    "these, so distances in slop are high by construction. Read them beside that of the answers.",
 )
 
 

@@ -124,8 +124,8 @@ def test_texts_to_one_prompt_are_no_independent_observations() -> None:
         ("banned", "sentence_words", "plain"),
         ("banned", "distance_sentence_words", None),
     ):
-        assert find(run(single), arm, name, against=against) == pytest.approx(
-            find(run(fourfold), arm, name, against=against)
+        assert find(run(single), arm, name, against=against)[:3] == pytest.approx(
+            find(run(fourfold), arm, name, against=against)[:3]
         )
 
 

@@ -378,10 +378,9 @@ def test_one_group_has_no_interval_and_says_so() -> None:
     made = tally_groups(("p", text) for text in write(14, 5))
     why = "no interval: all texts are of one group, such as one prompt"
     for found in (measure(made), measure_difference(made, made)):
-        assert found["slop_words"].value is not None
-        assert {each for each in found.values() if each.value is not None} == {
-            Estimate(each.value, None, None, why) for each in found.values() if each.value is not None
-        }
+        defined = [each for each in found.values() if each.value is not None]
+        assert len(defined) > 5
+        assert all(each[1:] == (None, None, why) for each in defined)
 
 
 def test_300_texts_are_measured_in_seconds() -> None:
