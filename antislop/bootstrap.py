@@ -1,6 +1,6 @@
-"""Intervals by bootstrap over texts: what was measured, had other texts of the same kind been drawn.
+"""Intervals by bootstrap over texts, or groups of them: what was measured, had others of the same kind been drawn.
 
-The texts are the sample; what stands within one of them is no independent observation. Knows no metrics.
+These are the sample; what stands within one of them is no independent observation. Knows no metrics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def bootstrap(
 ) -> Intervals:
     """Return values computed from sums over texts, with the bounds of their percentile intervals.
 
-    sums: [texts, columns], what each text adds. function: from sums [..., columns] to values [values, ...].
+    sums: [texts, columns], what each text adds, or each group of texts that are drawn together.
+    function: from sums [..., columns] to values [values, ...].
     resamples: how often the texts are drawn again; 0 gives no bounds.
 
     The percentile interval (Efron 1979, doi 10.1214/aos/1176344552; `scipy.stats.bootstrap`), not BCa: it stays defined

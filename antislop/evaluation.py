@@ -1,8 +1,8 @@
 """An evaluation as plain data: what the same prompts became in several arms, and how sure that is.
 
 Outputs go in, rows of estimates come out; pages, figures and tables are made of these. The arm "plain" is what the
-others are held against. Whatever is divided by tokens or words is bootstrapped over prompts, since texts to one prompt
-are no independent observations.
+others are held against. Everything is bootstrapped over prompts, since texts to one prompt are no independent
+observations; over texts where their prompts are not known.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanLis
 def _tally(outputs: Iterable[Output]) -> Tally:
     tally = Tally()
     for output in outputs:
-        tally.add(output.text)
+        tally.add(output.text, group=output.key)
     return tally
 
 

@@ -85,10 +85,11 @@ def measure_distance(
     1 is as far as one page of a novel usually is from all of them: a set of texts at 1 is off in all of its pages.
     Overall: the root mean square over the metrics that are defined, without the slop score, which is made of three
     others, without slop trigrams, of which novels hold next to none, so that their spread is no measure, and without
-    repetition, which depends on how much text there is. human: by default the bundled values.
+    repetition, which depends on how much text there is. human: by default the bundled values. Intervals are over
+    groups of texts, as in `metrics.measure`.
 
     Novels before 1930 are not how people write today: human answers to writing prompts are at about 1.2, those of
-    eleven models at 2.7 to 7.4 (eval/published.md of the repository). Compare a distance with these. It does NOT say
+    eleven models at 2.9 to 9.1 (eval/published.md of the repository). Compare a distance with these. It does NOT say
     whether a text is good, or whether a person wrote it. The overall distance of few texts is too high, since chance
     adds to each part.
     """
@@ -97,7 +98,7 @@ def measure_distance(
     if not tally.words:
         nothing = Estimate(None, None, None, "no words in the texts" if len(tally) else "no texts")
         return Distance(dict.fromkeys(names, nothing), nothing)
-    sums = tally.sum_up(seed=seed)
+    sums = tally.sum_groups(seed=seed)
 
     def place(totals: Floats) -> Floats:
         values = compute({name: totals[..., i] for i, name in enumerate(sums)}, tally)
@@ -105,7 +106,7 @@ def measure_distance(
 
     columns = np.stack(list(sums.values()), axis=1)
     intervals = bootstrap(columns, place, resamples=resamples, level=level, seed=seed)
-    found = name_estimates(intervals, [*names, _OVERALL], lambda name: _explain(name, tally, known), texts=len(tally))
+    found = name_estimates(intervals, [*names, _OVERALL], lambda name: _explain(name, tally, known), tally=tally)
     return Distance({name: found[name] for name in names}, found[_OVERALL])
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from antislop.scales import Scale
 
 FEW = 20
-"""Texts below which intervals are named as rough."""
+"""Texts or prompts below which intervals are named as rough."""
 
 _option = typer.Option
 
@@ -50,10 +50,11 @@ class Row(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Texts that are measured together, and what was measured."""
+    """Texts that are measured together, and what was measured. drawn: prompts, or texts whose prompt is unknown."""
 
     name: str
     texts: int
+    drawn: int
     words: int
     rows: list[Row]
     overall: Estimate
@@ -75,6 +76,9 @@ def measure(
     column: Annotated[
         str | None, _option(help="Where the text is.", show_default="response, output, completion, text")
     ] = None,
+    prompt_column: Annotated[
+        str | None, _option(help="What tells prompts apart.", show_default="key, prompt, …")
+    ] = None,
     by: Annotated[str | None, _option(metavar="COLUMN", help="One group for each value of it, such as arm.")] = None,
     bans: Annotated[
         list[Path] | None, _option(metavar="LIST", help="Count the hits of this list of bans, too. Repeatable.")
@@ -85,7 +89,7 @@ def measure(
     trigrams: Annotated[
         Path | None, _option(metavar="LIST", help="JSON list of slop trigrams.", show_default="the bundled ones")
     ] = None,
-    resamples: Annotated[int, _option(min=0, help="Of the bootstrap over texts; 0 gives no intervals.")] = 1000,
+    resamples: Annotated[int, _option(min=0, help="Of the bootstrap; 0 gives no intervals.")] = 1000,
     level: Annotated[float, _option(min=0.5, max=0.999, help="Of the intervals.")] = 0.95,
     seed: Annotated[int, _option(help="Draws the resamples and the texts of self-BLEU.", min=0)] = 0,
     limit: Annotated[int | None, _option(min=1, help="Read so many texts of each file.")] = None,
@@ -96,13 +100,14 @@ def measure(
     """Measure texts: slop, repetition, diversity, sentences, each with its interval and its distance to human writing.
 
     Each file is a group of texts of its own, unless --by says otherwise. A distance counts standard deviations between
-    passages of 500 words in novels before 1930: compare it with that of other texts, not with 0.
+    passages of 500 words in novels before 1930: compare it with that of other texts, not with 0. Intervals are over
+    prompts, texts to the same prompt drawn together, or over texts where no column names their prompt.
     """
     from antislop.humans import load_human
 
     scale = _read_scale(words, trigrams)
     lists = _load_lists(bans or [])
-    tallies = _tally(_read(files, column, by, limit), scale, lists)
+    tallies = _tally(_read(files, column, prompt_column, by, limit), scale, lists)
     if not tallies:
         raise Refused(f"there are no texts in {', '.join(files)}: pass files that hold some")
     human = load_human()
@@ -144,11 +149,13 @@ def _load_lists(paths: list[Path]) -> dict[str, BanList]:
     return {f"bans of {path if names.count(path.name) > 1 else path.name}": BanList.load(path) for path in paths}
 
 
-def _read(files: list[str], column: str | None, by: str | None, limit: int | None) -> Iterator[tuple[str, Text]]:
+def _read(
+    files: list[str], column: str | None, prompt_column: str | None, by: str | None, limit: int | None
+) -> Iterator[tuple[str, Text]]:
     """Yield texts with the names of their groups."""
     try:
         for file in files:
-            for text in read_texts([file], column=column, limit=limit):
+            for text in read_texts([file], column=column, prompt_column=prompt_column, limit=limit):
                 yield (file if by is None else _find_group(text, by)), text
     except TextError as error:
         raise Refused(str(error)) from error
@@ -169,7 +176,7 @@ def _tally(texts: Iterator[tuple[str, Text]], scale: Scale, lists: dict[str, Ban
         for name, text in texts:
             if name not in tallies:
                 tallies[name] = Tally(scale, bans=lists)
-            tallies[name].add(text.text)
+            tallies[name].add(text.text, group=text.prompt)
             advance(len(text.text))
     return tallies
 
@@ -205,7 +212,7 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
         place = distance.metrics.get(metric.name, Estimate(None, None, None, "lists of bans have no human value"))
         known = human.metrics.get(metric.name) if place.value is not None else None
         rows.append(Row(metric, estimates[metric.name], None if known is None else known.value, place))
-    return Group(name, len(tally), tally.words, rows, distance.overall)
+    return Group(name, len(tally), len(tally.groups), tally.words, rows, distance.overall)
 
 
 def _note(groups: list[Group], lists: dict[str, str]) -> None:
@@ -217,6 +224,16 @@ def _note(groups: list[Group], lists: dict[str, str]) -> None:
     few = [group.name for group in groups if group.texts < FEW]
     if few:
         complain(f"fewer than {FEW} texts: intervals are rough for {', '.join(few)}")
+    several = [f"{group.name} ({group.drawn:,} for {group.texts:,} texts)" for group in groups if _is_clustered(group)]
+    if several:
+        complain(f"intervals are over prompts, texts to the same prompt drawn together: {', '.join(several)}")
+    few = [group.name for group in groups if _is_clustered(group) and group.drawn < FEW <= group.texts]
+    if few:
+        complain(f"fewer than {FEW} prompts: intervals are rough for {', '.join(few)}")
+
+
+def _is_clustered(group: Group) -> bool:
+    return group.drawn < group.texts
 
 
 def _write_text(groups: list[Group], level: float) -> None:
@@ -283,6 +300,7 @@ def _describe(group: Group) -> dict[str, Any]:
     return {
         "group": group.name,
         "texts": group.texts,
+        "drawn": group.drawn,
         "words": group.words,
         "metrics": metrics,
         "distance": group.overall._asdict(),

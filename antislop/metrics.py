@@ -1,13 +1,15 @@
 """How sloppy, repetitive and varied texts are: each metric with its definition, unit, source, and an interval.
 
 What is counted in a text is added to a `Tally`; each metric is computed from sums over texts, so that drawing the texts
-again gives its interval. Less is not better: what a metric is worth shows against human writing, see `humans`.
+again, those of a group together, gives its interval. Less is not better: what a metric is worth shows against human
+writing, see `humans`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -187,6 +189,7 @@ class Tally:
         for name in self.bans.keys() & {metric.name for metric in METRICS}:
             raise ValueError(f"a list of bans is named {name!r}, as a metric is: give it another name")
         self._counts: list[dict[str, float]] = []
+        self._named: list[str | None] = []
         self._words: list[NDArray[np.int32]] = []
         self._content: list[NDArray[np.int32]] = []
         self._sums: dict[int, dict[str, Floats]] = {}
@@ -207,9 +210,19 @@ class Tally:
         about = "occurrences of the list's bans, as `BanList.find` finds them; its weights don't matter"
         return (*METRICS, *(Metric(name, name, "per 1,000 words", about, _OWN) for name in self.bans))
 
-    def add(self, text: str) -> None:
-        """Count what is in a text."""
+    @property
+    def groups(self) -> tuple[str | int, ...]:
+        """What is drawn again, by first occurrence: names of groups, and of texts without one 0, 1, 2, ..."""
+        return tuple(dict.fromkeys(self._owners()))
+
+    def add(self, text: str, *, group: str | None = None) -> None:
+        """Count what is in a text.
+
+        group: what it shares with texts that it is not independent of, such as their prompt: intervals are over groups.
+            None: the text is a group of its own.
+        """
         self._sums.clear()
+        self._named.append(group)
         words = extract_words(text)
         content = drop_stop_words(words)
         self._words.append(self._number(words))
@@ -234,6 +247,20 @@ class Tally:
         if seed not in self._sums:
             self._sums[seed] = self._sum_up(seed)
         return self._sums[seed]
+
+    def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
+        """Return what the texts of each group add to each sum: [groups] by the name of the sum.
+
+        groups: all of them, in the order that is wanted; by default that of `groups`. seed: as in `sum_up`.
+        """
+        places = {group: place for place, group in enumerate(self.groups if groups is None else groups)}
+        owners = np.array([places[group] for group in self._owners()])
+        return {name: np.bincount(owners, column).astype(float) for name, column in self.sum_up(seed=seed).items()}
+
+    def _owners(self) -> list[str | int]:
+        """Return the group of each text."""
+        turns = count()
+        return [next(turns) if group is None else group for group in self._named]
 
     def _sum_up(self, seed: int) -> dict[str, Floats]:
         sums = {name: np.array([counts[name] for counts in self._counts], dtype=float) for name in self._counts[0]}
@@ -262,11 +289,12 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
 
     resamples, level: of the interval, see `bootstrap`. seed: draws the resamples and the texts of self-BLEU.
 
-    The interval is about other texts of the same kind: for texts to one prompt that is other texts to that prompt.
+    Groups are drawn again as a whole, so that for texts grouped by prompt the interval is about other prompts. Where
+    texts to a few prompts have no groups, it is about other texts to these prompts only.
     """
     if not tally.words:
         return dict.fromkeys(_names(tally), _undefined(_why_empty(tally)))
-    sums = tally.sum_up(seed=seed)
+    sums = tally.sum_groups(seed=seed)
     intervals = bootstrap(
         np.stack(list(sums.values()), axis=1),
         lambda totals: np.stack(list(compute(_name(sums, totals), tally).values())),
@@ -274,7 +302,7 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
         level=level,
         seed=seed,
     )
-    return name_estimates(intervals, _names(tally), lambda name: explain(name, tally), texts=len(tally))
+    return name_estimates(intervals, _names(tally), lambda name: explain(name, tally), tally=tally)
 
 
 def measure_difference(
@@ -282,17 +310,18 @@ def measure_difference(
 ) -> dict[str, Estimate]:
     """Return how much higher each metric is after than before, by name.
 
-    Paired: the i-th texts of both answer the same prompt under the same seed, and are drawn together, so that what the
-    prompt explains cancels out. Raises `ValueError` where they are not as many or not held against the same.
+    Paired: texts of the same group are drawn together on both sides, so that what the prompt explains cancels out;
+    they need not be as many. Texts without a group are paired by their turn: the i-th of both answer the same prompt
+    under the same seed. Raises `ValueError` where a group or text has no counterpart, and where they are not held
+    against the same.
     """
-    if len(after) != len(before):
-        raise ValueError(f"{len(after)} texts after and {len(before)} before: pass texts in pairs")
+    _refuse_unpaired(after, before)
     if after.scale != before.scale or after.bans.keys() != before.bans.keys():
         raise ValueError("the tallies have different scales or lists of bans: make both with the same")
     for tally in (after, before):
         if not tally.words:
             return dict.fromkeys(_names(after), _undefined(_why_empty(tally)))
-    sums = [tally.sum_up(seed=seed) for tally in (after, before)]
+    sums = [tally.sum_groups(after.groups, seed=seed) for tally in (after, before)]
     width = len(sums[0])
 
     def subtract(totals: Floats) -> Floats:
@@ -302,7 +331,16 @@ def measure_difference(
 
     columns = np.stack([column for one in sums for column in one.values()], axis=1)
     intervals = bootstrap(columns, subtract, resamples=resamples, level=level, seed=seed)
-    return name_estimates(intervals, _names(after), lambda name: explain(name, after), texts=len(after))
+    return name_estimates(intervals, _names(after), lambda name: explain(name, after), tally=after)
+
+
+def _refuse_unpaired(after: Tally, before: Tally) -> None:
+    alone = [sum(isinstance(group, int) for group in tally.groups) for tally in (after, before)]
+    if alone[0] != alone[1]:
+        raise ValueError(f"{alone[0]} texts after and {alone[1]} before have no group: pass texts in pairs")
+    odd = sorted(map(str, {*after.groups} ^ {*before.groups}))
+    if odd:
+        raise ValueError(f"the group {odd[0]!r} is on one side only: pass texts of the same groups after and before")
 
 
 def compute(sums: Mapping[str, Floats], tally: Tally) -> dict[str, Floats]:
@@ -331,19 +369,26 @@ def explain(name: str, tally: Tally) -> str:
 
 
 def name_estimates(
-    intervals: Intervals, names: Sequence[str], why: Callable[[str], str], *, texts: int
+    intervals: Intervals, names: Sequence[str], why: Callable[[str], str], *, tally: Tally
 ) -> dict[str, Estimate]:
-    """Return estimates by name: without value where it is NaN, without bounds where these are."""
+    """Return estimates of a tally by name: without value where it is NaN, without bounds where these are."""
     found = {}
     for name, value, low, high in zip(names, *intervals, strict=True):
         if np.isnan(value):
             found[name] = _undefined(why(name))
         elif np.isnan(low) or np.isnan(high):
-            reason = "one text" if texts < 2 else "too few texts that it is defined for, or no resamples"
-            found[name] = Estimate(float(value), None, None, f"no interval: {reason}")
+            found[name] = Estimate(float(value), None, None, f"no interval: {_explain_bounds(tally)}")
         else:
             found[name] = Estimate(float(value), float(low), float(high))
     return found
+
+
+def _explain_bounds(tally: Tally) -> str:
+    if len(tally) < 2:
+        return "one text"
+    if len(tally.groups) < 2:
+        return "all texts are of one group, such as one prompt"
+    return "too few texts or groups that it is defined for, or no resamples"
 
 
 def _names(tally: Tally) -> list[str]:

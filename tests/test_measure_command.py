@@ -66,6 +66,24 @@ def test_json_holds_what_measure_returns_by_group() -> None:
     assert groups["plain"]["texts"] == 3 and groups["plain"]["distance"]["value"] > 0
 
 
+def test_texts_to_one_prompt_are_drawn_together_and_that_is_said() -> None:
+    rows = [{"question": f"q{i % 2}", "prompt": f"p{i % 3}", "response": text} for i, text in enumerate(TEXTS * 8)]
+    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for column, options in {"prompt": [], "question": ["--prompt-column", "question"]}.items():
+        result = invoke("c.jsonl", "--format", "json", "--resamples", "50", *options)
+        group = json.loads(result.stdout)["groups"][0]
+        tally = Tally()
+        for row in rows:
+            tally.add(row["response"], group=row[column])
+        drawn = len({row[column] for row in rows})
+        for name, estimate in measure(tally, resamples=50).items():
+            assert [group["metrics"][name][key] for key in estimate._fields] == list(estimate)
+        assert (group["texts"], group["drawn"]) == (24, drawn)
+        note = f"intervals are over prompts, texts to the same prompt drawn together: c.jsonl ({drawn} for 24 texts)\n"
+        assert note in result.stderr
+        assert "fewer than 20 prompts: intervals are rough for c.jsonl\n" in result.stderr
+
+
 def test_csv_has_a_line_for_each_metric_and_the_distance() -> None:
     result = invoke("a.jsonl", "--format", "csv", "--resamples", "50")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))

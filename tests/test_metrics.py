@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antislop import BanList
@@ -39,6 +39,13 @@ def tally(*texts: str, scale: Scale = SCALE, **options: Any) -> Tally:
     made = Tally(scale, **options)
     for text in texts:
         made.add(text)
+    return made
+
+
+def tally_groups(texts: Iterable[tuple[str | None, str]]) -> Tally:
+    made = Tally(SCALE)
+    for group, text in texts:
+        made.add(text, group=group)
     return made
 
 
@@ -283,8 +290,10 @@ def test_the_difference_of_texts_to_themselves_is_0_for_certain() -> None:
 
 
 def test_differences_need_pairs_and_one_scale() -> None:
-    with pytest.raises(ValueError, match="1 texts after and 2 before: pass texts in pairs"):
+    with pytest.raises(ValueError, match="1 texts after and 2 before have no group: pass texts in pairs"):
         measure_difference(tally("a"), tally("a", "b"))
+    with pytest.raises(ValueError, match="the group 'q' is on one side only: pass texts of the same groups"):
+        measure_difference(tally_groups([("p", "a"), ("q", "b")]), tally_groups([("p", "a")]))
     with pytest.raises(ValueError, match="different scales"):
         measure_difference(tally("a"), tally("a", scale=Scale(frozenset(), frozenset())))
 
@@ -294,6 +303,84 @@ def test_a_seed_fixes_the_interval_and_another_one_moves_it() -> None:
     first, again, other = (measure(made, seed=seed)["slop_words"] for seed in (1, 1, 2))
     assert first == again != other
     assert first.value == other.value
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+OF_SUMS = [metric.name for metric in METRICS if metric.name not in ("self_bleu", "mattr_500")]
+"""Metrics of sums over single texts: copies of a text don't change their values."""
+
+
+@settings(max_examples=20)
+@given(st.lists(st.text(st.sampled_from('ab “".?\n'), max_size=40), min_size=2, max_size=6), st.integers(2, 4))
+def test_copies_of_a_text_in_its_group_leave_the_interval_as_it_is(texts: list[str], copies: int) -> None:
+    single = tally_groups((str(i), text) for i, text in enumerate(texts))
+    copied = tally_groups((str(i), text) for _ in range(copies) for i, text in enumerate(texts))
+    if not single.words:
+        return
+    alone, together = (measure(made, resamples=40) for made in (single, copied))
+    for name in OF_SUMS:
+        assert together[name][:3] == pytest.approx(alone[name][:3]), name
+
+
+def test_texts_without_a_group_are_each_their_own() -> None:
+    texts = write(10, 12)
+    named = tally_groups((f"p{i}", text) for i, text in enumerate(texts))
+    half = tally_groups((f"p{i}" if i % 2 else None, text) for i, text in enumerate(texts))
+    expected = measure(tally(*texts), resamples=50)
+    assert measure(named, resamples=50) == measure(half, resamples=50) == expected
+
+
+def test_intervals_are_those_of_drawing_groups_again() -> None:
+    rng = np.random.default_rng(11)
+    texts = [(f"p{i}", [k < i for k in rng.integers(0, 20, 10)]) for i in rng.integers(0, 20, 60)]
+    made = tally_groups((group, " ".join("tapestry" if hit else "door" for hit in hits)) for group, hits in texts)
+    groups: dict[str, list[bool]] = {}
+    for group, hits in texts:
+        groups.setdefault(group, []).extend(hits)
+    known = list(groups.values())
+    drawn = [[known[i] for i in rng.integers(0, len(known), len(known))] for _ in range(4000)]
+    rates = [1000 * sum(map(sum, some)) / sum(map(len, some)) for some in drawn]
+    found = measure(made, resamples=4000)["slop_words"]
+    assert [found.low, found.high] == pytest.approx(np.quantile(rates, [0.025, 0.975]), rel=0.04)
+
+
+def test_intervals_of_texts_to_the_same_prompts_hold_the_truth_only_by_prompt() -> None:
+    rng = np.random.default_rng(12)
+    held = {True: 0, False: 0}
+    for trial in range(80):
+        hits = [(f"p{i}", rng.binomial(10, rate, 5)) for i, rate in enumerate(rng.beta(2, 2, 30))]
+        texts = [(name, "tapestry " * k + "door " * (10 - k)) for name, each in hits for k in each]
+        for is_grouped in held:
+            made = tally_groups((name if is_grouped else None, text) for name, text in texts)
+            _, low, high, _ = measure(made, resamples=200, seed=trial)["slop_words"]
+            assert low is not None and high is not None
+            held[is_grouped] += low <= 500 <= high
+    assert 0.86 <= held[True] / 80 <= 0.99
+    assert held[False] / 80 <= 0.75
+
+
+def test_differences_pair_groups_whatever_their_order_and_number_of_texts() -> None:
+    rng = np.random.default_rng(13)
+    before = [(f"p{i}", " ".join(["tapestry"] * int(rng.integers(0, 30)) + ["door"] * 30)) for i in range(40)]
+    after = tally_groups((group, text.replace("tapestry", "table", 2)) for group, text in before)
+    expected = measure_difference(after, tally_groups(before), resamples=200)
+    shuffled = [before[i] for i in rng.permutation(40)]
+    thrice = [each for each in shuffled for _ in range(3)]
+    for texts in (shuffled, thrice):
+        found = measure_difference(after, tally_groups(texts), resamples=200)
+        for name in OF_SUMS:
+            assert found[name][:3] == pytest.approx(expected[name][:3]), name
+    assert width(expected["slop_words"]) < width(measure(after)["slop_words"]) / 2
+
+
+def test_one_group_has_no_interval_and_says_so() -> None:
+    made = tally_groups(("p", text) for text in write(14, 5))
+    why = "no interval: all texts are of one group, such as one prompt"
+    for found in (measure(made), measure_difference(made, made)):
+        defined = [each for each in found.values() if each.value is not None]
+        assert len(defined) > 5
+        assert all(each[1:] == (None, None, why) for each in defined)
 
 
 def test_300_texts_are_measured_in_seconds() -> None:
