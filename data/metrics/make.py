@@ -27,6 +27,7 @@ from antislop.texts import read_texts
 from antislop.words import drop_stop_words, extract_words
 
 WORDS, TRIGRAMS, NGRAMS = 1200, 600, 20_000
+KINDS = {"word": ("word",), "content": ("content", "phrase")}
 LEAST_PROMPTS = {"word": 10, "content": 5}
 LEAST_LOW = {"word": 5.0, "content": 1.0}  # of the ratio's lower bound; few trigrams stand in the novels at all
 LEAST_RATIO = 5.0  # against the novels alone: the baseline of a profile need not be fiction
@@ -37,20 +38,22 @@ RANGED = ("slop_words", "slop_trigrams", "contrasts")
 def choose(profile: dict[str, Any], kind: str, n: int, most: int, *, novels: Counter[str]) -> list[str]:
     """Return the profile's entries of n words that are overused most, by the lower bound of their ratio.
 
+    kind: of content n-grams also those that a phrase is made of: where a phrase says as much, profiles list it alone.
     novels: how often each stands in the novels; one occurrence is added, against luck.
     """
     unit = 1e6 / novels.total()
-    entries = [
-        entry
-        for entry in profile["entries"]
-        if entry["kind"] == kind
-        and len(entry["text"].split()) == n
-        and entry["prompts"] >= LEAST_PROMPTS[kind]
-        and entry["low"] >= LEAST_LOW[kind]
-        and entry["per_million"] >= LEAST_RATIO * unit * (novels[entry["text"]] + 1)
-    ]
-    entries.sort(key=lambda entry: (-entry["low"], entry["text"]))
-    return sorted(entry["text"] for entry in entries[:most])
+    bounds: dict[str, float] = {}
+    for entry in profile["entries"]:
+        text = " ".join(drop_stop_words(entry["text"].split())) if kind == "content" else entry["text"]
+        if (
+            entry["kind"] in KINDS[kind]
+            and len(text.split()) == n
+            and entry["prompts"] >= LEAST_PROMPTS[kind]
+            and entry["low"] >= LEAST_LOW[kind]
+            and entry["per_million"] >= LEAST_RATIO * unit * (novels[text] + 1)
+        ):
+            bounds[text] = max(entry["low"], bounds.get(text, 0.0))
+    return sorted(sorted(bounds, key=lambda text: (-bounds[text], text))[:most])
 
 
 def count_ngrams(texts: Iterable[str], n: int) -> Counter[str]:
