@@ -111,7 +111,9 @@ def test_the_named_texts_are_the_novels(assets: Path) -> None:
 
 def test_the_bundled_scale_is_words_and_trigrams_of_content_words_with_ranges() -> None:
     scale = Scale.load()
-    assert 800 <= len(scale.words) <= 1500 and 300 <= len(scale.trigrams) <= 1000
+    described = (Path(__file__).parents[1] / "data" / "metrics" / "README.md").read_text(encoding="utf-8")
+    assert f"there are {len(scale.words):,} words and {len(scale.trigrams):,} trigrams" in described
+    assert len(scale.words) > 500 and len(scale.trigrams) > 100
     assert all(extract_words(word) == [word] for word in scale.words)
     assert all(len(trigram) == 3 for trigram in scale.trigrams) and scale.over == "content"
     assert all(scale.ranges[name].low < scale.ranges[name].high for name in PUBLISHED_RANGES)
