@@ -35,6 +35,8 @@ def read_json(text: str, place: str, format: Format | None, edges: Edges) -> tup
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
         line = getattr(error, "lineno", 1)
         raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
+    if isinstance(whole, dict) and str(whole.get("format")).startswith("antislop profile"):
+        raise BanError(f"{place}:1: a profile, not a list: make a list of it with antislop bans-from")
     if isinstance(whole, dict) and format in (None, "statistics"):
         return "statistics", _some(_walk(text, f"{place}:1", edges), place)
     if not isinstance(whole, list):

@@ -67,6 +67,10 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     """
     if profile.baseline is None:
         raise BanError("the profile has no baseline, and so no ratios: make it with antislop profile --baseline HUMAN")
+    if not profile.entries:
+        raise BanError(
+            "the profile has no entries: make it of more texts, or with a smaller --min-count, --min-prompts"
+        )
     if unknown := set(choice.kinds) - set(get_args(Kind)):
         raise BanError(f"{min(unknown)!r} is no kind of entry: it is one of {', '.join(get_args(Kind))}")
     frequencies = load_frequencies()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -70,7 +71,7 @@ def register(app: typer.Typer) -> None:
 def profile(
     texts: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="TEXTS...", help="Texts: .txt, .jsonl, .json, .csv, .parquet, .gz of these, folders."),
+        typer.Argument(metavar="TEXTS", help="Texts: .txt, .jsonl, .json, .csv, .parquet, .gz of these, folders."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -125,6 +126,8 @@ def profile(
             raise Refused("no place to write the profile: pass -o profile.json")
         check_writable(out)
         if as_baseline:
+            if baseline or also_human:
+                raise Refused("--as-baseline sets TEXTS against nothing: leave out --baseline and --also-human")
             return _make_baseline(texts, reader, out, min_count=min_count or 3, memory=memory)
         human = _load_baseline(HUMAN if baseline is None else baseline, column, min_count=3, memory=memory)
         others = [_load_baseline(each, also_column or column, min_count=1, memory=memory) for each in also_human or []]
@@ -143,7 +146,7 @@ def profile(
             )
         with writing(out):
             made.save(out)
-        _report_profile(made, asked=min_count or 5)
+        _report_profile(made, min_count=min_count or 5, min_prompts=min_prompts)
         return 0
 
 
@@ -184,6 +187,8 @@ def bans_from(
 
     if no_names and names_only:
         raise Refused("--no-names and --names-only leave nothing: pass one of them")
+    if names is not NameChoice.ALL and (no_names or names_only):
+        raise Refused(f"--names {names.value} and --{'no-names' if no_names else 'names-only'}: pass one of them")
     chosen = "none" if no_names else "only" if names_only else names.value
     choice = Choice(
         min_ratio=min_ratio,
@@ -348,12 +353,22 @@ def _bar(what: str = "texts") -> Iterator[_Shown]:
         yield _Shown(bar, what)
 
 
-def _report_profile(made: Profile, *, asked: int) -> None:
+def _report_profile(made: Profile, *, min_count: int, min_prompts: int) -> None:
     kinds = {kind: sum(entry.kind == kind for entry in made.entries) for kind in KINDS}
-    found = ", ".join(f"{number:,} {kind}s" for kind, number in kinds.items())
-    complain(f"{made.words:,} words, {made.texts:,} texts, {made.prompts:,} prompts: {found}")
-    if made.made_with["min_count"] > asked:
-        complain(f"the smallest count had to be {made.made_with['min_count']}, not {asked}, for want of --memory")
+    found = ", ".join(_number(number, _KIND_NAMES.get(kind, kind)) for kind, number in kinds.items())
+    sizes = _number(made.words, "word"), _number(made.texts, "text"), _number(made.prompts, "prompt")
+    complain(f"{', '.join(sizes)}; listed: {found}")
+    if made.prompts < min_prompts:
+        complain(f"nothing comes from {min_prompts} prompts: give texts to more prompts, or pass --min-prompts 1")
+    if made.made_with["min_count"] > min_count:
+        complain(f"the smallest count had to be {made.made_with['min_count']}, not {min_count}, for want of --memory")
+
+
+_KIND_NAMES = {"content": "content n-gram"}
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 # -- Comparing --------------------------------------------------------------------------------------------------------
@@ -366,23 +381,32 @@ def _compare(
 
     if out is not None:
         check_writable(out)
-        if out.suffix not in (".svg", ".png", ".pdf"):
+        if out.suffix.lower() not in (".svg", ".png", ".pdf"):
             raise Refused(f"{out}: no kind of picture: name it .svg, .png or .pdf")
     changes = compare(*(_load_side(path, reader, memory=memory) for path in (before, after)))
     chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
+    titles = _name_sides(before, after)
     if output is Format.JSON:
         rows = [change._asdict() for change in chosen]
         console().file.write(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
     elif output is Format.CSV:
         console().file.write(_to_csv(chosen))
     else:
-        _print_changes(chosen, before=before.name, after=after.name)
+        _print_changes(chosen, *titles)
     if out is not None:
         from antislop.profile_figures import draw_changes
 
         with writing(out):
-            draw_changes(chosen, out, before=before.name, after=after.name, each=top)
+            draw_changes(chosen, out, before=titles[0], after=titles[1], each=top)
     return 0
+
+
+def _name_sides(before: Path, after: Path) -> tuple[str, str]:
+    """Return what two files are called: without their suffixes, unless only these tell them apart."""
+    stems = tuple(
+        re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", path.name) for path in (before, after)
+    )
+    return (stems[0], stems[1]) if stems[0] != stems[1] else (before.name, after.name)
 
 
 def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
@@ -395,8 +419,11 @@ def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
         except ProfileError as error:
             if "no profile of this package" not in str(error):
                 raise
-    with _bar(path.name) as progress:
-        return make_profile(reader.open([path]), megabytes=memory, progress=progress)
+    try:
+        with _bar(path.name) as progress:
+            return make_profile(reader.open([path]), megabytes=memory, progress=progress)
+    except ProfileError as error:
+        raise Refused(f"{path}: {error}") from error
 
 
 def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:
@@ -412,7 +439,7 @@ def _to_csv(changes: Iterable[Change]) -> str:
     return file.getvalue()
 
 
-def _print_changes(changes: list[Change], *, before: str, after: str) -> None:
+def _print_changes(changes: list[Change], before: str, after: str) -> None:
     for title, rose in (("fell", False), ("rose", True)):
         table = Table(title=f"What {title}, per million words", title_justify="left", box=None, pad_edge=False)
         table.add_column("", overflow="fold")

@@ -58,7 +58,7 @@ def read_records(source: Source, *, split: str = "train") -> Iterator[Record]:
     found = _open(source, split)
     first = list(islice(found, 1))
     if not first:
-        raise PromptError(f"{name_source(source)}: no records in it: give a source with at least one prompt")
+        raise PromptError(f"{name_source(source)}: no records in it: give a source with at least one")
     return (_record(number, each) for number, each in enumerate(chain(first, found)))
 
 

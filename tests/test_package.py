@@ -6,12 +6,15 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import antislop
 from antislop.bundled import FOLDER
+from antislop.events import Admitted, Conceded
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,14 +74,19 @@ def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws()
     assert (FOLDER / "tiny" / "model.safetensors").stat().st_size <= 8e6
     inputs = tokenizer("The old house at the edge of the village", return_tensors="pt")
     asked = {**inputs, "max_new_tokens": 200, "do_sample": True, "min_p": 0.05}
-    bans = antislop.default_bans().filter(lambda ban: ban.weight == 0)
-    sampler = antislop.AntiSlop(tokenizer, bans)
-    found = kept = 0
+    bans = antislop.default_bans()
+    lenient = antislop.BanList([replace(ban, weight=0.5) if ban.weight else ban for ban in bans])
+    found = admitted = 0
     for seed in range(3):
         torch.manual_seed(seed)
         found += len(bans.find(tokenizer.decode(model.generate(**asked)[0], skip_special_tokens=True)))
-        torch.manual_seed(seed)
-        out = sampler.generate(model, **asked, return_dict_in_generate=True)
-        kept += len(bans.find(tokenizer.decode(out.sequences[0], skip_special_tokens=True))) - out.report.conceded
+        for given in (bans, lenient):
+            torch.manual_seed(seed)
+            out = antislop.AntiSlop(tokenizer, given).generate(model, **asked, return_dict_in_generate=True)
+            stands = Counter(match.ban for match in given.find(tokenizer.decode(out.sequences[0])))
+            told = [event for event in out.report.events if isinstance(event, Admitted | Conceded)]
+            assert stands == Counter(event.violation.ban for event in told)
+            assert all(event.violation.ban.weight for event in told if isinstance(event, Admitted))
+            admitted += out.report.admitted
     assert found > 5
-    assert kept == 0
+    assert admitted > 0

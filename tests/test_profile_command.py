@@ -137,11 +137,20 @@ def test_profiles_compare_as_their_texts_do() -> None:
     assert {row["text"] for row in one} == {row["text"] for row in other}
 
 
-@pytest.mark.parametrize(("suffix", "mark"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+@pytest.mark.parametrize(("suffix", "mark"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("SVG", b"<?xml")])
 def test_a_comparison_is_drawn(suffix: str, mark: bytes) -> None:
     result = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", f"picture.{suffix}")
     assert result.exit_code == 0, result.output
     assert Path(f"picture.{suffix}").read_bytes().startswith(mark)
+
+
+def test_a_comparison_calls_files_what_tells_them_apart() -> None:
+    stems = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
+    assert "sloppy" in stems and ".jsonl" not in stems
+    Path("sub").mkdir()
+    write("sub/sloppy.ndjson", PLAIN, prompts=10)
+    same = invoke("profile", "--compare", "sloppy.jsonl", "sub/sloppy.ndjson").stdout
+    assert "sloppy.jsonl" in same and "sloppy.ndjson" in same
 
 
 def test_the_same_twice_shows_no_change_and_is_drawn_all_the_same() -> None:
@@ -161,6 +170,11 @@ REFUSED = {
     "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: no words in it"),
     "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
     "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: no kind of picture"),
+    "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),
+    "two tasks": (
+        ["plain.jsonl", "--as-baseline", "--baseline", "a.json", "-o", "b.json"],
+        "leave out --baseline",
+    ),
     "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two, and x.txt is one more"),
 }
 
@@ -178,6 +192,8 @@ NO_LIST = {
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is no kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
+    "names twice": (["profile.json", "--names-only", "--names", "words"], "--names words and --names-only: pass one"),
+    "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
     "names and none": (["profile.json", "--no-names", "--names-only"], "leave nothing"),
 }
 
@@ -186,8 +202,24 @@ NO_LIST = {
 def test_bans_from_refuses(case: str) -> None:
     Path("list.json").write_text('["delve"]', encoding="utf-8")
     invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    invoke("profile", "sloppy.jsonl", "--min-count", "1000", "-o", "nothing.json")
     arguments, sentence = NO_LIST[case]
     assert sentence in refusal("bans-from", *arguments)
+
+
+def test_texts_to_too_few_prompts_make_no_profile_and_that_is_said() -> None:
+    write("one.jsonl", SLOP, prompts=1)
+    made = invoke("profile", "one.jsonl", "-o", "profile.json")
+    assert "40 texts, 1 prompt; listed: 0 words, 0 phrases, 0 content n-grams, 0 constructions" in made.stderr
+    assert "nothing comes from 2 prompts: give texts to more prompts, or pass --min-prompts 1" in made.stderr
+    assert "nothing comes" not in invoke("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
+
+
+@pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])
+def test_a_profile_that_is_taken_for_a_list_is_named(command: list[str]) -> None:
+    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    sentence = "profile.json:1: a profile, not a list: make a list of it with antislop bans-from"
+    assert sentence in refusal(command[0], "profile.json", *command[1:])
 
 
 def test_too_little_memory_is_said() -> None:

@@ -116,6 +116,17 @@ def test_a_second_baseline_counts_where_it_is_surely_higher() -> None:
     assert (alone.rate("phrase", "sat cat").count, both.rate("phrase", "sat cat").count) == (None, 4)
 
 
+def test_a_second_baseline_that_does_not_list_a_phrase_is_asked_for_its_content_words_in_a_row() -> None:
+    base = of(word={"could": 900, "feel": 900}, phrase={"feel it": 5})
+    modern = of(words=10_000, content={"could feel": 40, "feel": 90}, phrase={"she could feel the": 4})
+    alone, both = HumanRates(base), HumanRates(base, also=[modern])
+    asked = both.rate("phrase", "could feel it")
+    assert (asked.count, asked.rate) == (40, pytest.approx(interval(40)[0] / 10_000))
+    assert both.rate("phrase", "she could feel the").count == 4  # listed itself, which tells more
+    assert both.rate("phrase", "could feel free") == alone.rate("phrase", "could feel free")
+    assert both.rate("word", "feel") == alone.rate("word", "feel")
+
+
 def test_baselines_read_back_as_they_are_and_others_are_refused(tmp_path: Path) -> None:
     made = Baseline.of(take_census(lambda: make("a cat, a cat"), min_count=1, min_prompts=1), name="cats")
     for name in ("human.json", "human.json.gz"):
@@ -260,6 +271,11 @@ CHOSEN = {
     "a possessive": (entry("elara's"), {}, False),
     "a fragment": (entry("a testament to the"), {}, False),
     "everyday words": (entry("we need to"), {}, False),
+    "a conjunction first": (entry("and fathomless tapestry"), {}, False),
+    "a conjunction within": (entry("fathomless and tapestry"), {}, True),
+    "common words alone": (entry("the old house"), {}, False),
+    "common content words alone": (entry("old house", kind="content"), {"kinds": ("content",)}, False),
+    "a common word beside a telling one": (entry("the old tapestry"), {}, True),
 }
 
 
