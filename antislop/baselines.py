@@ -131,7 +131,7 @@ class HumanRates:
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
         if kind == "word" and rate != shown:
-            low, high = rate, None if count is None else rate
+            low, high = rate, rate if self._frequency(text) else None
         elif rate != shown:
             low, high = low * rate / shown, None if high is None else high * rate / shown
         return self._veto(kind, text, HumanRate(count, rate, low, high))

@@ -157,7 +157,8 @@ def weigh(entry: Entry, *, forbid: bool = False) -> float:
     >>> weigh(Entry("word", "etched", 9, 9, 9, 45.0, 0.3, human_count=4, human_per_million=1.0, ratio=45.0, low=20.0))
     0.022
     """
-    if forbid or entry.human_count is None or not entry.ratio:
+    is_bounded = entry.human_count is None and entry.high is None  # all that is known of people is an upper bound
+    if forbid or is_bounded or not entry.ratio:
         return 0.0
     weight = min(1.0, 1 / entry.ratio)
     return round(weight, 1 - floor(log10(weight)))

@@ -243,6 +243,13 @@ def test_weights_are_one_over_the_ratio_and_nought_for_what_people_do_not_write(
     assert weigh(entry("etched", ratio, count), forbid=True) == 0
 
 
+def test_words_that_english_at_large_knows_are_weighed_though_the_novels_lack_them() -> None:
+    known, unknown = (HumanRates(of()).rate("word", word) for word in ("furthermore", "xqzzt"))
+    assert (known.count, known.high) == (None, known.rate)
+    assert (unknown.count, unknown.high) == (None, None)
+    assert weigh(entry("furthermore", 50.0, None, high=50.0)) == 0.02
+
+
 def test_each_kind_of_entry_becomes_its_kind_of_ban() -> None:
     assert make_ban(entry("a testament to")) == Ban("a testament to")
     assert make_ban(entry("voice whisper", kind="content")) == Ban.words(["voice", "whisper"], skip_stop_words=True)
