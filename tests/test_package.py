@@ -61,10 +61,10 @@ def test_the_held_out_list_comes_from_other_prompts_and_shares_but_a_part() -> N
     assert 0.2 < len(made_from & held_out) / len(held_out) < 0.8
 
 
-def test_most_of_the_bundled_list_is_forbidden_and_the_rest_made_rare() -> None:
+def test_the_bundled_list_forbids_or_makes_at_least_six_times_rarer() -> None:
     weights = [ban.weight for ban in antislop.default_bans()]
-    assert weights.count(0) > 0.8 * len(weights)
-    assert 0 < max(weights) < 0.2
+    assert weights.count(0) > 0.3 * len(weights)
+    assert 0 < max(weights) < 0.17
 
 
 def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws() -> None:
