@@ -5,10 +5,10 @@ READY := .venv/ready
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test check readme bench format clean
+.PHONY: help demo test check bench eval-quick format clean
 
 help:           ## list the targets
-	@grep -E '^[a-z]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,9 @@ check: $(READY) ## lint, strict types, README examples: with test, all that CI r
 
 bench: $(READY) ## speed against plain generate; see benchmarks/README.md
 	$(BIN)/python benchmarks/speed.py
+
+eval-quick: $(READY) ## the questions of eval/, small: under 10 minutes
+	$(BIN)/python eval/quick.py $(EVAL)
 
 format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff check --fix .
