@@ -87,7 +87,8 @@ NOTES = (
     "The 20 phrases in front of the list are frequent in plain text, the others rare.",
 )
 LIMITS = (
-    "One list, two tiny models, one text at a time, on a CPU. Four prompts, each with many seeds: the intervals are "
+    "One list, two tiny models, one text at a time, on a CPU. So few texts don't tell the samplers apart by their "
+    "excess, whose intervals overlap: fidelity.md has more. Four prompts, each with many seeds: the intervals are "
     "those of these prompts. backtrack_sampler matches tokens of seven spellings and bad_words_ids of four, so leaks "
     "that are other spellings or tokenizations are what their way of matching misses, not errors of their code. The "
     "samplers that are built into other engines were not run."
