@@ -82,8 +82,13 @@ PUBLISHED = Table(
     "Published, not measured here",
     ("what", "entries", "figure", "source"),
     [
-        ["throughput lost by the published backtracking sampler", "1,000 to 8,000", "69 to 96 %", "arXiv 2510.15061"],
-        ["banning tokens", "2,000", "becomes unusable", "arXiv 2510.15061"],
+        [
+            "throughput lost by the published backtracking sampler",
+            "1,000 to 8,000",
+            "69 to 96 %",
+            "reported of arXiv 2510.15061; not checked in it",
+        ],
+        ["banning tokens", "2,000", "becomes unusable", "arXiv 2510.15061, abstract"],
     ],
 )
 NOTES = (
