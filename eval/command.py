@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,16 @@ class Work:
         """Start a bar; return what moves it on by one."""
         bar = self.progress.add_task(what, total=total)
         return lambda: self.progress.advance(bar)
+
+    def load_models(self, tokens: int, notes: list[str]) -> Iterator[measuring.Subject]:
+        """Yield the models that are there, for texts of so many tokens; of each other one a note says why."""
+        for name in self.models:
+            try:
+                subject = measuring.load(name, tokens)
+            except measuring.Skipped as reason:
+                notes.append(f"Skipped: {reason}")
+            else:
+                yield subject
 
 
 def answer_question(

@@ -45,26 +45,21 @@ def answer(work: Work) -> Answer:
     """Compare with all models that are there."""
     size = SIZES[work.setting]
     tables: list[Table] = []
-    notes: dict[str, None] = dict.fromkeys(NOTES)
+    notes = list(NOTES)
     verdicts: list[str] = []
-    for name in work.models:
-        try:
-            subject = measuring.load(name, size.tokens)
-        except measuring.Skipped as reason:
-            notes[f"Skipped: {reason}"] = None
-            continue
+    for subject in work.load_models(size.tokens, notes):
         contest, bans = race_all(subject, size, work)
         rows = tabulate(subject, bans, contest, work.seed)
         tables.append(Table(f"{subject.name}, {len(bans):,} phrases", COLUMNS, rows))
         verdicts.append(judge(subject.name, rows))
-        notes |= dict.fromkeys(f"{subject.name}: {why}" for why in contest.left_out.values())
+        notes += [f"{subject.name}: {why}" for why in contest.left_out.values()]
     settings = {
         "clock": work.clock,
         "rounds": size.rounds,
         "texts per round": size.texts,
         "tokens per text": size.tokens,
     }
-    return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(notes), settings)
+    return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 
 QUESTION = "How do the samplers that one could install compare on the same model, prompts and list?"

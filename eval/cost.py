@@ -57,11 +57,8 @@ def answer(work: Work) -> Answer:
     size = SIZES[work.setting]
     points: dict[str, list[Point]] = {}
     notes = list(NOTES)
-    for name in work.models:
-        try:
-            points[name] = measure_model(measuring.load(name, size.tokens), size, work)
-        except measuring.Skipped as reason:
-            notes.append(f"Skipped: {reason}")
+    for subject in work.load_models(size.tokens, notes):
+        points[subject.name] = measure_model(subject, size, work)
     work.out.mkdir(parents=True, exist_ok=True)
     draw_plot(points, work.out / "cost.svg")
     tables = [Table(name, COLUMNS, [point.row for point in own]) for name, own in points.items()]

@@ -62,12 +62,7 @@ def answer(work: Work) -> Answer:
     tables: list[Table] = []
     verdicts: list[str] = []
     notes = list(NOTES)
-    for name in work.models:
-        try:
-            subject = measuring.load(name, size.tokens)
-        except measuring.Skipped as reason:
-            notes.append(f"Skipped: {reason}")
-            continue
+    for subject in work.load_models(size.tokens, notes):
         found, said = measure_model(subject, size, work)
         tables += found
         verdicts += said

@@ -46,18 +46,13 @@ def answer(work: Work) -> Answer:
     """Measure all lists with all models that are there."""
     size = SIZES[work.setting]
     tables: list[Table] = []
-    notes: dict[str, None] = dict.fromkeys(NOTES)
+    notes = list(NOTES)
     verdicts: list[str] = []
-    for name in work.models:
-        try:
-            subject = measuring.load(name, size.tokens)
-        except measuring.Skipped as reason:
-            notes[f"Skipped: {reason}"] = None
-            continue
+    for subject in work.load_models(size.tokens, notes):
         rows, said, left_out = measure_model(subject, size, work)
         tables.append(Table(subject.name, COLUMNS, rows))
         verdicts += said
-        notes |= dict.fromkeys(f"{subject.name}: {why}" for why in left_out)
+        notes += [f"{subject.name}: {why}" for why in left_out]
     tables.append(PUBLISHED)
     settings = {
         "clock": work.clock,
@@ -65,7 +60,7 @@ def answer(work: Work) -> Answer:
         "texts per round": size.texts,
         "tokens per text": size.tokens,
     }
-    return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(notes), settings)
+    return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 
 QUESTION = "What is left of the banned phrases at each length of the list, and how fast are the texts written?"
