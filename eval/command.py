@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -21,6 +22,17 @@ FOLDERS = {"full": ROOT / "eval/results", "quick": ROOT / "eval/results/quick", 
 INTERRUPTED = 130
 
 log = Console(stderr=True)
+
+
+class Laps(Protocol):
+    """How much is written in a race: rounds of so many texts of so many tokens."""
+
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def texts(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,15 @@ class Work:
                 notes.append(f"Skipped: {reason}")
             else:
                 yield subject
+
+    def describe_race(self, size: Laps) -> dict[str, Any]:
+        """Return what the timings of a race depend on."""
+        return {
+            "clock": self.clock,
+            "rounds": size.rounds,
+            "texts per round": size.texts,
+            "tokens per text": size.tokens,
+        }
 
 
 def answer_question(

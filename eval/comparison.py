@@ -53,12 +53,7 @@ def answer(work: Work) -> Answer:
         tables.append(Table(f"{subject.name}, {len(bans):,} phrases", COLUMNS, rows))
         verdicts.append(judge(subject.name, rows))
         notes += [f"{subject.name}: {why}" for why in contest.left_out.values()]
-    settings = {
-        "clock": work.clock,
-        "rounds": size.rounds,
-        "texts per round": size.texts,
-        "tokens per text": size.tokens,
-    }
+    settings = work.describe_race(size)
     return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 

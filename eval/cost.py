@@ -62,12 +62,7 @@ def answer(work: Work) -> Answer:
     work.out.mkdir(parents=True, exist_ok=True)
     draw_plot(points, work.out / "cost.svg")
     tables = [Table(name, COLUMNS, [point.row for point in own]) for name, own in points.items()]
-    settings = {
-        "clock": work.clock,
-        "rounds": size.rounds,
-        "texts per round": size.texts,
-        "tokens per text": size.tokens,
-    }
+    settings = work.describe_race(size)
     return Answer(
         "cost", QUESTION, tables, [judge(*pair) for pair in points.items()], LIMITS, notes, settings, "cost.svg"
     )

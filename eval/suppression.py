@@ -54,12 +54,7 @@ def answer(work: Work) -> Answer:
         verdicts += said
         notes += [f"{subject.name}: {why}" for why in left_out]
     tables.append(PUBLISHED)
-    settings = {
-        "clock": work.clock,
-        "rounds": size.rounds,
-        "texts per round": size.texts,
-        "tokens per text": size.tokens,
-    }
+    settings = work.describe_race(size)
     return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 
