@@ -128,7 +128,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
         ("Style", "How texts are written, by the metrics of antislop.metrics.", arms, None, list(METRICS)),
         (
             "Style against the plain arm",
-            "How much higher each metric is than in the plain arm, text by text.",
+            "How much higher each metric is than in the plain arm, prompt by prompt.",
             others,
             PLAIN,
             list(METRICS),
