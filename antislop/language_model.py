@@ -50,8 +50,8 @@ class TransformersModel:
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         # Where every layer attends to all that is there, transformers need not make a mask of a mask in each step.
         self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
-        part = "decoder_" if model.config.is_encoder_decoder else ""
-        self._mask_name, self._positions_name = part + "attention_mask", part + "position_ids"
+        self._mask_name = _mask_name(model)
+        self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
 
     @property
     def eos_token_id(self) -> frozenset[int]:
@@ -174,6 +174,16 @@ def device_of(model: PreTrainedModel) -> torch.device:
     return device
 
 
+def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the mask of the prompt that is continued: a decoder's own, not that of what its encoder read."""
+    mask: Tensor | None = model_kwargs.get(_mask_name(model))
+    return mask
+
+
+def _mask_name(model: PreTrainedModel) -> str:
+    return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+
+
 def _attends_to_all(model: PreTrainedModel) -> bool:
     """Tell whether all layers of a model attend to every column that holds a token, by torch's own attention."""
     config = model.config.get_text_config(decoder=True)
@@ -200,7 +210,7 @@ def split_arguments(
         return RowwiseModel([own for own, _ in each]), RowwiseCache([cache for _, cache in each])
     name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
     own = choose_cache(model_kwargs.get(name), model=model)
-    mask = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+    mask = _mask_name(model)
     prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
     shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
     cache = TransformersCache(

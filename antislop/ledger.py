@@ -226,9 +226,7 @@ class Node:
         """Return where a rewind to this node really ends: here, or by known ways at an earlier start."""
         node = self
         while exits := node.exits():
-            at = float(torch.rand((), dtype=torch.float64, generator=generator)) * (
-                node.mass_left() + sum(exits.values())
-            )
+            at = draw_uniform(generator, dtype=torch.float64) * (node.mass_left() + sum(exits.values()))
             for start, mass in exits.items():
                 at -= mass
                 if at < 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
 from antislop.events import Event, Finished, Forwarded
-from antislop.language_model import device_of, split_arguments
+from antislop.language_model import device_of, prompt_mask, split_arguments
 from antislop.lists import BanList
 from antislop.matcher import Matcher, State
 from antislop.report import Report
@@ -324,7 +324,7 @@ class AntiSlop:
             Row(
                 input_ids[place : place + 1],
                 settings=settings,
-                state=self._read_prompt(input_ids[place], model_kwargs, place=place),
+                state=self._read_prompt(input_ids[place], prompt_mask(model, model_kwargs), place=place),
                 capacity=capacity,
                 place=place,
                 keep_scores=keep_scores,
@@ -347,9 +347,8 @@ class AntiSlop:
         encode = partial(encode_after, self._tokenizer, self._vocabulary)
         return [PhraseDrafter(self._matcher, encode)] if self.draft_bans else []
 
-    def _read_prompt(self, ids: Tensor, model_kwargs: Mapping[str, Any], *, place: int) -> State:
+    def _read_prompt(self, ids: Tensor, mask: Tensor | None, *, place: int) -> State:
         """Return the matcher's state after a prompt, whose padding is no part of its text."""
-        mask = model_kwargs.get("attention_mask")
         if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
             ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
         return self._matcher.start(ids.tolist(), lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)

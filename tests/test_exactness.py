@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles import first_token_text, rejection_distribution
 from scipy.stats import chi2_contingency, chisquare
-from toys import Markov, Words, run
+from toys import PROMPT, Markov, Words, run
 from transformers import (
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -23,8 +24,12 @@ from transformers import (
 )
 
 from antislop.bans import Ban
+from antislop.decoding import decode
+from antislop.events import Rewound
 from antislop.matcher import Matcher
+from antislop.row import Row
 from antislop.scopes import Scope
+from antislop.walker import Policy
 
 LETTERS = Words("a", "b", "c", "d")
 SPACED = Words("a ", "b ", "c ", "d ")
@@ -156,6 +161,32 @@ def test_a_rewind_goes_on_to_an_earlier_start_as_often_as_it_would_by_walking_th
     expected = rejection_distribution(model, LETTERS, bans)
     assert sum(share for text, share in expected.items() if text[0] == 1) == pytest.approx(3 / 8)
     assert p_value(draw(model, LETTERS, bans, times=4000), expected) > 1e-4
+
+
+class FarGenerator(torch.Generator):
+    """A generator that claims to be on another device than the CPU."""
+
+    device = torch.device("cuda")
+
+
+def test_nested_bans_draw_on_the_device_of_the_rows_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: torch refuses to draw on the CPU with a generator of another device."""
+    devices, rand = [], torch.rand
+
+    def draw_near(*size: object, device: object = "cpu", **kwargs: Any) -> torch.Tensor:
+        devices.append(device)
+        return rand(*size, **kwargs)
+
+    model = Markov(4, sharpness=0.0, length=8)
+    matcher = Matcher([anywhere("ab"), anywhere("bc"), anywhere("c", 0.5)], LETTERS)
+    row = Row(torch.tensor([PROMPT]), settings=model, state=matcher.start(PROMPT), capacity=8, generator=FarGenerator())
+    monkeypatch.setattr(torch, "rand", draw_near)
+    policy = Policy(True, "exact", "concede", max_rewinds=100)
+    bounces = sum(
+        isinstance(event, Rewound) for _, event in decode([row], engine=model, matcher=matcher, policy=policy)
+    )
+    assert bounces > 1
+    assert set(devices) == {FarGenerator.device}
 
 
 def test_the_way_back_from_below_a_ban_that_stayed_counts_its_coin() -> None:

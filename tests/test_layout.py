@@ -208,6 +208,18 @@ def test_torch_free_modules_stay_torch_free(module: str) -> None:
     assert "torch" not in {name.split(".")[0] for name in imports(module, at_run_time=True)}
 
 
+FILLED_AT_RANDOM = {"rand", "randn", "randint", "randperm", "normal"}
+
+
+@pytest.mark.parametrize("module", sorted(set(LEVEL) - TORCH_FREE))
+def test_whoever_draws_from_a_generator_says_on_which_device(module: str) -> None:
+    """Without it torch draws on the CPU, and refuses a generator of another device."""
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in FILLED_AT_RANDOM:
+            given = {keyword.arg for keyword in node.keywords}
+            assert "generator" not in given or "device" in given, f"{module}.py:{node.lineno}"
+
+
 def test_bans_are_found_without_torch_and_transformers() -> None:
     code = (
         "import sys, antislop; antislop.BanList(['a b']).find('a b'); antislop.default_bans();"
