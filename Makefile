@@ -1,7 +1,9 @@
 # Every target sets up what it needs in .venv, from the package index alone.
 PYTHON ?= python3
 BIN := .venv/bin
+CORE := .venv/core
 READY := .venv/ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
@@ -10,12 +12,32 @@ export HF_HUB_OFFLINE = 1
 help:           ## list the targets
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+# PyPI's torch for Linux brings gigabytes of CUDA libraries. Without an NVIDIA GPU, PyTorch's own index is asked too,
+# which has a build without them, if it answers in time. TORCH_INDEX=URL names another index, TORCH_INDEX= none.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+ANSWERS := timeout 10 $(PYTHON) -c "import urllib.request as r; r.urlopen('$(CPU_INDEX)/torch/', timeout=5)"
+ifeq ($(origin TORCH_INDEX), undefined)
+FIND_INDEX = if [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi > /dev/null && $(ANSWERS) 2> /dev/null; \
+	then echo $(CPU_INDEX); fi
+else
+FIND_INDEX = echo $(TORCH_INDEX)
+endif
+
+$(CORE): pyproject.toml constraints.txt
+	@echo "== step 1 of 3: make the virtual environment .venv"
+	@$(PYTHON) -m venv .venv
+	@echo "== step 2 of 3: install torch, 200 MB; with CUDA libraries 3 GB"
+	@index=$$($(FIND_INDEX)); echo "   from $${index:-pip's own index}"; $(PIP) $${index:+--extra-index-url $$index} torch
+	@echo "== step 3 of 3: install antislop and transformers, 70 MB"
+	@$(PIP) -e .
 	@touch $@
 
-demo: $(READY)  ## a sloppy story, and the same without its slop
+$(READY): $(CORE)
+	@echo "== install what tests and checks need, 250 MB"
+	@$(PIP) -e '.[test,check]'
+	@touch $@
+
+demo: $(CORE)   ## a story written twice: without bans, and with them
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
 test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 looks ten times deeper

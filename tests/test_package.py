@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -90,3 +91,17 @@ def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws()
             admitted += out.report.admitted
     assert found > 5
     assert admitted > 0
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not there")
+def test_the_demo_installs_no_extras_and_says_each_step() -> None:
+    def plan(*args: str) -> str:
+        command = ["make", "--dry-run", "--always-make", *args]
+        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    demo = plan("demo")
+    assert "[test" not in demo
+    assert [f"step {number} of 3" in demo for number in (1, 2, 3)] == [True] * 3
+    assert "install -q" not in demo
+    assert "-e '.[test,check]'" in plan("test")
+    assert "urlopen" not in plan("demo", "TORCH_INDEX=")
