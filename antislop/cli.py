@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,7 @@ from antislop import __version__, dataset_command, eval_command, list_commands, 
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.pretrained import load_model
-from antislop.render import Page, Piece, Trail, paint, point_out, save_svg, summarize
+from antislop.render import Page, Piece, Trail, list_bans, paint, point_out, save_svg, summarize
 from antislop.report import Report
 from antislop.terminal import (
     EXIT_CODES,
@@ -179,9 +180,14 @@ def _generate(settings: _Settings) -> int:
     show = settings.show
     runs = _compare(writer, screen, show=show) if settings.compare else [_write(writer, screen, show=show)]
     _save(settings, writer, runs)
-    seed = "" if settings.greedy else f" (seed {writer.seed})"
-    console(stderr=True).print(runs[-1].summary + seed, style="dim", soft_wrap=True)
+    if show and (withdrawn := list_bans(runs[-1].report)):
+        _say(f"withdrawn for {withdrawn}")
+    _say(runs[-1].summary + ("" if settings.greedy else f" (seed {writer.seed})"))
     return 0
+
+
+def _say(sentence: str) -> None:
+    console(stderr=True).print(sentence, style="dim", soft_wrap=True)
 
 
 def _check(settings: _Settings) -> None:
@@ -356,10 +362,28 @@ def _compare(writer: _Writer, screen: Console, *, show: bool) -> list[_Run]:
         runs.append(_write(writer, screen, show=show, with_bans=title == _TITLES[1]))
         screen.print()
     screen.print(_tabulate(runs, writer.bans))
+    screen.print()
+    screen.print(_say_where_they_part(*(run.text for run in runs)), style="dim", soft_wrap=True)
     return runs
 
 
 _TITLES = ("without bans", "with bans")
+
+
+def _say_where_they_part(plain: str, banned: str) -> str:
+    """Say how far two texts agree, and why no further.
+
+    >>> _say_where_they_part("a sly cat sat", "a sly dog sat")[:45]
+    'The texts agree in their first 2 words only: '
+    """
+    if plain == banned:
+        return "The texts are the same: there was nothing to withdraw."
+    pairs = zip(plain.split(), banned.split(), strict=False)
+    words = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return (
+        f"The texts agree in their first {words:,} words only: after a rewind the model continues from other words, so "
+        "the second is another text, not the first without its slop."
+    )
 
 
 def _tabulate(runs: list[_Run], bans: BanList) -> Table:

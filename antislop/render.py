@@ -9,6 +9,7 @@ import codecs
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -33,22 +34,28 @@ STYLES: dict[Kind, str] = {
     "conceded": "yellow underline",
     "admitted": "underline",
 }
+BESIDE = "dim strike"
+"""The style of what was withdrawn together with a ban and is no part of it."""
 
 
 class Piece(NamedTuple):
     """A stretch of text to which one thing happened.
 
     A withdrawn piece is made to be read in one line: its line breaks are "↵", and a space keeps it from the withdrawn
-    piece before it.
+    piece before it. banned: from which to which of its characters the ban reached; (0, 0) if none of them.
     """
 
     text: str
     kind: Kind
+    banned: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The characters that one token completed. `attempt` numbers the rewind that withdrew it, 0 while it stands."""
+    """The characters that one token completed. `attempt` numbers the rewind that withdrew it, 0 while it stands.
+
+    kinds: of its characters; of a withdrawn token's, only those of the ban are "withdrawn".
+    """
 
     text: str
     kinds: list[Kind] = field(init=False)
@@ -83,7 +90,7 @@ class Trail:
         if isinstance(event, Drawn):
             self._write(event.token)
         elif isinstance(event, Rewound):
-            self._strike(event.length)
+            self._strike(event)
         elif isinstance(event, Conceded):
             self._mark(event.violation, "conceded")
         elif isinstance(event, Admitted):
@@ -102,14 +109,15 @@ class Trail:
         self._standing.append(entry)
         self._waiting.append(entry)
 
-    def _strike(self, length: int) -> None:
+    def _strike(self, event: Rewound) -> None:
+        self._mark(event.violation, "withdrawn")
         self._attempts += 1
-        for entry in self._standing[length:]:
+        for entry in self._standing[event.length :]:
             entry.attempt = self._attempts
-        del self._standing[length:], self._pending[length + 1 :]
+        del self._standing[event.length :], self._pending[event.length + 1 :]
 
     def _mark(self, violation: Violation, kind: Kind) -> None:
-        """Mark the characters of a ban that stays: its last token may be the one after it, which only ends its word."""
+        """Mark the characters of a ban: the last token of a violation may be the one after it, which ends its word."""
         entries = self._standing[violation.start : violation.end + 1]
         places = [(entry, i) for entry in entries for i in range(len(entry.text))]
         matches = BanList([violation.ban]).find("".join(entry.text for entry in entries))
@@ -137,10 +145,13 @@ class Trail:
                 yield piece
 
     def _withdrawn(self, run: Iterable[_Entry]) -> Iterator[Piece]:
-        text = "".join(entry.text for entry in run).replace("\n", "↵")
+        entries = list(run)
+        text = "".join(entry.text for entry in entries).replace("\n", "↵")
         if text:
             touches = self._ends_withdrawn and not text.startswith(" ")
-            yield Piece(" " * touches + text, "withdrawn")
+            kinds = [kind for entry in entries for kind in entry.kinds]
+            banned = [touches + i for i, kind in enumerate(kinds) if kind == "withdrawn"]
+            yield Piece(" " * touches + text, "withdrawn", (banned[0], banned[-1] + 1) if banned else (0, 0))
 
 
 def _kept(run: Iterable[_Entry]) -> Iterator[Piece]:
@@ -155,17 +166,30 @@ def picture(events: Iterable[Event], surfaces: Surfaces) -> Text:
     return paint([piece for event in events for piece in trail.add(event)])
 
 
-def paint(pieces: Iterable[Piece]) -> Text:
-    """Return pieces in color: withdrawn red and struck through, conceded yellow, admitted underlined.
+def paint(pieces: Iterable[Piece], *, brackets: bool = False) -> Text:
+    """Return pieces in color: withdrawn struck through, the ban in it red, conceded yellow, admitted underlined.
+
+    brackets: also put withdrawn pieces between "[-" and "-]", for screens that may not show styles.
 
     Control characters become visible symbols, so that no text can steer the terminal.
     """
     painted = Text()
-    for text, kind in pieces:
-        words = text.lstrip(" ") if kind == "withdrawn" else text
-        painted.append(text[: len(text) - len(words)])  # between two words, a struck space would glue them
-        painted.append(words.translate(_VISIBLE), STYLES[kind])
+    for piece in pieces:
+        if piece.kind == "withdrawn":
+            _paint_withdrawn(painted, piece, brackets=brackets)
+        else:
+            painted.append(piece.text.translate(_VISIBLE), STYLES[piece.kind])
     return painted
+
+
+def _paint_withdrawn(painted: Text, piece: Piece, *, brackets: bool) -> None:
+    text = piece.text
+    first = len(text) - len(text.lstrip(" "))  # between two words, a struck space would glue them
+    start, end = (max(first, place) for place in piece.banned)
+    painted.append(text[:first] + "[-" * brackets)
+    for part, style in ((text[first:start], BESIDE), (text[start:end], STYLES["withdrawn"]), (text[end:], BESIDE)):
+        painted.append(part.translate(_VISIBLE), style)
+    painted.append("-]" * brackets)
 
 
 _VISIBLE = (
@@ -177,7 +201,7 @@ _VISIBLE = (
 
 def spell(pieces: Iterable[Piece]) -> str:
     """Return pieces without color: withdrawn ones as " [-a testament to-]"."""
-    return "".join(_bracket(text) if kind == "withdrawn" else text for text, kind in pieces)
+    return "".join(_bracket(piece.text) if piece.kind == "withdrawn" else piece.text for piece in pieces)
 
 
 def _bracket(text: str) -> str:
@@ -213,7 +237,8 @@ def point_out(events: Iterable[Event], matcher: Matcher, state: State) -> Iterat
 class Page:
     """Write pieces to a console as they come.
 
-    A terminal gets color, the prompt, and lines broken between words; anything else gets the text as it is.
+    A terminal gets color, the prompt, and lines broken between words, one without color brackets too; anything else
+    gets the text as it is.
     """
 
     def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
@@ -227,7 +252,7 @@ class Page:
         """Write what is to be shown of some pieces."""
         shown = [piece for piece in pieces if piece.kind not in self._hidden]
         if self._console.is_terminal:
-            self._screen.write(paint(shown))
+            self._screen.write(paint(shown, brackets=self._console.no_color or self._console.color_system is None))
         elif shown:
             self._console.file.write(spell(shown))
             self._console.file.flush()
@@ -290,6 +315,17 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
     if report.dropped:
         parts.append(f"{_count(len(report.dropped), 'regex', 'regexes')} dropped: too slow")
     return ", ".join(parts)
+
+
+def list_bans(report: Report) -> str:
+    """Return the bans for which something was withdrawn, the most frequent first, with their counts above 1.
+
+    >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
+    "'cat' (2)"
+    """
+    counts = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Rewound))
+    shown = ((repr(phrase).translate(_VISIBLE), count) for phrase, count in counts.most_common())
+    return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

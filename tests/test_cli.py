@@ -164,7 +164,7 @@ def test_a_terminal_shows_the_prompt_dim_and_what_was_withdrawn_struck_through(t
     assert "\x1b[9;31m" not in generate(toy, PROMPT, *BANS, env=colored).stdout
     without = generate(toy, PROMPT, *BANS, "--show", env={**colored, "NO_COLOR": "1"}).stdout
     assert "31m" not in without
-    assert "\x1b[9mtapestry" in without
+    assert "[-\x1b[9mtapestry" in without
 
 
 def test_the_picture_is_saved_with_and_without_show(toy: str, tmp_path: Path) -> None:
@@ -197,9 +197,18 @@ def test_compare_shows_both_texts_and_how_much_each_is_worth(toy: str) -> None:
     assert lines[1] + "\n" == generate(toy, PROMPT, "--no-bans").stdout
     assert lines[3].startswith("with bans ─")
     assert lines[4] + "\n" == generate(toy, PROMPT, *BANS).stdout
-    counts = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in lines[7:]}
+    counts = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in lines[7:11]}
     assert int(counts["banned phrases"][0]) > int(counts["banned phrases"][1]) == 0
     assert float(counts["per 1,000 words"][0]) > float(counts["per 1,000 words"][1]) == 0
+
+
+def test_compare_says_how_far_the_texts_agree_and_show_which_bans_were_hit(toy: str) -> None:
+    result = generate(toy, PROMPT, *BANS, "--compare", "--show")
+    plain, banned = (generate(toy, PROMPT, *bans).stdout.split() for bans in (["--no-bans"], BANS))
+    count = next(i for i, pair in enumerate(zip(plain, banned, strict=False)) if pair[0] != pair[1])
+    assert result.stdout.splitlines()[-1].startswith(f"The texts agree in their first {count} words only: ")
+    assert "withdrawn for 'tapestry'" in result.stderr
+    assert "withdrawn for" not in generate(toy, PROMPT, *BANS).stderr
 
 
 def test_compare_underlines_on_a_terminal_what_the_bans_will_take_away(toy: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from toys import Bytes, Markov, Words, run
 from antislop.bans import Ban
 from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Rewound, Settled
 from antislop.matcher import Matcher, Violation
-from antislop.render import Page, Piece, Trail, paint, picture, point_out, save_svg, spell, summarize
+from antislop.render import Page, Piece, Trail, list_bans, paint, picture, point_out, save_svg, spell, summarize
 from antislop.report import Report
 
 WORDS = Words(" a", " testament", " to", " tapestry", " quiet", ".", "I", "You", "\n", " cat", " s", None)
@@ -80,7 +81,7 @@ def test_withdrawn_text_appears_when_it_is_withdrawn_and_kept_text_when_it_is_se
     trail = Trail(WORDS)
     assert [trail.add(event) for event in drawn(ME, A)] == [[], []]
     assert trail.add(Settled((ME,))) == [Piece("I", "kept")]
-    assert trail.add(rewound(1, A)) == [Piece(" a", "withdrawn")]
+    assert trail.add(rewound(1, A)) == [Piece(" a", "withdrawn", (0, 2))]
     assert trail.add(Drawn(QUIET)) == []
     assert trail.add(Settled((QUIET,))) == [Piece(" quiet", "kept")]
 
@@ -90,7 +91,7 @@ def test_withdrawn_text_waits_for_text_before_it_that_may_still_be_withdrawn() -
     for event in drawn(ME, A):
         trail.add(event)
     assert trail.add(rewound(1, A)) == []
-    assert trail.add(Settled((ME,))) == [Piece("I", "kept"), Piece(" a", "withdrawn")]
+    assert trail.add(Settled((ME,))) == [Piece("I", "kept"), Piece(" a", "withdrawn", (0, 2))]
 
 
 def test_what_stands_though_banned_is_marked_to_the_character() -> None:
@@ -195,8 +196,26 @@ def test_a_real_run_can_be_followed(seed: int) -> None:
     assert len(withdrawn.replace(" ", "")) == report.withdrawn_tokens
 
 
+def test_what_goes_with_a_ban_is_told_from_the_ban() -> None:
+    ban = Violation(Ban("cat"), 1, 2)
+    trail = Trail(WORDS)
+    pieces = [p for e in [*drawn(ME, CAT, QUIET), Rewound(1, (CAT, QUIET), ban), *ended(ME)] for p in trail.add(e)]
+    assert pieces == [Piece("I", "kept"), Piece(" cat quiet", "withdrawn", (1, 4))]
+    painted = paint(pieces)
+    assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
+        ("cat", "red strike"),
+        (" quiet", "dim strike"),
+    ]
+
+
+def test_the_bans_that_were_hit_are_listed_the_most_frequent_first() -> None:
+    hits = [Rewound(1, (CAT,), violation(phrase, 1, 1)) for phrase in ("a\x1b", "cat", "cat")]
+    assert list_bans(Report(events=hits)) == "'cat' (2), 'a\\x1b'"
+    assert list_bans(Report()) == ""
+
+
 def test_withdrawn_is_red_and_struck_conceded_yellow_and_underlined() -> None:
-    painted = paint([Piece("so ", "kept"), Piece(" a cat", "withdrawn"), Piece(" dog", "conceded")])
+    painted = paint([Piece("so ", "kept"), Piece(" a cat", "withdrawn", (1, 6)), Piece(" dog", "conceded")])
     assert painted.plain == "so  a cat dog"
     assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
         ("a cat", "red strike"),
@@ -264,6 +283,15 @@ PIECES = [Piece("Once", "prompt"), Piece(" upon ", "kept"), Piece(" a cat", "wit
 def test_a_pipe_gets_the_text_alone_or_with_brackets() -> None:
     assert written(PIECES, terminal=False, show_withdrawn=False) == " upon  a dog\n"
     assert written(PIECES, terminal=False) == " upon  [-a cat-] a dog\n"
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}])
+def test_a_terminal_without_color_gets_brackets_too(environment: dict[str, str]) -> None:
+    out = io.StringIO()
+    page = Page(Console(file=out, force_terminal=True, width=40, _environ=environment), show_withdrawn=True)
+    page.write(PIECES)
+    page.end()
+    assert re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()) == "Once upon  [-a cat-] a dog\n"
 
 
 @given(st.lists(st.text("ab \n—漢", max_size=9), max_size=12), st.integers(8, 30))
