@@ -320,6 +320,7 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
 def list_bans(report: Report) -> str:
     """Return the bans for which something was withdrawn, the most frequent first, with their counts above 1.
 
+    >>> from antislop.bans import Ban
     >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
     "'cat' (2)"
     """
