@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from antislop.counting import Census
 from antislop.grams import Kind, cut_words
+from antislop.whole_files import read_bytes, replace_bytes
 from antislop.words import drop_stop_words
 
 FORMAT = "antislop baseline 1"
@@ -68,9 +68,8 @@ class Baseline:
     def load(cls, path: str | os.PathLike[str]) -> Baseline:
         """Read one from a file, compressed if it ends in .gz. Raises `BaselineError` where it is none."""
         try:
-            data = Path(path).read_bytes()
-            whole = json.loads(gzip.decompress(data) if str(path).endswith(".gz") else data)
-        except (OSError, EOFError, ValueError) as error:
+            whole = json.loads(read_bytes(path))
+        except (OSError, ValueError, RecursionError) as error:
             raise BaselineError(f"{path}: can't be read as a baseline ({error}): {_ADVICE}") from error
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
             raise BaselineError(f"{path}: no baseline of this package: {_ADVICE}")
@@ -87,7 +86,7 @@ class Baseline:
             "counts": {kind: dict(sorted(counts.items())) for kind, counts in self.counts.items()},
         }
         data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
-        Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+        replace_bytes(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
     def count(self, kind: Kind, text: str) -> int | None:
         """Return how often something stands in the texts, None where less often than is listed."""

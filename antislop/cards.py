@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import antislop
-from antislop.records import replace_text
+from antislop.whole_files import replace_text
 
 _CARD = """\
 ---

@@ -40,6 +40,7 @@ from antislop.terminal import (
     read,
     writing,
 )
+from antislop.whole_files import replace_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -421,7 +422,7 @@ def _save_report(path: Path, report: dict[str, Any]) -> None:
     if path == Path("-"):
         typer.echo(text, err=True)
     else:
-        path.write_text(text + "\n", encoding="utf-8")
+        replace_text(path, text + "\n")
 
 
 def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:

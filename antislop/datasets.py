@@ -31,9 +31,10 @@ from antislop.events import Conceded, Rewound
 from antislop.lists import BanList
 from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
 from antislop.prompts import Prompt
-from antislop.records import Journal, JournalError, Record, read_lines, read_records, replace_bytes
+from antislop.records import Journal, JournalError, Record, read_lines, read_records
 from antislop.requests import Request
 from antislop.sampler import AntiSlop, Completion
+from antislop.whole_files import replace_bytes
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """Why an empty prompt can't be used."""

@@ -6,12 +6,11 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
-from secrets import token_hex
 from typing import IO, Any
 
 from antislop.bans import BanError
 from antislop.entries import MAX_CHARACTERS
+from antislop.whole_files import replace_text
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
@@ -41,15 +40,8 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
 
 def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
     """Write lines to a file, UTF-8; it is replaced as a whole or not at all."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        try:
-            with part.open("x", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{line}\n" for line in lines)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        replace_text(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:
         raise BanError(f"{path}: can't be written ({error.strerror}): name a file in a folder of yours") from error
 

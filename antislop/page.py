@@ -21,7 +21,7 @@ from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, name
 from antislop.metrics import METRICS, Estimate, Metric
 from antislop.profiles import Change
 from antislop.quantities import DISTANCE, EXCESS, RATIOS, SPEED, SUPPRESSION, place
-from antislop.records import replace_text
+from antislop.whole_files import replace_text
 
 MOST_CHANGES = 30
 COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")

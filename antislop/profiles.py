@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import exp, log, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import regex
@@ -20,6 +18,7 @@ from antislop.counting import Census, Occurrences, count, cut_examples
 from antislop.grams import Kind, Progress, Texts, cut_words
 from antislop.overuse import EXPLAINED, estimate_error, estimate_ratio, find_explained, find_parts, quantile
 from antislop.texts import Text
+from antislop.whole_files import read_bytes, replace_bytes
 
 FORMAT = "antislop profile 1"
 
@@ -76,11 +75,10 @@ class Profile:
         """Read a profile from a file, compressed if its name ends in .gz. Raises `ProfileError` where it is none."""
         advice = "make one with: antislop profile TEXTS -o profile.json"
         try:
-            data = Path(path).read_bytes()
-            whole = json.loads(gzip.decompress(data) if str(path).endswith(".gz") else data)
+            whole = json.loads(read_bytes(path))
         except OSError as error:
             raise ProfileError(f"{path}: can't be read ({error.strerror or error}): {advice}") from error
-        except (EOFError, ValueError, zlib.error) as error:
+        except (ValueError, RecursionError) as error:
             raise ProfileError(f"{path}: no JSON ({error}): {advice}") from error
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
             raise ProfileError(f"{path}: no profile of this package: {advice}")
@@ -98,7 +96,7 @@ class Profile:
         lines = (json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
         text = json.dumps(head, ensure_ascii=False, indent=1)[:-2] + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n"
         data = text.encode()
-        Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+        replace_bytes(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from antislop.whole_files import replace_bytes, replace_text
+
 Record: TypeAlias = dict[str, Any]
 
 
@@ -166,15 +168,3 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yield the records of a journal, without what was torn."""
     return (record for _, record in read_lines(Path(path)) if record is not None)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file in one piece: whoever reads it finds the old text or the new one."""
-    replace_bytes(path, text.encode())
-
-
-def replace_bytes(path: Path, data: bytes) -> None:
-    """Write a file in one piece."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_bytes(data)
-    beside.replace(path)

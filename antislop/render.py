@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
@@ -24,6 +23,7 @@ from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Rewound,
 from antislop.lists import BanList
 from antislop.matcher import Matcher, State, Surfaces, Violation
 from antislop.report import Report
+from antislop.whole_files import replace_text
 
 Kind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
 
@@ -337,7 +337,7 @@ def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop
     """Write a text to an SVG file of `width` columns that loads no font and nothing else."""
     console = Console(record=True, file=io.StringIO(), width=width, highlight=False)
     console.print(text)
-    Path(path).write_text(console.export_svg(title=title, code_format=_SVG_FORMAT), encoding="utf-8")
+    replace_text(path, console.export_svg(title=title, code_format=_SVG_FORMAT))
 
 
 _SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(

@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from antislop.whole_files import read_bytes
 from antislop.words import extract_words
 
 FOLDER = Path(__file__).parent / "data"
@@ -141,9 +142,8 @@ def _name(path: str | os.PathLike[str] | None) -> str:
 
 def _read_json(path: Path) -> Any:
     try:
-        data = path.read_bytes()
-        return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, EOFError, ValueError) as error:
+        return json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error).split("\n", maxsplit=1)[0]
         raise ScaleError(f"{path}: can't be read as JSON ({reason}): pass a JSON list of texts") from error
 

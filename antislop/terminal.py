@@ -5,10 +5,8 @@ Data goes to standard output, everything else to standard error. Knows no model.
 
 from __future__ import annotations
 
-import gzip
 import os
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -23,6 +21,7 @@ from typer.core import TyperGroup
 from antislop.bans import BanError
 from antislop.bundled import default_bans
 from antislop.lists import BanList
+from antislop.whole_files import read_bytes
 
 EXIT_CODES = (
     "Exit status: 0 all went well, and scan or lint found nothing; 1 they found something, or generate had nothing "
@@ -109,16 +108,11 @@ def gather(files: list[Path] | None, phrases: list[str] | None, *, bundled: bool
 def read(name: str) -> str:
     """Return a text file, compressed if it ends in .gz, or standard input for "-"."""
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        data = sys.stdin.buffer.read() if name == "-" else read_bytes(name)
     except IsADirectoryError:
         raise Refused(f"{name}: is a folder: pass the files in it, {Path(name, '*.txt')} for instance") from None
     except OSError as error:
         raise Refused(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
-    if name.endswith(".gz"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise Refused(f"{name}: not gzip, or cut off ({first_line(error)}): pass a whole file") from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -6,9 +6,7 @@ records are the business of `sources`.
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +17,7 @@ import regex
 
 from antislop.record_files import PromptError, first_line
 from antislop.sources import Record, read_records
+from antislop.whole_files import read_bytes
 
 COLUMNS = ("response", "output", "completion", "text")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
@@ -93,13 +92,13 @@ def _is_book(path: Path) -> bool:
 def _read_books(path: Path) -> Iterator[Text]:
     for file in sorted(path.rglob("*.txt*")) if path.is_dir() else [path]:
         try:
-            data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+            data = read_bytes(file)
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise TextError(f"{file}:{line}: not UTF-8: save the file as UTF-8") from error
-        except (OSError, EOFError, zlib.error) as error:
-            reason = first_line(getattr(error, "strerror", None) or error)
+        except OSError as error:
+            reason = first_line(error.strerror or error)
             raise TextError(f"{file}: can't be read ({reason}): check the path and the file") from error
         yield Text(text, None, str(file), {})
 

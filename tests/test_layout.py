@@ -15,7 +15,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "record_files", "chats", "arms"},
+    {"folding", "record_files", "chats", "arms", "whole_files"},
     {"automaton", "sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
     {"sequences", "searches"},
@@ -98,6 +98,7 @@ TORCH_FREE = {
     "cards",
     "publishing",
     "record_files",
+    "whole_files",
     "sources",
     "chats",
     "prompts",

@@ -124,6 +124,7 @@ def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
         "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text holds int, not a text: mend the record"),
         "latin.txt": ("one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8: save the file as UTF-8"),
         "cut.txt.gz": (gzip.compress(b"text " * 99)[:-9], {}, "can't be read"),
+        "bomb.txt.gz": (gzip.compress(b"text " * 2**22), {}, "it unpacks to more than 16,777,216 bytes"),
     }
     for name, (data, options, sentence) in cases.items():
         (tmp_path / name).write_bytes(data)
