@@ -1,7 +1,8 @@
 """The journal of a run that takes long: JSON Lines, appended and flushed, which the same run can go on from.
 
-Beside the records lies a description of what made them, so that nothing else is mixed in. A process that is killed
-loses what it had not appended; a line that was torn by that is taken out again. Knows nothing of models and bans.
+Beside the records lies a description of what made them, so that nothing else is mixed in, and a lock, so that only one
+process writes at a time. A process that is killed loses what it had not appended, and its lock; a line that was torn by
+that is taken out again. Knows nothing of models and bans.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias
+
+from filelock import FileLock, Timeout
 
 from antislop.whole_files import replace_bytes, replace_text
 
@@ -25,7 +28,7 @@ class Journal:
     """Records of one run, in a file.
 
     identify: what tells records apart; two of a kind are never written. is_done: whether a record stays, or is to be
-    made again when the run goes on. Use it as a context, so that the file is closed.
+    made again when the run goes on. Use it as a context, so that the file is closed and others may write to it.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
@@ -52,16 +55,20 @@ class Journal:
         self._identify = identify
         self._known: set[Any] = set()
         self._file: IO[bytes] | None = None
-        settings = json.loads(json.dumps(settings))  # as they will be read again
-        if not force and self._has_records():
-            self._compare(settings)
+        self._lock = lock_file(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            settings = json.loads(json.dumps(settings))  # as they will be read again
+            if not force and self._has_records():
+                self._compare(settings)
             self._mend(is_done)
             replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
             self._file = self.path.open("ab")
         except OSError as error:
+            self._lock.release()
             raise JournalError(f"{self.path}: can't be written ({error.strerror}): choose another place") from error
+        except BaseException:
+            self._lock.release()
+            raise
 
     @property
     def description(self) -> Path:
@@ -96,6 +103,8 @@ class Journal:
             file.close()
         except OSError as error:  # it tries to write again what `append` could not
             raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+        finally:
+            self._lock.release()
 
     def _has_records(self) -> bool:
         """Tell whether anything was written yet: nothing can be mixed with what a run left that found no prompt."""
@@ -143,6 +152,26 @@ class Journal:
                 kept.append(line)
         if sum(map(len, kept)) != size:
             replace_bytes(self.path, b"".join(kept))
+
+
+def lock_file(path: Path) -> FileLock:
+    """Lock a file for this process, by a hidden file beside it; its folder is made if need be.
+
+    The operating system releases the lock when the process ends, however it ends. Raises `JournalError` where another
+    process has it.
+    """
+    target = Path(os.path.realpath(path))
+    lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise JournalError(
+            f"{path}: another process is writing to it: wait for its end, or choose another file"
+        ) from None
+    except OSError as error:
+        raise JournalError(f"{path}: can't be written ({error.strerror}): choose another place") from error
+    return lock
 
 
 def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,38 @@ def test_of_settings_within_others_only_those_that_differ_are_named(path: Path) 
 def test_a_journal_without_records_holds_nobody_to_its_settings(path: Path) -> None:
     journal(path).__exit__()
     journal(path, {"seed": 2}).__exit__()
+
+
+def test_a_second_process_is_refused_until_the_first_ends_however_it_ends(path: Path) -> None:
+    """The second replaced the file, and the first went on writing to the one that had no name any more."""
+    held = f"import sys, time; from antislop.records import Journal; journal = Journal(sys.argv[1], {SETTINGS}, " + (
+        "identify=lambda record: record['key']); journal.append({'key': 'theirs'}); print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", held, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        with pytest.raises(JournalError, match=r"out\.jsonl: another process is writing to it: wait for its end"):
+            journal(path, force=True)
+        process.kill()
+    with journal(path) as kept:
+        assert "theirs" in kept
+        kept.append({"key": "mine"})
+    assert [record["key"] for record in read_records(path)] == ["theirs", "mine"]
+
+
+def test_two_names_of_a_journal_have_one_lock(path: Path, tmp_path: Path) -> None:
+    with journal(path):
+        (tmp_path / "link.jsonl").symlink_to(path)
+        with pytest.raises(JournalError, match="another process"):
+            journal(tmp_path / "link.jsonl")
+    journal(tmp_path / "link.jsonl").__exit__()
+
+
+def test_what_is_refused_holds_no_lock(path: Path) -> None:
+    with journal(path) as kept:
+        kept.append({"key": "a"})
+    with pytest.raises(JournalError, match="seed"):
+        journal(path, {"seed": 2})
+    journal(path).__exit__()
 
 
 def test_records_of_another_kind_are_left_alone(path: Path) -> None:
