@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from antislop.bans import Ban, BanError
 
-Format = Literal["text", "phrases", "factors", "counts", "ngrams", "regexes", "sillytavern", "yaml", "statistics"]
+Format = Literal[
+    "text", "phrases", "factors", "counts", "ngrams", "regexes", "sillytavern", "yaml", "statistics", "csv"
+]
 
 Line = tuple[int, "Ban | BanError"]
 """The number of a line, and the ban that begins there or why there is none."""
@@ -34,3 +36,19 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
         return line, make(phrase, **options)
     except BanError as error:
         return line, error
+
+
+def are_counts(numbers: Iterable[Any]) -> bool:
+    """Tell counts, which rank, from weights: all are whole numbers, some above 1.
+
+    >>> are_counts([3, 1, 0]), are_counts([0.5, 1]), are_counts([1, 1])
+    (True, False, False)
+    """
+    known = list(numbers)
+    whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in known)
+    return whole and any(number > 1 for number in known)
+
+
+def to_words(text: Any, **options: Any) -> Ban:
+    """Return the ban of an n-gram of a published list: stop words were left out before it was counted."""
+    return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)

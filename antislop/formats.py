@@ -6,8 +6,9 @@ Text in, lines out: each with its number, and the ban that stands there or why t
 |---|---|---|
 | text | one phrase per line, `#` comments, flags after a tab as in `antislop.notation` | whole words |
 | phrases | a JSON list of strings, or of lists of one word | whole words |
-| factors | JSON lists of [phrase, number up to 1]: weights | whole words |
-| counts | JSON lists of [phrase, whole number]: ranks, of weight 0 | whole words |
+| factors | JSON lists of [phrase, number up to 1], or {phrase: number}: weights | whole words |
+| counts | JSON lists of [phrase, whole number], or {phrase: number}: ranks, of weight 0 | whole words |
+| csv | a phrase per line, then a weight or a count; names of columns on top if need be | whole words |
 | ngrams | JSON lists of words, stop words left out | in order, stop words between them |
 | regexes | a JSON list of regexes; or one per line, in quotes or not, commas after it or not, `#` comments | |
 | sillytavern | free text on top, then `"quoted"`, `[1, 2]` (token ids) and bare lines | anywhere |
@@ -17,7 +18,8 @@ Text in, lines out: each with its number, and the ban that stands there or why t
 What a text is like decides, where the name of its file does not. A JSON list of strings is phrases, or regexes if most
 of them show signs of one; lists of strings are n-grams if any holds several words. Lines are SillyTavern's if at least
 half of them are in quotes or token ids; free text on top is what stands above the last empty line or ruler before the
-first of these. Counts of statistics are kept, scores and ratios are not; what names no phrase there is no entry.
+first of these. Lines that are all a phrase and a number are CSV. Counts of statistics are kept, scores and ratios are
+not; what names no phrase there is no entry.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from collections.abc import Iterator
 import regex
 
 from antislop.bans import Ban, BanError
+from antislop.csv_lists import are_pairs, read_csv
 from antislop.entries import Format, Line, attempt
 from antislop.folding import Edges
 from antislop.json_lists import are_json_lines, are_regexes, read_json, read_json_lines
@@ -54,8 +57,8 @@ def read(
 ) -> tuple[Format, Iterator[Line]]:
     """Return the format of a list, and its lines.
 
-    place: what messages call the list. suffix: of its file's name, in lower case; ".json", ".jsonl", ".yaml" and
-        ".txt" count for more than what the text looks like. edges: of plain phrases, else as the format has them.
+    place: what messages call the list. suffix: of its file's name, in lower case; ".json", ".jsonl", ".csv", ".yaml"
+        and ".txt" count for more than what the text looks like. edges: of plain phrases, else as the format has them.
 
     Raises `BanError` for a text that is none of that format as a whole, also while the lines are read.
 
@@ -71,6 +74,8 @@ def read(
         return format, _read_sillytavern(text, usual)
     if format == "yaml":
         return format, read_yaml(text, place, usual)
+    if format == "csv":
+        return format, read_csv(text, place, usual)
     if format == "regexes" and not (suffix == ".json" or _JSON_STRINGS.match(text)):
         return format, _read_regexes(text)
     if format == "statistics" and (suffix in (".jsonl", ".ndjson") or are_json_lines(text)):
@@ -84,6 +89,8 @@ def _detect(text: str, suffix: str) -> Format | None:
         return "text"
     if suffix in (".yaml", ".yml"):
         return "yaml"
+    if suffix in (".csv", ".tsv"):
+        return "csv"
     if suffix in (".jsonl", ".ndjson"):
         return "statistics"
     if suffix == ".json":
@@ -103,6 +110,8 @@ def _detect_lines(text: str, suffix: str) -> Format:
     lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
     if lines and are_regexes(lines):
         return "regexes"
+    if are_pairs(lines):
+        return "csv"
     marked = sum(_QUOTED.fullmatch(line) is not None or _IDS.fullmatch(line) is not None for line in lines)
     if marked and marked * 2 >= len(lines):
         return "sillytavern"

@@ -1,7 +1,8 @@
 """Published lists in JSON and JSON Lines, read.
 
-Five shapes have one value for each ban: strings, [phrase, factor], [phrase, count], words, regexes. The sixth,
-statistics, holds phrases anywhere inside of objects. Knows no files; every ban comes with the line on which it begins.
+Five shapes have one value for each ban: strings, [phrase, factor], [phrase, count], words, regexes. Factors and counts
+may also be one object, {phrase: number}. The sixth shape, statistics, holds phrases anywhere inside of objects. Knows
+no files; every ban comes with the line on which it begins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import regex
 
 from antislop.bans import Ban, BanError
-from antislop.entries import MAX_DEPTH, Format, Line, attempt
+from antislop.entries import MAX_DEPTH, Format, Line, are_counts, attempt, to_words
 from antislop.folding import Edges
 
 _NAMES = ("phrase", "word", "ngram", "bigram", "trigram")
@@ -37,6 +38,10 @@ def read_json(text: str, place: str, format: Format | None, edges: Edges) -> tup
         raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
     if isinstance(whole, dict) and str(whole.get("format")).startswith("antislop profile"):
         raise BanError(f"{place}:1: a profile, not a list: make a list of it with antislop bans-from")
+    if _is_mapping(whole) and format in (None, "factors", "counts"):
+        format = format or _classify_numbers(whole.values())  # noqa: A001
+        make = _MAKERS[format]
+        return format, (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text))
     if isinstance(whole, dict) and format in (None, "statistics"):
         return "statistics", _some(_walk(text, f"{place}:1", edges), place)
     if not isinstance(whole, list):
@@ -46,7 +51,7 @@ def read_json(text: str, place: str, format: Format | None, edges: Edges) -> tup
     if format == "statistics":
         return format, _walk(text, f"{place}:1", edges)
     make = _MAKERS[format]
-    return format, (make(line, item, edges) for line, item in _find_lines(text))
+    return format, (make(line, item, edges) for line, _, item in _find_lines(text))
 
 
 def read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
@@ -86,7 +91,7 @@ def _classify(items: list[Any]) -> Format:
         return "ngrams" if any(len(words) > 1 for words in lists) else "phrases"
     if not any(isinstance(item, list) and len(item) == 2 for item in items):
         return "phrases"
-    return "counts" if _are_counts(items) else "factors"
+    return _classify_numbers(item[1] for item in items if isinstance(item, list) and len(item) == 2)
 
 
 def _are_words(item: Any) -> bool:
@@ -98,11 +103,16 @@ def _is_pair(item: Any) -> bool:
     return is_pair and isinstance(item[1], (int, float))
 
 
-def _are_counts(items: list[Any]) -> bool:
-    """Tell lists of [phrase, count] from lists of [phrase, factor]: all are whole numbers, some above 1."""
-    numbers = [item[1] for item in items if isinstance(item, list) and len(item) == 2]
-    whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers)
-    return whole and any(number > 1 for number in numbers)
+def _classify_numbers(numbers: Iterable[Any]) -> Format:
+    return "counts" if are_counts(numbers) else "factors"
+
+
+def _is_mapping(value: Any) -> bool:
+    """Tell whether a value is an object of phrases with a number each."""
+    numbers = value.values() if isinstance(value, dict) else ()
+    return bool(numbers) and all(
+        isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers
+    )
 
 
 def _phrase_entry(line: int, item: Any, edges: Edges) -> Line:
@@ -123,16 +133,11 @@ def _count_entry(line: int, item: Any, edges: Edges) -> Line:
 
 def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
     text = " ".join(item) if _are_words(item) else item
-    return attempt(line, _to_words, text)
+    return attempt(line, to_words, text)
 
 
 def _regex_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
     return attempt(line, Ban.regex, item) if isinstance(item, str) else attempt(line, Ban, item)
-
-
-def _to_words(text: Any, **options: Any) -> Ban:
-    """Return the ban of an n-gram of a published list: stop words were left out before it was counted."""
-    return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)
 
 
 _MAKERS: dict[str, Callable[[int, Any, Edges], Line]] = {
@@ -163,12 +168,12 @@ def _skip(text: str, at: int) -> int:
     return int(match.end())
 
 
-def _find_lines(text: str) -> Iterator[tuple[int, Any]]:
-    """Yield each item of a JSON list with the line on which it begins."""
+def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
+    """Yield each item of a JSON list or object with the line on which it begins, and its key."""
     line, seen = 1, 0
-    for _, at, item in _children(text, _skip(text, 0)):
+    for key, at, item in _children(text, _skip(text, 0)):
         line, seen = line + text.count("\n", seen, at), at
-        yield line, item
+        yield line, key, item
 
 
 def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
@@ -208,7 +213,7 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
         phrase, count = value[name], next((value[key] for key in _COUNTS if key in value), None)
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
     if "gram" in name or "gram" in group:
-        return attempt(line, _to_words, phrase, **options)
+        return attempt(line, to_words, phrase, **options)
     return attempt(line, Ban, phrase, edges=edges, **options)
 
 

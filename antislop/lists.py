@@ -83,8 +83,9 @@ class BanList(Sequence[Ban]):
         r"""Read a list in any of the formats of `antislop.formats`, and say in `format` which it was.
 
         source: the path of a file, UTF-8, or an open one.
-        format: of the list, else it is told by the file's name (.json, .jsonl, .yaml, .txt) and by what the text looks
-            like. A JSON list of strings is taken for phrases: a list of n-grams in that shape needs format="ngrams".
+        format: of the list, else it is told by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by what the text
+            looks like. A JSON list of strings is taken for phrases: a list of n-grams in that shape needs
+            format="ngrams".
         edges: of phrases that don't say it themselves; else as the format has it: "anywhere" in SillyTavern's, whose
             lists rely on stems, "word" in all others.
         strict: False leaves out entries that can't be used, and keeps why in `refused`.

@@ -138,6 +138,43 @@ READ: dict[str, Case] = {
     "JSON Lines of pairs": Case(
         '["took a deep breath", 97]\n["a", 5]\n', "statistics", [Ban("took a deep breath", count=97), Ban("a", count=5)]
     ),
+    "an object of factors": Case('{"delve": 0.5,\n"a b": 1}', "factors", [Ban("delve", 0.5), Ban("a b", 1)]),
+    "an object of counts": Case('{"delve": 12, "a b": 1}', "counts", [Ban("delve", count=12), Ban("a b", count=1)]),
+    "an object as asked": Case('{"a": 1}', "counts", [Ban("a", count=1)], {"format": "counts"}),
+    "CSV of weights": Case(
+        "delve,0.03125\na testament to, 1\n", "csv", [Ban("delve", 0.03125), Ban("a testament to", 1)]
+    ),
+    "CSV of counts": Case("delve,28671\nx,0\n", "csv", [Ban("delve", count=28671), Ban("x", count=0)]),
+    "CSV that looks like text by its name": Case("a b,0.5\nc,0\n", "csv", [Ban("a b", 0.5), "c"], suffix=".txt"),
+    "CSV with names": Case(
+        '# mine\nPhrase,Weight\n"well, well",0.5\ndelve,\nx\n',
+        "csv",
+        [Ban("well, well", 0.5), "delve", "x"],
+        suffix=".csv",
+    ),
+    "CSV with more columns": Case(
+        "rank,ngram,frequency,weight,ratio\n1,took breath,97,0.5,3.1\n",
+        "csv",
+        [Ban.words(["took", "breath"], skip_stop_words=True, count=97, weight=0.5)],
+        suffix=".csv",
+    ),
+    "CSV of whole numbers that are weights": Case("phrase,weight\na,1\nb,0\n", "csv", [Ban("a", 1), "b"]),
+    "CSV of few counts": Case("word,count\na,1\nb,0\n", "csv", [Ban("a", count=1), Ban("b", count=0)]),
+    "CSV of phrases": Case('a b\n"well, well"\n', "csv", ["a b", "well, well"], suffix=".csv"),
+    "CSV of phrases with a name": Case("phrase\na b\n", "csv", ["a b"], suffix=".csv"),
+    "CSV with semicolons": Case("a, b;0,5\nc;1\n", "csv", [Ban("a, b", 0.5), Ban("c", 1)]),
+    "TSV": Case("a, b\t0.5\nc\t1\n", "csv", [Ban("a, b", 0.5), Ban("c", 1)], suffix=".tsv"),
+    "CSV with quotes": Case(
+        '"""so"" she said",3\n" c","4"\n', "csv", [Ban('"so" she said', count=3), Ban(" c", count=4)]
+    ),
+    "CSV anywhere": Case(
+        "eyes sparkl,0.5\nc,0\n",
+        "csv",
+        [Ban("eyes sparkl", 0.5, edges="anywhere"), *anywhere("c")],
+        {"edges": "anywhere"},
+    ),
+    "text with numbers": Case("in May, 2020\nwell, well\n", "text", ["in May, 2020", "well, well"]),
+    "one line of text with a number": Case("in May, 2020\n", "text", ["in May, 2020"]),
     "JSON Lines by its name": Case('"a b"\n', "statistics", ["a b"], suffix=".jsonl"),
 }
 
@@ -162,6 +199,15 @@ def test_each_format_is_told_and_read(case: str, tmp_path: Path) -> None:
 def test_the_format_that_was_told_can_be_asked_for(case: str, tmp_path: Path) -> None:
     text, kind, expected, options, suffix = READ[case]
     assert load(text, tmp_path, suffix, **{**options, "format": kind}) == BanList(expected)
+
+
+@pytest.mark.parametrize("case", READ)
+def test_each_format_is_saved_so_that_it_loads_as_the_same(case: str, tmp_path: Path) -> None:
+    text, _, _, options, suffix = READ[case]
+    bans = load(text, tmp_path, suffix, **options)
+    bans.save(tmp_path / "saved.txt")
+    again = BanList.load(tmp_path / "saved.txt")
+    assert (again, [ban.count for ban in again]) == (bans, [ban.count for ban in bans])
 
 
 @pytest.mark.parametrize("case", READ)
@@ -256,7 +302,15 @@ REFUSED: dict[str, Refused] = {
     "a string among statistics": Refused('{"words": [{"word": "a"},\n"b"]}', 2, "'b' has no statistics"),
     "a phrase that is a number": Refused('{"words": [\n\n{"word": 7}]}', 3, "a ban is a phrase"),
     "statistics too deep": Refused('{"a":' * 30 + "1" + "}" * 30, 1, f"nested more than {MAX_DEPTH} deep"),
-    "an object without phrases": Refused('{"a": 0.5}', 1, "a JSON list of phrases was expected, not dict"),
+    "an object without phrases": Refused('{"a": "b"}', 1, "a JSON list of phrases was expected, not dict"),
+    "an object with a number too large": Refused('{"a": 0.5,\n"b": 3}', 2, "the weight of 'b' is 3"),
+    "CSV with a weight too large": Refused("a,0.5\nb,3\n", 2, "the weight of 'b' is 3"),
+    "CSV with a word for a number": Refused("a,0.5\nb,c\n", 2, "the weight 'c' is no number", suffix=".csv"),
+    "CSV with a comma too much": Refused("phrase,count\nwell, well,3\n", 2, "3 cells, and up to 2 were", suffix=".csv"),
+    "CSV with a column nobody knows": Refused("phrase,strength\na,3\n", 1, "the column 'strength' is unknown"),
+    "CSV with a quotation that never ends": Refused('a,1\n"b,2\nc,3\n', 2, "marks don't match", suffix=".csv"),
+    "CSV with an empty phrase": Refused("a,1\n,2\n", 2, "holds no visible character", suffix=".csv"),
+    "CSV with a count that is none": Refused("phrase,count\na,2.5\n", 2, "count of 'a' is 2.5"),
     "a bare number": Refused("7", 1, "a JSON list of phrases was expected, not int", suffix=".json"),
     "an entry that is too long": Refused(f"a\n{'b ' * MAX_LENGTH}\n", 2, f"more than {MAX_LENGTH}: shorten it"),
 }
@@ -280,6 +334,7 @@ MIXED = {
     "sillytavern": '"good"\n" "\n"fine"\n[99999999]\n',
     "yaml": "- good\n- ''\n- fine\n- a: b\n",
     "statistics": '{"word": "good"}\n{}\n["fine", 2]\n7\n',
+    "csv": 'good,1\nbad,2\nfine,0.5\n"bad,1\n',
 }
 
 
@@ -296,8 +351,8 @@ def test_refused_entries_are_left_out_where_asked_for_and_never_in_silence(kind:
 
 
 def test_unknown_formats_and_edges_are_refused() -> None:
-    with pytest.raises(BanError, match=r"^the format 'csv' is unknown: it is one of text, phrases, "):
-        BanList.load(io.StringIO("a"), format="csv")  # type: ignore[arg-type]
+    with pytest.raises(BanError, match=r"^the format 'ini' is unknown: it is one of text, phrases, "):
+        BanList.load(io.StringIO("a"), format="ini")  # type: ignore[arg-type]
     with pytest.raises(BanError, match=r"^the edges are 'stem'; they are 'word' or 'anywhere'"):
         BanList.load(io.StringIO("a"), edges="stem")  # type: ignore[arg-type]
 
@@ -430,7 +485,7 @@ _contents = (
     content=_contents,
     kind=st.none() | st.sampled_from(FORMATS),
     edges=st.sampled_from([None, "word", "anywhere"]),
-    suffix=st.sampled_from(["", ".txt", ".json", ".jsonl", ".yaml"]),
+    suffix=st.sampled_from(["", ".txt", ".json", ".jsonl", ".yaml", ".csv", ".tsv"]),
 )
 @example(content=b"- *a", kind=None, edges=None, suffix=".yaml")
 @example(content=b'{"word": ["\\ud800"]}', kind=None, edges=None, suffix="")
