@@ -13,12 +13,17 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from threading import Event
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
+from math import exp, inf
+from reprlib import repr as shorten
+from socket import socket
+from threading import TIMEOUT_MAX, Event
 from typing import Any, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 Api = Literal["openai", "sglang"]
 Key: TypeAlias = int | bytes
@@ -38,10 +43,24 @@ AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be another one the next time."""
 LONGEST_WAIT = 30.0
 """Seconds between two attempts."""
+ROUNDING = 1e-3
+"""How far above 0 a log-probability may be: some servers compute them with few bits."""
+MASS_ROUNDING = 1e-2
+"""How far above 1 the probabilities at one position may add up, for the same reason."""
+LOWEST = -1e4
+"""A log-probability that is 0 as a probability in every format; lower ones are raised to it, so that none overflows."""
+ANSWER_BASE, ANSWER_PART = 1 << 20, 1 << 10
+"""Bytes that an answer may have: so many, and so many for each token of the prompt and for each alternative."""
+SEND_PIECE = 1 << 14
+"""Bytes that are sent at a time."""
 
 
 class EndpointError(RuntimeError):
     """Raised where an endpoint gives no answer that a text could go on with."""
+
+
+class _TooLarge(Exception):
+    """Raised where an answer is larger than any answer to the request has to be."""
 
 
 class Position(NamedTuple):
@@ -70,12 +89,12 @@ class Endpoint:
 
     base_url: where `/completions` hangs, such as "http://127.0.0.1:8000/v1"; for api="sglang", `/generate`.
     model: the name under which the server knows its model; some need none. api_key: sent as a bearer token.
-    timeout: seconds without a word from the server before a request counts as failed.
+    timeout: seconds that a request may take, from connecting to the last byte of its answer.
     retries: how often a request is sent again after a failed connection, a time-out, 429 or 5xx, after `backoff`
     seconds at first, twice as long each time, up to half of that less by chance, or as long as the server asks for.
     extra: fields that each request has beside the usual ones; `None` takes a usual one out.
 
-    Speaks HTTP without proxies. Raises `ValueError` for a URL that is none.
+    Speaks HTTP without proxies. Raises `ValueError` for a URL or a key that can't be used; neither's secrets are shown.
     """
 
     base_url: str
@@ -88,13 +107,19 @@ class Endpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"base_url is {self.base_url!r}; something like http://127.0.0.1:8000/v1 is expected")
+        parts = _split(self.base_url)
         if self.api not in ("openai", "sglang"):
             raise ValueError(f"api is {self.api!r}; it is 'openai' or 'sglang'")
+        if not 0 < self.timeout < TIMEOUT_MAX:
+            raise ValueError(f"timeout is {self.timeout!r}; seconds above 0 are expected")
+        if self.retries < 0 or not 0 <= self.backoff < TIMEOUT_MAX:
+            raise ValueError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
+        if not _is_plain(self.api_key or ""):
+            raise ValueError("the API key has white space or a character that is not ASCII in it: pass the key alone")
         self._path = parts.path.rstrip("/") + ("/completions" if self.api == "openai" else "/generate")
         self._url = f"{parts.scheme}://{parts.netloc}{self._path}"
+        self._host, self._port = str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)
+        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._idle: deque[HTTPConnection] = deque()
 
     def complete(
@@ -117,21 +142,24 @@ class Endpoint:
         body = make(list(prompt), alternatives, asked)
         body |= {"model": self.model, **self.extra}
         sent = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
-        content, retries = self._insist(sent, stop)
+        limit = ANSWER_BASE + ANSWER_PART * (len(prompt) + max_tokens * (alternatives + 1))
+        content, retries = self._insist(sent, stop, limit=limit)
         try:
-            return read(json.loads(content))._replace(retries=retries)
+            answer = read(json.loads(content))
+            _check(answer, max_tokens)
         except EndpointError as error:
             raise EndpointError(f"{self._url}: {error}") from None
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise EndpointError(f"{self._url} is no completions endpoint: it says {_shorten(content)!r}") from None
+        return answer._replace(retries=retries)
 
     def close(self) -> None:
         """End the connections that are kept open between requests; they are opened anew when needed."""
         while self._idle:
             self._idle.pop().close()
 
-    def _insist(self, body: bytes, stop: Event | None) -> tuple[bytes, int]:
-        """Send a request until it is answered; return the answer and how often it was sent again."""
+    def _insist(self, body: bytes, stop: Event | None, *, limit: int) -> tuple[bytes, int]:
+        """Send a request until it is answered, with at most `limit` bytes; return the answer and the retries."""
         asked_to_wait, failure = 0.0, ""
         for attempt in range(self.retries + 1):
             if attempt:
@@ -139,13 +167,20 @@ class Endpoint:
             if stop is not None and stop.is_set():
                 raise EndpointError(f"{self._url} was not asked any more")
             try:
-                status, asked_to_wait, content = self._exchange(body)
+                status, asked_to_wait, content = self._exchange(body, _Budget(time.monotonic() + self.timeout, limit))
             except TimeoutError:
                 asked_to_wait, failure = 0.0, f"did not answer within {self.timeout:g} s: raise timeout"
                 continue
-            except (OSError, HTTPException) as error:
+            except OSError as error:
                 asked_to_wait, failure = 0.0, f"can't be reached ({error or type(error).__name__}): check base_url"
                 continue
+            except (HTTPException, ValueError) as error:
+                asked_to_wait, failure = 0.0, f"does not answer in HTTP ({type(error).__name__}): check base_url"
+                continue
+            except _TooLarge:
+                raise EndpointError(
+                    f"{self._url} sent more than {limit:,} bytes, which no answer to this request needs: check base_url"
+                ) from None
             if status == 200:
                 return content, attempt
             failure = f"answered {status}: {_message(content)}" + _advise(status)
@@ -153,33 +188,132 @@ class Endpoint:
                 raise EndpointError(f"{self._url} {failure}")
         raise EndpointError(f"{self._url} {failure} (tried {self.retries + 1} times)")
 
-    def _exchange(self, body: bytes) -> tuple[int, float, bytes]:
+    def _exchange(self, body: bytes, budget: _Budget) -> tuple[int, float, bytes]:
         """Return status, seconds that the server wants to be left alone for, and content."""
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Content-Length": str(len(body))}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
-        connection, is_kept = self._connect()
+        connection, is_kept = self._connect(budget)
         try:
-            connection.request("POST", self._path, body, headers)
-            response = connection.getresponse()
-            content = response.read()
+            connection.response_class = partial(_respond, budget=budget)  # type: ignore[assignment]
+            connection.request("POST", self._path, _pace(body, connection.sock, budget), headers)
+            with connection.getresponse() as response:
+                if (response.length or 0) > budget.limit:
+                    raise _TooLarge
+                content = response.read(budget.limit + 1 if response.length is None else None)
         except BaseException as error:
             connection.close()
             if is_kept and isinstance(error, ConnectionError):  # the server may end a connection that is not in use
                 self.close()
-                return self._exchange(body)
+                return self._exchange(body, budget)
             raise
-        self._idle.append(connection)
+        if response.status >= 200:
+            self._idle.append(connection)
+        else:  # the answer itself may still come, and would be taken for that to the next request
+            connection.close()
         return response.status, _seconds(response.headers.get("Retry-After")), content
 
-    def _connect(self) -> tuple[HTTPConnection, bool]:
-        """Return a connection, and whether it was in use before."""
+    def _connect(self, budget: _Budget) -> tuple[HTTPConnection, bool]:
+        """Return a connection that is open, and whether it was in use before."""
         try:
-            return self._idle.pop(), True
+            connection, is_kept = self._idle.pop(), True
         except IndexError:
-            parts = urlsplit(self.base_url)
-            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-            return kind(str(parts.hostname), parts.port, timeout=self.timeout), False
+            connection, is_kept = self._kind(self._host, self._port), False
+        if connection.sock is None:
+            connection.timeout = budget.seconds
+            connection.connect()
+            is_kept = False
+        connection.sock.settimeout(budget.seconds)
+        return connection, is_kept
+
+
+def _split(base_url: str) -> SplitResult:
+    """Return the parts of a URL; raises `ValueError` with a sentence that shows no secret in it."""
+    if set("@?#") & set(base_url):
+        raise ValueError(
+            "base_url holds a user name, a password, a query or a fragment, none of which would be sent: leave out "
+            "all up to '@' and all from '?' or '#' on; a key is passed as api_key"
+        )
+    example = "something like http://127.0.0.1:8000/v1 is expected"
+    try:
+        parts = urlsplit(base_url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError as error:
+        raise ValueError(f"base_url is {base_url!r}, whose host or port can't be used ({error}): {example}") from None
+    if not is_url or not _is_plain(base_url):
+        raise ValueError(f"base_url is {base_url!r}; {example}")
+    return parts
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+@dataclass
+class _Budget:
+    """What one request may take: time up to `deadline`, in seconds of the monotonic clock, and bytes of its answer."""
+
+    deadline: float
+    limit: int
+
+    @property
+    def seconds(self) -> float:
+        """The time that is left; raises `TimeoutError` if there is none."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class _BoundedReader(RawIOBase):
+    """Read an answer from a socket, headers included, within a budget: a timeout alone begins anew with each byte."""
+
+    def __init__(self, sock: socket, budget: _Budget) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._budget = budget
+        self._room = budget.limit
+
+    def readable(self) -> bool:
+        """Say that it can be read from."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read what is there; raises `TimeoutError` and `_TooLarge`."""
+        self._sock.settimeout(self._budget.seconds)
+        count = self._raw.readinto(buffer)
+        self._room -= count or 0
+        if self._room < 0:
+            raise _TooLarge
+        return count
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._raw.close()
+        super().close()
+
+
+class _BoundedSocket(NamedTuple):
+    """A socket as far as `HTTPResponse` needs one."""
+
+    sock: socket
+    budget: _Budget
+
+    def makefile(self, mode: str) -> BufferedReader:  # noqa: ARG002
+        """Return what the answer is read from."""
+        return BufferedReader(_BoundedReader(self.sock, self.budget))
+
+
+def _respond(sock: socket, *, method: str, budget: _Budget) -> HTTPResponse:
+    return HTTPResponse(_BoundedSocket(sock, budget), method=method)  # type: ignore[arg-type]
+
+
+def _pace(body: bytes, sock: socket, budget: _Budget) -> Iterator[bytes]:
+    """Yield a body in pieces, each with what is left of the time."""
+    for start in range(0, len(body), SEND_PIECE):
+        sock.settimeout(budget.seconds)
+        yield body[start : start + SEND_PIECE]
 
 
 def _ask_openai(prompt: list[int], alternatives: int, asked: dict[str, Any]) -> dict[str, Any]:
@@ -209,7 +343,7 @@ def _read_openai(answer: Any) -> Answer:
     elif told.get("top_logprobs"):
         each = zip(told["tokens"], told["top_logprobs"], strict=True)
         positions = [
-            Position(_key(token), {_key(name): float(own) for name, own in top.items()}) for token, top in each
+            Position(_key(token), {_key(name): _logprob(own) for name, own in top.items()}) for token, top in each
         ]
         leaves_gaps = False
         _check_spelling(positions, choice.get("text", ""))
@@ -225,7 +359,7 @@ def _read_sglang(answer: Any) -> Answer:
     if not told.get("output_top_logprobs"):
         raise EndpointError("the answer has no log-probabilities")
     each = zip(told["output_token_logprobs"], told["output_top_logprobs"], strict=True)
-    positions = [Position(int(own[1]), {int(top[1]): float(top[0]) for top in tops}) for own, tops in each]
+    positions = [Position(_id(own[1]), {_id(top[1]): _logprob(top[0]) for top in tops}) for own, tops in each]
     return Answer(positions, told.get("completion_tokens", len(positions)) != len(positions))
 
 
@@ -237,13 +371,45 @@ _APIS: dict[str, tuple[_Asking, Callable[[Any], Answer]]] = {
 
 
 def _by_key(tops: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
-    return {_key_of(top): float(top["logprob"]) for top in tops}
+    return {_key_of(top): _logprob(top["logprob"]) for top in tops}
 
 
 def _key_of(told: Mapping[str, Any]) -> Key:
     if "id" in told:
-        return int(told["id"])
-    return bytes(told["bytes"]) if told.get("bytes") else _key(told["token"])
+        return _id(told["id"])
+    spelled = told.get("bytes")
+    if spelled and not isinstance(spelled, list):  # `bytes` of a number is as many zeros
+        raise EndpointError(f"the answer has {shorten(spelled)} as the bytes of a token: a list of them is needed")
+    return bytes(spelled) if spelled else _key(told["token"])
+
+
+def _id(told: Any) -> int:
+    if type(told) is not int:
+        raise EndpointError(f"the answer has {shorten(told)} as the id of a token: a whole number is needed")
+    return told
+
+
+def _logprob(told: Any) -> float:
+    """Return a log-probability, from `LOWEST` to 0; raises `EndpointError` for what is none."""
+    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
+    if not is_number or not -inf < told <= ROUNDING:
+        raise EndpointError(
+            f"the answer has {shorten(told)} as a log-probability: finite numbers up to 0 are needed; "
+            "look at how the server was started"
+        )
+    return min(0.0, float(max(told, LOWEST)))
+
+
+def _check(answer: Answer, max_tokens: int) -> None:
+    """Refuse more than was asked for, and probabilities that are none together."""
+    if len(answer.positions) > max_tokens:
+        raise EndpointError(f"the answer has {len(answer.positions)} tokens, where {max_tokens} were asked for")
+    for _, logprobs in answer.positions:
+        mass = sum(map(exp, logprobs.values()))
+        if mass > 1 + MASS_ROUNDING:
+            raise EndpointError(
+                f"the probabilities of the alternatives add up to {mass:.4g}, more than 1: the model's own are needed"
+            )
 
 
 def _key(token: str) -> Key:
@@ -261,7 +427,8 @@ def _check_spelling(positions: Sequence[Position], text: str) -> None:
         return
     if not b"".join(spelled).startswith(text.encode()):
         raise EndpointError(
-            f"the strings of the tokens, {b'|'.join(spelled)!r}, don't spell the text {text!r}: token ids are needed"
+            f"the strings of the tokens, {b'|'.join(spelled)[:200]!r}, don't spell the text {text[:200]!r}: "
+            "token ids are needed"
         )
 
 
@@ -282,11 +449,11 @@ def _message(content: bytes) -> str:
     """Return what the server says went wrong."""
     try:
         said = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _shorten(content) or "nothing more"
     error = said.get("error", said) if isinstance(said, dict) else said
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
-    return str(message)[:500]
+    return message[:500] if isinstance(message, str) else _shorten(content)
 
 
 def _advise(status: int) -> str:

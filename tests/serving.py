@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -27,7 +28,8 @@ class Served(ThreadingHTTPServer):
     """kind: "vllm", "llama.cpp", "sglang" or "strings".
 
     failures: what to do with the next requests instead of answering: "drop", "slow", "silent" (no log-probabilities), a
-    status, or (status, headers). bad_prompts: prompts that begin so always fail, with a status. requests: all so far.
+    status, or (status, headers). Bytes are sent as they are, a function returns another answer for an answer, and a
+    `Misbehavior` never ends. bad_prompts: prompts that begin so always fail, with a status. requests: all so far.
     skew: draw from another temperature than is told, as a server that can't be trusted does.
     """
 
@@ -138,6 +140,23 @@ def _sglang(text: str, written: Sequence[tuple[int, Tensor, list[int]]]) -> dict
     return {"text": text, "meta_info": meta}
 
 
+class Misbehavior(Enum):
+    """Answers that never end: one byte now and then, as many as go through, or one interim answer after the other."""
+
+    DRIP = (b"HTTP/1.1 200 OK\r\nX: ", b"x", 0.01)
+    FLOOD = (b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536, 0.0)
+    CHUNKS = (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b" " * 4096 + b"\r\n", 0.0)
+    CONTINUE = (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0)
+    SLOW_CONTINUE = (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01)
+
+    def write(self, send: Callable[[bytes], Any], stopping: threading.Event) -> None:
+        """Send until nobody listens any more."""
+        head, part, pause = self.value
+        send(head)
+        while not stopping.wait(pause):
+            send(part)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -166,6 +185,14 @@ class _Handler(BaseHTTPRequestHandler):
         if failure == "drop":
             self.close_connection = True
             return
+        if isinstance(failure, bytes):
+            self.close_connection = True
+            self.wfile.write(failure)
+            return
+        if isinstance(failure, Misbehavior):
+            self.close_connection = True
+            failure.write(self.wfile.write, server.stopping)
+            return
         if failure == "slow":
             server.stopping.wait(5)
         status, headers = failure if isinstance(failure, tuple) else (failure, {})
@@ -176,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         if failure == "silent":
             answer["choices"][0]["logprobs"] = None
             answer.pop("timings", None)
-        self._send(200, answer, {})
+        self._send(200, failure(answer) if callable(failure) else answer, {})
 
     def _send(self, status: int, answer: dict[str, Any], headers: dict[str, str]) -> None:
         content = json.dumps(answer).encode()

@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
+from random import Random
 from typing import Any, TypeVar
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from conftest import DEPTH
 from models import build_model, build_tokenizer
 from oracles import rejection_distribution
-from serving import Served, serve
+from serving import Misbehavior, Served, serve
 from test_exactness import LETTERS, anywhere, p_value
 from tokenizers import Tokenizer, decoders, models
 from toys import Markov, Words
@@ -317,6 +318,193 @@ def fail(server: Served, **options: Any) -> str:
     return str(caught.value)
 
 
+def in_http(content: bytes, *headers: str) -> bytes:
+    """An answer as it is sent."""
+    return "\r\n".join(["HTTP/1.1 200 OK", *headers, "", ""]).encode() + content
+
+
+def change(*path: str | int, to: Any) -> Callable[[Any], Any]:
+    """A function that puts something else into an answer; "*" is the first name of an object."""
+
+    def put(answer: Any) -> Any:
+        inner = answer
+        for part in path[:-1]:
+            inner = inner[part]
+        inner[next(iter(inner)) if path[-1] == "*" else path[-1]] = to
+        return answer
+
+    return put
+
+
+LISTS = ("choices", 0, "logprobs", "top_logprobs", 0, "*")
+CONTENT = ("choices", 0, "logprobs", "content", 0)
+SGLANG = ("meta_info", "output_top_logprobs", 0, 0)
+BAD_ANSWERS: dict[str, tuple[str, Any, str]] = {
+    "NaN": ("vllm", change(*LISTS, to=float("nan")), "nan as a log-probability"),
+    "infinity": ("vllm", change(*LISTS, to=float("inf")), "inf as a log-probability"),
+    "minus infinity": ("vllm", change(*LISTS, to=float("-inf")), "-inf as a log-probability"),
+    "above 0": ("vllm", change(*LISTS, to=0.5), "0.5 as a log-probability: finite numbers up to 0"),
+    "text": ("vllm", change(*LISTS, to="-1"), "'-1' as a log-probability"),
+    "nothing": ("vllm", change(*LISTS, to=None), "None as a log-probability"),
+    "more than 1 in all": ("vllm", change(*LISTS[:-1], to=dict.fromkeys("abc", -0.5)), "add up to 1.82, more than 1"),
+    "more tokens than asked for": (
+        "vllm",
+        change("choices", 0, "logprobs", to={"tokens": ["token_id:1"] * 9, "top_logprobs": [{"token_id:1": -1.0}] * 9}),
+        "9 tokens, where 1 were asked for",
+    ),
+    "surrogate": ("vllm", change(*LISTS[:-1], to={"\ud800": -1.0}), "is no completions endpoint"),
+    "NaN of an id": ("sglang", change(*SGLANG, 0, to=float("nan")), "nan as a log-probability"),
+    "infinite id": ("sglang", change(*SGLANG, 1, to=float("inf")), "inf as the id of a token"),
+    "half an id": ("sglang", change(*SGLANG, 1, to=2.5), "2.5 as the id of a token"),
+    "true id": ("llama.cpp", change(*CONTENT, "id", to=True), "True as the id of a token"),
+    "so many bytes": ("llama.cpp", change(*CONTENT, to={"bytes": 20_000_000_000}), "20000000000 as the bytes"),
+    "so many bytes in short": ("llama.cpp", change(*CONTENT, to={"bytes": 2e10}), "20000000000.0 as the bytes"),
+    "no byte": ("llama.cpp", change(*CONTENT, to={"bytes": [300]}), "is no completions endpoint"),
+    "deep": ("vllm", in_http(b"[" * 300_000), "is no completions endpoint"),
+    "deep error": ("vllm", in_http(b'{"error":' * 100_000).replace(b"200 OK", b"400 Bad"), "answered 400"),
+    "long": ("vllm", in_http(b"{}", "Content-Length: 1000000000000000000"), "sent more than 1,"),
+    "longer than memory": ("vllm", in_http(b"{}", f"Content-Length: {10**30}"), "sent more than 1,"),
+    "shorter than said": ("vllm", in_http(b"{}", "Content-Length: 20"), "does not answer in HTTP (IncompleteRead)"),
+    "a large chunk": ("vllm", in_http(b"F" * 18 + b"\r\n{}", "Transfer-Encoding: chunked"), "(IncompleteRead)"),
+    "a negative chunk": ("vllm", in_http(b"-5\r\n{}", "Transfer-Encoding: chunked"), "does not answer in HTTP"),
+    "no HTTP": ("vllm", b"SSH-2.0-OpenSSH_9.9\r\n", "does not answer in HTTP (BadStatusLine)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+def test_an_answer_that_can_not_be_used_fails_one_text_and_the_others_are_written(
+    letters: PreTrainedTokenizerFast, name: str
+) -> None:
+    kind, bad, sentence = BAD_ANSWERS[name]
+    with serve(lambda tokens: torch.zeros(4), letters, kind) as server:
+        server.failures.append(bad)
+        served = EndpointSampler(AntiSlop(letters, []), connect(server, retries=0))
+        failed, *others = served.generate_many([[0], [1], [2]], batch_size=1, max_new_tokens=3)
+    assert sentence in str(failed.error)
+    assert len(str(failed.error)) < 600
+    assert failed.tokens == []
+    assert [done.error for done in others] == [None, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_stands_in_the_answers_every_text_comes_to_an_end(letters: PreTrainedTokenizerFast, kind: str) -> None:
+    random = Random(kind)
+    odd = [
+        float("nan"),
+        float("-inf"),
+        1e308,
+        -1e308,
+        0,
+        -1,
+        2**70,
+        True,
+        None,
+        "",
+        "\ud800",
+        "token_id:9",
+        [],
+        {},
+        [-1],
+    ]
+
+    def spoil(answer: Any) -> Any:
+        """Put something odd at a random place."""
+        inner = answer
+        while True:
+            names = list(inner) if isinstance(inner, dict) else range(len(inner))
+            name = random.choice(names)
+            if not isinstance(inner[name], (dict, list)) or not inner[name] or random.random() < 0.1:
+                inner[name] = random.choice(odd)
+                return answer
+            inner = inner[name]
+
+    with serve(lambda tokens: torch.tensor([1.0, 2.0, 0.0, 0.0]), letters, kind) as server:
+        server.failures.extend([spoil] * (100 * DEPTH))
+        served = EndpointSampler(AntiSlop(letters, [anywhere("b")]), connect(server, retries=0))
+        texts = list(served.generate_many([[0]] * (100 * DEPTH), batch_size=1, max_new_tokens=4))
+    assert len(texts) == 100 * DEPTH
+    assert any(done.error for done in texts)
+    assert all(set(done.tokens) <= {0, 2, 3} for done in texts)
+
+
+@pytest.mark.parametrize("misbehavior", Misbehavior)
+def test_an_answer_that_never_ends_takes_no_more_than_the_time_and_the_bytes_of_a_request(
+    letters: PreTrainedTokenizerFast, misbehavior: Misbehavior
+) -> None:
+    """Each byte that drips in would begin a time-out of its own anew."""
+    sentences = ("did not answer within 0.2 s: raise timeout", "sent more than 1,")
+    with serve(lambda tokens: torch.zeros(4), letters) as server:
+        server.failures.append(misbehavior)
+        error = fail(server, timeout=0.2)
+    assert any(sentence in error for sentence in sentences), error
+    if misbehavior in (Misbehavior.DRIP, Misbehavior.SLOW_CONTINUE):
+        assert sentences[0] in error
+
+
+def test_the_answer_after_an_interim_one_is_not_taken_for_that_to_the_next_request(
+    letters: PreTrainedTokenizerFast,
+) -> None:
+    with serve(lambda tokens: torch.zeros(4), letters) as server:
+        late = in_http(b'{"choices": []}', "Content-Length: 15")
+        server.failures.append(b"HTTP/1.1 103 Early Hints\r\n\r\n" + late)
+        served = EndpointSampler(AntiSlop(letters, []), connect(server, retries=0))
+        failed, other = served.generate_many([[0], [1]], batch_size=1, max_new_tokens=3)
+    assert "answered 103" in str(failed.error)
+    assert other.error is None
+
+
+def test_log_probabilities_of_few_bits_are_taken(letters: PreTrainedTokenizerFast) -> None:
+    """A little above 0, and a little more than 1 in all; some servers say -9999 for what can't come."""
+    with serve(lambda tokens: torch.zeros(4), letters) as server:
+        server.failures.append(change(*LISTS[:-1], to={"token_id:1": 1e-4, "token_id:2": -6.0, "token_id:3": -3.4e38}))
+        served = EndpointSampler(AntiSlop(letters, []), connect(server))
+        (done,) = served.generate_many([[0]], max_new_tokens=1, do_sample=False)
+    assert (done.error, done.tokens, done.coverage.outside) == (None, [1], 0.0)
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        (f"http://me:{SECRET}@127.0.0.1:8000/v1", "a key is passed as api_key"),
+        (f"me:{SECRET}@127.0.0.1:8000/v1", "leave out all up to '@'"),
+        (f"http://127.0.0.1:8000/v1?key={SECRET}", "from '?' or '#' on"),
+        (f"http://127.0.0.1:8000/v1#{SECRET}", "from '?' or '#' on"),
+        ("http://127.0.0.1:eighty/v1", "whose host or port can't be used"),
+        ("http://127.0.0.1:99999/v1", "whose host or port can't be used"),
+        ("http://127.0.0.1:0/v1", "something like http"),
+        ("http://[::1/v1", "whose host or port can't be used"),
+        ("http://a..b/v1", "whose host or port can't be used"),
+        (f"http://{'a' * 70}/v1", "whose host or port can't be used"),
+        ("http://127.0.0.1:8000/my v1", "something like http"),
+        ("http://127.0.0.1:8000/\u00fcber", "something like http"),
+        ("http://127.0.0.1:8000/v1\n", "something like http"),
+        ("http:///v1", "something like http"),
+    ],
+)
+def test_a_url_that_can_not_be_used_is_refused_and_what_is_secret_in_it_not_shown(url: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"^base_url ") as caught:
+        Endpoint(url)
+    assert sentence in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [f"{SECRET}\n", f"{SECRET} ", f"{SECRET}\u00e9", f"{SECRET}\x1b"])
+def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ValueError, match="the API key has white space or a character that is not ASCII") as caught:
+        Endpoint("http://127.0.0.1:8000/v1", api_key=key)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_host_of_ipv6_without_a_port_is_asked_at_the_usual_one() -> None:
+    """`http.client` would take the last part of its number for a port."""
+    hosts = {url: Endpoint(url) for url in ("http://[::1]/v1", "https://[::1]/v1", "http://[::1]:81/v1")}
+    assert [(each._host, each._port) for each in hosts.values()] == [("::1", 80), ("::1", 443), ("::1", 81)]
+
+
 def test_errors_say_what_to_do(letters: PreTrainedTokenizerFast) -> None:
     table = torch.zeros(4)
     with serve(lambda tokens: table, letters) as server:
@@ -332,6 +520,9 @@ def test_errors_say_what_to_do(letters: PreTrainedTokenizerFast) -> None:
         assert "/v1/completions answered 404" in fail(server, api="openai", base_url=server.url + "/v1")
     with pytest.raises(ValueError, match="something like http"):
         Endpoint("localhost:8000")
+    for option in ({"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"backoff": -1.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} "):
+            Endpoint("http://localhost:8000", **option)
     with pytest.raises(ValueError, match="'openai' or 'sglang'"):
         Endpoint("http://localhost:8000", api="ollama")  # type: ignore[arg-type]
 

@@ -79,6 +79,31 @@ def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path:
     assert sorted(record["status"] for record in read(tmp_path)) == ["error", "ok", "ok"]
 
 
+def test_an_answer_of_no_number_is_a_failed_record_and_the_run_goes_on(tmp_path: Path, tiny: Any) -> None:
+    model, tokenizer = tiny
+
+    def spoil(answer: Any) -> Any:
+        top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+        top[next(iter(top))] = float("nan")
+        return answer
+
+    with serve(following(model), tokenizer) as server:
+        server.failures.append(spoil)
+        result = invoke(tmp_path, *served_by(server.url), "--batch-size", "1")
+    assert result.exit_code == 1
+    errors = {record["prompt"]: record["error"] for record in read(tmp_path)}
+    assert "nan as a log-probability" in errors["The old house"]
+    assert errors["One day"] is None
+
+
+def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hunter2\n")
+    result = invoke(tmp_path, *served_by("http://127.0.0.1:9/v1"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("antislop: the API key has white space")
+    assert "hunter2" not in result.output
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -91,7 +116,9 @@ def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path:
             ("--base-url", "http://127.0.0.1:9", "--model", "x", "--repetition-penalty", "1.1"),
             "--repetition-penalty needs",
         ),
-        (("--base-url", "nowhere", "--model", "x", "--tokenizer", str(FOLDER / "tiny")), "nowhere"),
+        (served_by("nowhere"), "nowhere"),
+        (served_by("http://127.0.0.1:eighty/v1"), "whose host or port can't be used"),
+        (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url holds a user name, a password"),
     ],
 )
 def test_what_an_endpoint_can_not_use_is_refused_in_one_sentence(
@@ -101,6 +128,7 @@ def test_what_an_endpoint_can_not_use_is_refused_in_one_sentence(
     assert result.exit_code == 2, result.output
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+    assert "hunter2" not in result.output
 
 
 def test_a_url_without_the_engine_is_refused(tmp_path: Path) -> None:
