@@ -217,8 +217,7 @@ class EndpointSampler:
         settings = Settings(
             logits_processor=LogitsProcessorList(warpers), stopping_criteria=StoppingCriteriaList(criteria), rows=1
         )
-        own = self._sampler
-        return _Plan(settings, Policy(do_sample, own.method, own.on_exhausted, own.max_rewinds), max_new_tokens)
+        return _Plan(settings, self._sampler._policy(do_sample=do_sample), max_new_tokens)
 
     def _start(self, prompt: str | Sequence[int], plan: _Plan, *, seed: int, number: int = 0) -> _Text:
         ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)

@@ -21,11 +21,6 @@ from torch import Tensor
 
 from antislop.matcher import Violation
 
-SCARCE = 1e-3
-"""Less than this left of a distribution, and what is left may be noise."""
-FLOOR = 1e-4
-"""Where little is left, tokens that the model finds less likely than this are no alternative."""
-
 
 class Node:
     """The distribution after `depth` generated tokens, the last of which is `token`.

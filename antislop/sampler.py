@@ -46,7 +46,7 @@ from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.support import refuse_arguments, refuse_settings
 from antislop.vocabulary import Vocabulary, encode_after
-from antislop.walker import Drafter, Method, OnExhausted, Policy
+from antislop.walker import MASS_FLOOR, PROBABILITY_FLOOR, Drafter, Method, OnExhausted, Policy
 
 SEED_STEP = 2654435769
 """From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""
@@ -85,6 +85,9 @@ class AntiSlop:
         row reaches its length limit, nor where tokens are drafted.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
+    mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.
+    probability_floor: where they leave less, tokens to which the model itself gives less than this are no alternative.
+        With 0.0 for either, the least likely token is preferred to conceding.
 
     Compiled once; use one sampler for any number of calls and models with that vocabulary. Raises `BanError` for bans
     that can't be used and `ValueError` for a tokenizer whose surfaces can't be read.
@@ -105,11 +108,15 @@ class AntiSlop:
         max_rewinds: int = 100,
         draft_bans: bool = False,
         run_ahead: bool = False,
+        mass_floor: float = MASS_FLOOR,
+        probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
         _check_choice("method", method, get_args(Method))
         _check_choice("on_exhausted", on_exhausted, get_args(OnExhausted))
         if isinstance(max_rewinds, bool) or not isinstance(max_rewinds, int) or max_rewinds < 0:
             raise ValueError(f"max_rewinds is {max_rewinds!r}; it is how often to go back to one position, 0 or more")
+        _check_share("mass_floor", mass_floor)
+        _check_share("probability_floor", probability_floor)
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
         self.bans = _combine(_to_ban_list(bans or ()), strings=banned_strings, patterns=banned_regex, exempt=exempt)
@@ -120,6 +127,8 @@ class AntiSlop:
         self.max_rewinds = max_rewinds
         self.draft_bans = draft_bans
         self.run_ahead = run_ahead
+        self.mass_floor = mass_floor
+        self.probability_floor = probability_floor
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         self._matcher = Matcher(self.bans, self._vocabulary)
@@ -337,7 +346,7 @@ class AntiSlop:
             cache,
             rows,
             self._matcher,
-            self._policy(generation_config),
+            self._policy(do_sample=generation_config.do_sample),
             generation_config,
             drafter=first_of([*self._draft_bans(), *speculation]),
             run_ahead=self.run_ahead,
@@ -353,12 +362,14 @@ class AntiSlop:
             ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
         return self._matcher.start(ids.tolist(), lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
 
-    def _policy(self, config: GenerationConfig) -> Policy:
+    def _policy(self, *, do_sample: bool) -> Policy:
         return Policy(
-            do_sample=config.do_sample,
+            do_sample=do_sample,
             method=self.method,
             on_exhausted=self.on_exhausted,
             max_rewinds=self.max_rewinds,
+            mass_floor=self.mass_floor,
+            probability_floor=self.probability_floor,
         )
 
 
@@ -387,6 +398,11 @@ def _combine(bans: BanList, *, strings: Sequence[str], patterns: Sequence[str], 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
 
 
 def _refuse_what_generate_keeps() -> None:

@@ -16,13 +16,17 @@ import torch
 from torch import Tensor
 
 from antislop.events import Admitted, Conceded, Drafted, Drawn, Dropped, Event, Finished, Reason, Rewound, Settled
-from antislop.ledger import FLOOR, SCARCE, Node, draw_uniform
+from antislop.ledger import Node, draw_uniform
 from antislop.matcher import Matcher, State, Violation
 from antislop.row import NO_DRAFT, Draft, Row
 
 Method = Literal["exact", "token"]
 OnExhausted = Literal["concede", "stop", "raise"]
 
+MASS_FLOOR = 1e-3
+"""Less than this left of a distribution, and what is left may be noise."""
+PROBABILITY_FLOOR = 1e-4
+"""Where little is left, tokens that the model finds less likely than this are no alternative."""
 ALTERNATIVES = 16
 """Tokens that are told of what may come instead of a withdrawn one."""
 CANDIDATES = 32
@@ -48,6 +52,7 @@ class Policy:
     """How to draw and what to do when nothing is left.
 
     max_rewinds counts per position. A row may withdraw `max_withdrawn_ratio` tokens for each one that it may have.
+    Where less than `mass_floor` of a distribution is left, only tokens of at least `probability_floor` are drawn.
     """
 
     do_sample: bool
@@ -55,6 +60,8 @@ class Policy:
     on_exhausted: OnExhausted
     max_rewinds: int
     max_withdrawn_ratio: float = 16
+    mass_floor: float = MASS_FLOOR
+    probability_floor: float = PROBABILITY_FLOOR
 
 
 class Walker:
@@ -220,7 +227,18 @@ class Walker:
             node = node.bounce(row.generator)
         if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn_ratio * row.capacity:
             return None
-        while not self._has_choice(node):
+        if not self._is_scarce(node):
+            return node
+        edge = self._find_edge(violation)
+        target = self._step_back(node, avoided=edge)
+        if target is None and edge is not None and self._has_choice(node):
+            return node  # a longer word is no good text, but it is not banned
+        return target
+
+    def _step_back(self, node: Node, *, avoided: Node | None) -> Node | None:
+        """Return the node or the latest one before it that has an alternative, None where no such one is unsettled."""
+        row = self.row
+        while not self._has_choice(node, avoided=avoided):
             if node.parent is None or row.state.back_to(node.depth - 1).horizon < row.settled:
                 return None
             node.parent.close(node.token)
@@ -228,28 +246,59 @@ class Walker:
             node.carry()
         return node
 
-    def _has_choice(self, node: Node) -> bool:
-        """Tell whether there is something to draw at a node; where little is left, first look for more."""
-        if node.mass_left() + sum(node.exits().values()) >= SCARCE and node.mass_left() > 0:
-            return True
-        likely = torch.softmax(node.logits[0], dim=-1) >= FLOOR
-        for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
-            likely[end : end + 1] = False
-        candidates = likely & (node.left > 0)
+    def _find_edge(self, violation: Violation) -> Node | None:
+        """Return the row's node if the token drawn there completed no characters of the ban, but only ended its word.
+
+        What is left there would only make the word longer: "once upon a times".
+        """
+        before = self.row.state.back_to(len(self.row.tokens) - 1)
+        ended = {(other.ban, other.start) for other in self.matcher.finish(before)}
+        return self.row.node if (violation.ban, violation.start) in ended else None
+
+    def _is_scarce(self, node: Node, *, start: int | None = None) -> bool:
+        """Tell whether so little of a distribution is left that it may be noise.
+
+        Mass that leads back to before `start`, the node's own depth by default, is not lost, but rejected only there.
+        """
+        left, start = node.mass_left(), node.depth if start is None else start
+        elsewhere = sum(mass for exit_to, mass in node.exits().items() if exit_to < start)
+        return left == 0 or left + elsewhere < self.policy.mass_floor
+
+    def _has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        """Tell whether there is something to draw at a node; where little is left, first look for more.
+
+        avoided: a node below which nothing counts as an alternative.
+        """
+        return not self._is_scarce(node) or self._keep_likely(node, avoided=avoided) or self._look_further(node)
+
+    def _keep_likely(self, node: Node, *, avoided: Node | None, start: int | None = None) -> bool:
+        """Leave only tokens of which something likely is left at a node, and below it; tell whether there are any."""
+        start = node.depth if start is None else start
+        candidates = self._find_likely(node, node.left / node.probs[0]) & (node.left > 0)
+        for token, child in node.children.items():
+            if candidates[token] and child.is_filled and self._is_scarce(child, start=start):
+                candidates[token] = child is not avoided and self._keep_likely(child, avoided=avoided, start=start)
         if candidates.any():
             node.keep_only(candidates)
             return True
-        return self._look_further(node, likely)
+        return False
 
-    def _look_further(self, node: Node, likely: Tensor) -> bool:
+    def _look_further(self, node: Node) -> bool:
         """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)
         scores = self.row.settings.process([self.row], [node.depth], rest)[0]
-        candidates = likely & ~node.spent & (scores > -torch.inf)
+        candidates = self._find_likely(node) & ~node.spent & (scores > -torch.inf)
         if candidates.any():
             node.renew(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
         return bool(candidates.any())
+
+    def _find_likely(self, node: Node, share: Tensor | float = 1.0) -> Tensor:
+        """Return whether a share of each token is likely by the model's own logits, [vocab]; no end token is."""
+        likely = torch.softmax(node.logits[0], dim=-1) * share >= self.policy.probability_floor
+        for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
+            likely[end : end + 1] = False
+        return likely
 
     def _stop(self, violation: Violation) -> None:
         """End the text before a violation, and before what that end would complete."""

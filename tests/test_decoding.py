@@ -15,11 +15,10 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 from antislop.bans import Ban
 from antislop.decoding import decode
 from antislop.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
-from antislop.ledger import FLOOR
 from antislop.matcher import Matcher
 from antislop.report import Report
 from antislop.row import Row
-from antislop.walker import Exhausted, Policy
+from antislop.walker import PROBABILITY_FLOOR, Exhausted, Policy
 
 LETTERS = Words("a", "b", "c", "d")
 EOS = 4
@@ -234,7 +233,7 @@ def test_where_truncation_hid_the_alternatives_they_are_looked_up_in_the_raw_log
 
 def test_noise_is_no_alternative() -> None:
     """What the model gives less than the floor is not said because the rest is banned."""
-    noise = FLOOR / 3
+    noise = PROBABILITY_FLOOR / 3
     model = table(*[(1 - 3 * noise, noise, noise, noise)] * 4, length=4)
     for seed in range(20):
         torch.manual_seed(seed)
@@ -243,9 +242,77 @@ def test_noise_is_no_alternative() -> None:
         assert report.conceded == 4
 
 
+TIME = Words("a ", "the ", "time", ", ", "s")
+
+
+def once_upon_a_time(longer: float, *, the: float = 0.1, **kwargs: object) -> Markov:
+    """After ", " comes "a " or "the "; after "a " always "time", which "s" makes a longer word."""
+    start = (1 - the, the, 0.0, 0.0, 0.0)
+    time = (0.0, 0.0, 0.0, 1 - longer, longer)
+    return table(start, (0.0, 0.0, 0.0, 0.0, 1.0), time, start, (0.0, 0.0, 0.0, 1.0, 0.0), length=4, **kwargs)
+
+
+def after_a(model: Markov) -> Markov:
+    """Have "a " followed by "time"."""
+    model.table[:, 0] = torch.log(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]))
+    return model
+
+
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_noise_below_the_phrase_is_no_alternative(do_sample: bool) -> None:
+    """Nothing likely is left of "time" once "time," is banned: "times" is conceded no more than any other noise."""
+    model = after_a(once_upon_a_time(PROBABILITY_FLOOR / 3))
+    for seed in range(20):
+        torch.manual_seed(seed)
+        tokens, report = run(model, TIME, [Ban("time")], prompt=(3, 0), do_sample=do_sample)
+        assert TIME.text(tokens).startswith("time, ")
+        assert report.conceded > 0
+
+
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_a_step_back_is_better_than_a_longer_word(do_sample: bool) -> None:
+    """Nearly all that follows "a " is banned; going back to "the " reads better than the 0.0005 of "times"."""
+    model = after_a(once_upon_a_time(5e-4))
+    for seed in range(20):
+        torch.manual_seed(seed)
+        tokens, report = run(model, TIME, [Ban("time")], prompt=(3, 3), do_sample=do_sample)
+        assert TIME.text(tokens[:2]) == "the s"
+        assert report.conceded == 0
+
+
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_a_longer_word_is_better_than_a_concession(do_sample: bool) -> None:
+    """The prompt ends in "a ", which can't be taken back, and "times" is likelier than the floor."""
+    model = after_a(once_upon_a_time(5e-4, the=1.0))
+    for seed in range(20):
+        torch.manual_seed(seed)
+        tokens, report = run(model, TIME, [Ban("time")], prompt=(3, 0), do_sample=do_sample)
+        assert TIME.text(tokens).startswith("times, ")
+        assert report.conceded == 0
+
+
+def test_a_longer_word_of_which_more_is_left_is_drawn_as_often_as_ever() -> None:
+    """Above the floor of mass nothing is preferred: 0.002 of "times" are exactly as good as 0.002 of anything else."""
+    tokens, report = run(after_a(once_upon_a_time(2e-3)), TIME, [Ban("time")], prompt=(3, 3), do_sample=False)
+    assert TIME.text(tokens).startswith("a times")
+    assert report.conceded == 0
+
+
+def test_the_floors_are_the_policys() -> None:
+    """Without floors the smallest alternative is drawn; with a higher one, a likelier one is none."""
+    model = after_a(once_upon_a_time(1e-7, the=1.0))
+    texts = [
+        TIME.text(run(model, TIME, [Ban("time")], prompt=(3, 0), **floors)[0])
+        for floors in ({"mass_floor": 0.0}, {"probability_floor": 0.0}, {})
+    ]
+    assert [text[:5] for text in texts] == ["times", "times", "time,"]
+    model = after_a(once_upon_a_time(5e-3, the=1.0))
+    assert run(model, TIME, [Ban("time")], prompt=(3, 0), mass_floor=0.01, probability_floor=0.01)[1].conceded
+
+
 def test_a_likely_alternative_among_noise_is_taken() -> None:
     """2 in 10,000 is little, but the model means it; the noise beside it is left out."""
-    noise = FLOOR / 10
+    noise = PROBABILITY_FLOOR / 10
     model = table(*[(1 - 2e-4 - 2 * noise, 2e-4, noise, noise)] * 4, length=4)
     for seed in range(20):
         torch.manual_seed(seed)

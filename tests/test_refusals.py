@@ -149,6 +149,11 @@ def test_a_processor_with_a_memory_of_its_own(llama: PreTrainedModel) -> None:
         ({"on_exhausted": "cry"}, "on_exhausted is 'cry'; it is one of"),
         ({"max_rewinds": -1}, "max_rewinds is -1"),
         ({"max_rewinds": True}, "max_rewinds is True"),
+        ({"mass_floor": 1.5}, r"mass_floor is 1.5; it is a share of probability, 0.0 to 1.0"),
+        ({"mass_floor": float("nan")}, "mass_floor is nan"),
+        ({"probability_floor": -1e-4}, "probability_floor is -0.0001"),
+        ({"probability_floor": "0.1"}, "probability_floor is '0.1'"),
+        ({"probability_floor": True}, "probability_floor is True"),
     ],
 )
 def test_options_of_the_sampler(kwargs: dict[str, Any], match: str) -> None:

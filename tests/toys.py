@@ -117,12 +117,13 @@ def run(
     max_rewinds: int = 100,
     max_withdrawn_ratio: float = 10_000,
     drafter: Drafter | None = None,
+    **floors: float,
 ) -> tuple[tuple[int, ...], Report]:
     """Generate one text with the loop under test."""
     matcher = matcher or Matcher(bans, words)
     state = matcher.start(prompt, lookback=lookback)
     row = Row(torch.tensor([prompt]), settings=model, state=state, capacity=model.length)
-    policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn_ratio)  # type: ignore[arg-type]
+    policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn_ratio, **floors)  # type: ignore[arg-type]
     events = decode([row], engine=model, matcher=matcher, policy=policy, drafter=drafter)
     report = Report.of([event for _, event in events])
     return tuple(row.tokens), report
