@@ -1,4 +1,4 @@
-"""A language model, minus the phrases you never want to read again.
+"""A language model, minus the phrases you never want to read again, unless nothing else is left to write.
 
     sampler = AntiSlop(tokenizer, ["a testament to", Ban("tapestry", weight=0.1)])
     ids = model.generate(**inputs, custom_generate=sampler, max_new_tokens=400)
@@ -17,6 +17,7 @@ from antislop.scopes import Scope
 
 if TYPE_CHECKING:
     from antislop.bundled import constructions, default_bans, held_out_bans, tiny_model
+    from antislop.events import ConcededWarning
     from antislop.report import Report
     from antislop.sampler import AntiSlop
     from antislop.walker import Exhausted
@@ -27,6 +28,7 @@ __all__ = [
     "Ban",
     "BanError",
     "BanList",
+    "ConcededWarning",
     "Exhausted",
     "Match",
     "Report",
@@ -39,6 +41,7 @@ __all__ = [
 
 _LATER = {
     "AntiSlop": "sampler",
+    "ConcededWarning": "events",
     "Exhausted": "walker",
     "Report": "report",
     "constructions": "bundled",

@@ -33,7 +33,8 @@ class SlowError(BanError):
 class Ban:
     """Forbid one phrase, or make it rarer.
 
-    weight: how much of the phrase's probability is kept, 0.0 (never written) to 1.0 (no ban at all).
+    weight: how much of the phrase's probability is kept, 0.0 (never written, unless nothing else is left) to 1.0 (no
+        ban at all).
     case_sensitive: compare letters as they are; otherwise "Elara" also bans ELARA and elara.
     edges: "word": a letter or digit at the phrase's edge must not touch another one, so "cat" is not in
         "category"; "anywhere": it may.

@@ -10,6 +10,7 @@ import json
 import random
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -24,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop import __version__, dataset_command, eval_command, list_commands, measure_command, profile_command
-from antislop.events import Admitted, Conceded, Event, Rewound, Settled
+from antislop.events import Admitted, Conceded, ConcededWarning, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.pretrained import load_model
 from antislop.render import Page, Piece, Trail, list_bans, paint, point_out, save_svg, summarize
@@ -57,6 +58,7 @@ def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    warnings.simplefilter("ignore", ConcededWarning)  # each command says how much was conceded, and of what
     app(prog_name="antislop")
 
 
@@ -159,7 +161,7 @@ def generate(
     seed: Annotated[
         int | None, _sampling_option(min=0, max=2**63 - 1, show_default="a new one", help="Same seed, same text.")
     ] = None,
-    show: Annotated[bool, _output_option("--show", help="Show what was withdrawn, struck through.")] = False,
+    show: Annotated[bool, _output_option("--show", help="Show what was withdrawn, mark what was conceded.")] = False,
     compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False,
     svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save the picture that --show shows.")] = None,
     report: Annotated[Path | None, _output_option(metavar="FILE", help=_REPORT_HELP)] = None,
@@ -183,6 +185,8 @@ def _generate(settings: _Settings) -> int:
     _save(settings, writer, runs)
     if show and (withdrawn := list_bans(runs[-1].report)):
         _say(f"withdrawn for {withdrawn}")
+    if conceded := list_bans(runs[-1].report, Conceded):
+        _say(f"let through, since nothing else was left to write: {conceded}")
     _say(runs[-1].summary + ("" if settings.greedy else f" (seed {writer.seed})"))
     return 0
 

@@ -340,7 +340,7 @@ def write_records(
 class Summary:
     """Count what was written.
 
-    words: of texts under bans. unbanned: tokens of texts without.
+    words: of texts under bans. unbanned: tokens of texts without. conceded: bans that were let through.
     """
 
     records: int = 0
@@ -348,6 +348,7 @@ class Summary:
     tokens: int = 0
     withdrawn: int = 0
     violations: int = 0
+    conceded: int = 0
     words: int = 0
     unbanned: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -361,6 +362,7 @@ class Summary:
         self.tokens += record["tokens"]
         self.withdrawn += record["withdrawn_tokens"]
         self.violations += sum(record["violations"].values())
+        self.conceded += sum(record["conceded"].values())
         if record["arm"] in UNBANNED:
             self.unbanned += record["tokens"]
         else:
@@ -380,7 +382,10 @@ class Summary:
                 f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
                 f"{self.withdrawn / drawn:.1%} withdrawn",
             ]
-        return ", ".join([*parts, f"{self.failed:,} failed"] if self.failed else parts)
+        parts += [
+            f"{count:,} {what}" for count, what in ((self.conceded, "conceded"), (self.failed, "failed")) if count
+        ]
+        return ", ".join(parts)
 
 
 def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:

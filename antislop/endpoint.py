@@ -42,7 +42,7 @@ from transformers.generation import EosTokenCriteria, StopStringCriteria
 
 from antislop.completions import Answer, Endpoint, EndpointError, Key, Position
 from antislop.decoding import Ahead, Passes, decode
-from antislop.events import Event
+from antislop.events import Conceded, Event
 from antislop.report import Report
 from antislop.row import NO_DRAFT, Draft, Row
 from antislop.sampler import SEED_STEP, AntiSlop, Completion
@@ -273,6 +273,8 @@ class _Text:
                 event = next(events, None)
             if event is None:
                 return
+            if isinstance(event[1], Conceded):
+                self._sampler._sampler._warn_once(event[1].violation)
             yield event[1]
 
     def forward(self, rows: Sequence[Row]) -> Passes:

@@ -15,6 +15,10 @@ from antislop.matcher import Violation
 Reason = Literal["done", "exhausted"]
 
 
+class ConcededWarning(RuntimeWarning):
+    """A banned phrase was let through, because nothing else was left to write."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarded:
     """The model read `fed` tokens in one forward pass, if any, after `cut` were taken out of its cache.

@@ -16,7 +16,7 @@ from antislop.walker import Policy
 
 
 class BanningInferencer:
-    """An `Inferencer` that writes nothing its matcher finds.
+    """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
 
     The token that `prefill` chooses is part of the text already when `decode` begins, as a prompt is: a ban that begins
     in it is noticed, but it is not taken back. Leave a prompt's last token to `decode` to have all tokens ruled.

@@ -169,7 +169,8 @@ def picture(events: Iterable[Event], surfaces: Surfaces) -> Text:
 def paint(pieces: Iterable[Piece], *, brackets: bool = False) -> Text:
     """Return pieces in color: withdrawn struck through, the ban in it red, conceded yellow, admitted underlined.
 
-    brackets: also put withdrawn pieces between "[-" and "-]", for screens that may not show styles.
+    brackets: also put withdrawn pieces between "[-" and "-]", and conceded ones between "[!" and "!]", for screens that
+    may not show styles.
 
     Control characters become visible symbols, so that no text can steer the terminal.
     """
@@ -178,7 +179,8 @@ def paint(pieces: Iterable[Piece], *, brackets: bool = False) -> Text:
         if piece.kind == "withdrawn":
             _paint_withdrawn(painted, piece, brackets=brackets)
         else:
-            painted.append(piece.text.translate(_VISIBLE), STYLES[piece.kind])
+            text = _bracket(piece) if brackets else piece.text
+            painted.append(text.translate(_VISIBLE), STYLES[piece.kind])
     return painted
 
 
@@ -200,13 +202,18 @@ _VISIBLE = (
 
 
 def spell(pieces: Iterable[Piece]) -> str:
-    """Return pieces without color: withdrawn ones as " [-a testament to-]"."""
-    return "".join(_bracket(piece.text) if piece.kind == "withdrawn" else piece.text for piece in pieces)
+    """Return pieces without color: withdrawn ones as " [-a testament to-]", conceded ones as " [!a testament to!]"."""
+    return "".join(map(_bracket, pieces))
 
 
-def _bracket(text: str) -> str:
-    words = text.lstrip(" ")
-    return " " * (len(text) - len(words)) + f"[-{words}-]"
+def _bracket(piece: Piece) -> str:
+    if piece.kind not in _SIGNS:
+        return piece.text
+    words, sign = piece.text.lstrip(" "), _SIGNS[piece.kind]
+    return " " * (len(piece.text) - len(words)) + f"[{sign}{words}{sign}]"
+
+
+_SIGNS: dict[Kind, str] = {"withdrawn": "-", "conceded": "!"}
 
 
 def point_out(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
@@ -244,6 +251,7 @@ class Page:
     def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
         self._console = console
         self._screen = _Screen(console)
+        self._marks = show_withdrawn
         self._hidden = set[Kind]() if show_withdrawn else {"withdrawn"}
         if not console.is_terminal:
             self._hidden.add("prompt")
@@ -252,9 +260,10 @@ class Page:
         """Write what is to be shown of some pieces."""
         shown = [piece for piece in pieces if piece.kind not in self._hidden]
         if self._console.is_terminal:
-            self._screen.write(paint(shown, brackets=self._console.no_color or self._console.color_system is None))
+            is_colorless = self._console.no_color or self._console.color_system is None
+            self._screen.write(paint(shown, brackets=is_colorless and self._marks))
         elif shown:
-            self._console.file.write(spell(shown))
+            self._console.file.write(spell(shown) if self._marks else "".join(piece.text for piece in shown))
             self._console.file.flush()
 
     def end(self) -> None:
@@ -317,14 +326,14 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
     return ", ".join(parts)
 
 
-def list_bans(report: Report) -> str:
-    """Return the bans for which something was withdrawn, the most frequent first, with their counts above 1.
+def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
+    """Return the bans that were withdrawn, or conceded, the most frequent first, with their counts above 1.
 
     >>> from antislop.bans import Ban
     >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
     "'cat' (2)"
     """
-    counts = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Rewound))
+    counts = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, kind))
     shown = ((repr(phrase).translate(_VISIBLE), count) for phrase, count in counts.most_common())
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 

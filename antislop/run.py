@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,9 +16,9 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.cache import TransformersCache
 from antislop.decoding import decode
 from antislop.engine import BatchEngine
-from antislop.events import Event, Forwarded, Settled
+from antislop.events import Conceded, Event, Forwarded, Settled
 from antislop.inference import KVCache, LanguageModel
-from antislop.matcher import Matcher
+from antislop.matcher import Matcher, Violation
 from antislop.report import Report
 from antislop.row import Row
 from antislop.walker import Drafter, Policy
@@ -29,7 +29,7 @@ Output: TypeAlias = Tensor | GenerateDecoderOnlyOutput | GenerateEncoderDecoderO
 
 @dataclass
 class Run:
-    """A generation that is ready to go."""
+    """A generation that is ready to go. warn: called with each violation that is conceded."""
 
     model: PreTrainedModel
     language_model: LanguageModel
@@ -38,6 +38,7 @@ class Run:
     matcher: Matcher
     policy: Policy
     config: GenerationConfig
+    warn: Callable[[Violation], None]
     drafter: Drafter | None = None
     run_ahead: bool = False
 
@@ -96,7 +97,7 @@ class Run:
 
     def _decode(self) -> Iterator[tuple[int, Event]]:
         with self.model._optimize_model_for_decode():
-            yield from decode(
+            events = decode(
                 self.rows,
                 engine=self.engine,
                 matcher=self.matcher,
@@ -104,6 +105,10 @@ class Run:
                 drafter=self.drafter,
                 run_ahead=self.run_ahead,
             )
+            for number, event in events:
+                if isinstance(event, Conceded):
+                    self.warn(event.violation)
+                yield number, event
 
     def _sequences(self) -> Tensor:
         """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -35,10 +36,10 @@ from antislop.candidates import Assistant, speculate
 from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
-from antislop.events import Event, Finished, Forwarded
+from antislop.events import Conceded, ConcededWarning, Event, Finished, Forwarded
 from antislop.language_model import device_of, prompt_mask, split_arguments
 from antislop.lists import BanList
-from antislop.matcher import Matcher, State
+from antislop.matcher import Matcher, State, Violation
 from antislop.report import Report
 from antislop.row import Row
 from antislop.run import Output, Run
@@ -61,16 +62,22 @@ class Completion:
     tokens: list[int]
     report: Report
 
+    @property
+    def conceded(self) -> int:
+        """How many bans the text contains because nothing else was left to write."""
+        return self.report.conceded
+
 
 class AntiSlop:
-    """Generate as a model does, minus what is banned.
+    """Generate as a model does, minus what is banned: it is never written, unless nothing else is left to write.
 
     tokenizer: the model's; its vocabulary is read once.
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
     method: "exact": what is not banned is said exactly as often as if banned texts had been thrown away and written
         anew; "token": multiply the probability of a ban's first token, as published samplers do.
-    on_exhausted: what to do where every alternative to a ban is used up: "concede" lets it stand and reports it, "stop"
-        ends the text before it, "raise" raises `Exhausted`.
+    on_exhausted: what to do where every alternative to a ban is used up: "concede" lets it through, counts it in the
+        report and warns once per sampler (`ConcededWarning`), "stop" ends the text before it, "raise" raises
+        `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
     draft_bans: read the rest of a ban ahead where two of its tokens are written. Violations of long phrases then cost
         fewer forward passes; what is written has the same distribution, but not the same bits of its logits.
@@ -132,6 +139,7 @@ class AntiSlop:
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         self._matcher = Matcher(self.bans, self._vocabulary)
+        self._has_warned = False
 
     def __call__(
         self,
@@ -273,7 +281,9 @@ class AntiSlop:
         with model._optimize_model_for_decode():
             for number, event in events:
                 reports[number].add(event)
-                if isinstance(event, Finished):
+                if isinstance(event, Conceded):
+                    self._warn_once(event.violation)
+                elif isinstance(event, Finished):
                     row = rows.pop(number)
                     reports[number].add(Forwarded(0, engine.excess(row)))
                     tokens = row.tokens
@@ -348,8 +358,22 @@ class AntiSlop:
             self._matcher,
             self._policy(do_sample=generation_config.do_sample),
             generation_config,
+            self._warn_once,
             drafter=first_of([*self._draft_bans(), *speculation]),
             run_ahead=self.run_ahead,
+        )
+
+    def _warn_once(self, violation: Violation) -> None:
+        """Warn of the first concession of this sampler, in the line of the code that called it."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since nothing else was "
+            "left to write: report.conceded and Completion.conceded count such places, of which this is the sampler's "
+            "first; on_exhausted='stop' or 'raise' lets none through",
+            ConcededWarning,
+            stacklevel=_find_caller(),
         )
 
     def _draft_bans(self) -> list[Drafter]:
@@ -403,6 +427,17 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_share(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
+
+
+def _find_caller() -> int:
+    """Return the stack level, as `warnings.warn` counts it in the function above, of who called the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
 
 
 def _refuse_what_generate_keeps() -> None:

@@ -241,6 +241,9 @@ def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Pa
     assert (stopped.exit_code, stopped.stdout) == (0, "\n")
     assert (conceded.exit_code, conceded.stdout.split()[0]) == (0, word)
     assert " conceded, " in conceded.stderr
+    assert f"let through, since nothing else was left to write: {word!r}" in conceded.stderr
+    shown = generate(str(tmp_path), PROMPT, "--ban", word, "--show", tokens=3)
+    assert shown.stdout.split()[0] == f"[!{word}!]"
 
 
 def test_the_choices_are_those_of_the_sampler() -> None:

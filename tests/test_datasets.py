@@ -207,6 +207,9 @@ def test_a_summary_adds_up_what_was_made() -> None:
     assert summary.tokens == sum(record["tokens"] for record in records)
     assert "12 records" in summary.describe()
     assert "1 failed" in summary.describe()
+    assert "conceded" not in summary.describe()
+    summary.add({**records[0], "conceded": {"a b": 2, "c": 1}})
+    assert "3 conceded, 1 failed" in summary.describe()
 
 
 def test_a_list_has_a_fingerprint_of_what_it_forbids() -> None:

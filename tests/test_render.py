@@ -112,6 +112,24 @@ def test_what_stands_though_banned_is_marked_to_the_character() -> None:
     ]
 
 
+def test_what_was_conceded_is_marked_without_colors_too() -> None:
+    events = [*drawn(ME, A, TESTAMENT, TO), Conceded(violation("a testament to", 1, 3)), *ended(ME, A, TESTAMENT, TO)]
+    assert shown(events) == "I [!a testament to!]"
+    trail = Trail(WORDS)
+    pieces = [piece for event in events for piece in trail.add(event)]
+    assert paint(pieces, brackets=True).plain == "I [!a testament to!]"
+    assert paint(pieces).plain == "I a testament to"
+
+
+@pytest.mark.parametrize(("show", "text"), [(True, "I [!a testament to!]\n"), (False, "I a testament to\n")])
+def test_a_page_marks_what_was_conceded_only_if_it_shows_what_happened(show: bool, text: str) -> None:
+    out = io.StringIO()
+    page = Page(Console(file=out), show_withdrawn=show)
+    page.write([Piece("I ", "kept"), Piece("a testament to", "conceded")])
+    page.end()
+    assert out.getvalue() == text
+
+
 def test_a_ban_that_began_in_the_prompt_is_marked_from_the_start_of_the_output() -> None:
     events = [*drawn(TO, A), Conceded(violation("a testament to", 0, 0)), *ended(TO, A)]
     trail = Trail(WORDS)
