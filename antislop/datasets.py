@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -34,6 +34,7 @@ from antislop.prompts import Prompt
 from antislop.records import Journal, JournalError, Record, read_lines, read_records
 from antislop.requests import Request
 from antislop.sampler import AntiSlop, Completion
+from antislop.vocabulary import Vocabulary
 from antislop.whole_files import replace_bytes
 
 NO_TOKEN = "the prompt has no token: give it some text"
@@ -76,6 +77,15 @@ class Made:
     pairs: Sequence[Record] = ()
 
 
+class _Begun(NamedTuple):
+    """A text that is being written after a prompt of `ids`. is_chat: whether it is a reply, after a chat template."""
+
+    order: Order
+    ids: list[int]
+    is_chat: bool
+    since: float
+
+
 class RecordMaker(Protocol):
     """What makes records of orders, here or elsewhere."""
 
@@ -103,6 +113,7 @@ class Recorder(ABC):
         **options: Any,
     ) -> None:
         self._tokenizer = tokenizer
+        self._vocabulary = Vocabulary.of(tokenizer)
         bans = bans if isinstance(bans, BanList) else BanList(bans)
         self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in arms}
         self._request = Request(bans, tokenizer) if "prompt-only" in arms else None
@@ -130,24 +141,27 @@ class Recorder(ABC):
         What can't be done is a record with an error, in its turn.
         """
         refused: list[Made] = []
-        begun: dict[int, tuple[Order, int, float]] = {}
+        begun: dict[int, _Begun] = {}
         numbers = count()
 
         def prompts() -> Iterator[list[int]]:
             for order in orders:
-                ids = [] if order.prompt.error else self._encode(self._complete(order))
+                prompt = order.prompt if order.prompt.error else self._complete(order)
+                ids = [] if order.prompt.error else self._encode(prompt)
                 if error := order.prompt.error or self._find_error(ids):
                     refused.append(Made(self._describe(order, status="error", error=error)))
                 else:
-                    begun[next(numbers)] = order, len(ids), time.perf_counter()
+                    begun[next(numbers)] = _Begun(order, ids, prompt.has_special_tokens, time.perf_counter())
                     yield ids
 
-        seeds = (begun[number][0].seed(self._seed) for number in count())
+        seeds = (begun[number].order.seed(self._seed) for number in count())
         for done in self._write(prompts(), seeds, arm=arm):
             yield from refused
             refused.clear()
-            order, size, since = begun.pop(done.number)
-            record = self._report(order, done, prompt_tokens=size, since=since)
+            order, ids, is_chat, since = begun.pop(done.number)
+            if is_chat:  # the reply is a text of its own
+                done = replace(done, text=self._vocabulary.decode(done.tokens))
+            record = self._report(order, done, prompt_tokens=len(ids), since=since)
             # The text of a record with an error is made again, and so are its pairs.
             yield Made(record, [] if record["status"] == "error" else list(self._find_pairs(order, done)))
         yield from refused
@@ -172,7 +186,7 @@ class Recorder(ABC):
             if isinstance(event, Rewound):
                 violations[event.violation.ban.phrase] += 1
                 withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
-        reply = {"role": "assistant", "content": done.text}
+        reply = {"role": "assistant", "content": self._vocabulary.decode(done.tokens)}
         chat = {} if order.prompt.messages is None else {"messages": [*order.prompt.messages, reply]}
         asked = {"asked_phrases": self._asked.pop(order.identity)} if order.arm == "prompt-only" else {}
         return self._describe(

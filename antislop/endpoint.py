@@ -181,7 +181,10 @@ class EndpointSampler:
 
     def stream(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[str]:
         """Yield one text in pieces that are never taken back."""
-        return stream_text(self.events(prompt, seed=seed, **settings), self._sampler._vocabulary)
+        vocabulary = self._sampler._vocabulary
+        ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
+        events = self.events(ids, seed=seed, **settings)
+        return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
 
     def events(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
         """Yield what happens to one text, as it happens. Raises `EndpointError` where the server fails."""
@@ -261,7 +264,8 @@ class _Text:
             error = failure
         row = self._row
         tokens = row.tokens if error is None else row.tokens[: row.settled]
-        text = self._sampler._tokenizer.decode(tokens, skip_special_tokens=True)
+        prompt = row.ids[0, : row.prompt_length].tolist()
+        text = self._sampler._sampler._vocabulary.decode(tokens, after=prompt)
         return EndpointCompletion(self._number, text, tokens, report, self._coverage, error)
 
     def events(self) -> Iterator[Event]:

@@ -55,7 +55,11 @@ SEED_STEP = 2654435769
 
 @dataclass(frozen=True)
 class Completion:
-    """A finished text. number: its prompt's place among the prompts, from 0. tokens: ids without the prompt's."""
+    """A finished text.
+
+    number: its prompt's index among the prompts. text: what follows the prompt's text, with the space between both if
+    there is one. tokens: ids without the prompt's.
+    """
 
     number: int
     text: str
@@ -196,7 +200,9 @@ class AntiSlop:
 
     def stream(self, model: PreTrainedModel, inputs: Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""
-        return stream_text(self.events(model, inputs, **kwargs), self._vocabulary)
+        run = self._start(model, inputs, **kwargs)
+        drops_space = self._vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
+        return stream_text(run.events(), self._vocabulary, drops_space=drops_space)
 
     def events(
         self,
@@ -287,7 +293,7 @@ class AntiSlop:
                     row = rows.pop(number)
                     reports[number].add(Forwarded(0, engine.excess(row)))
                     tokens = row.tokens
-                    text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+                    text = self._vocabulary.decode(tokens, after=row.ids[0, : row.prompt_length].tolist())
                     yield Completion(number, text, tokens, reports.pop(number))
 
     def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> Run:

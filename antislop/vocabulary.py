@@ -19,10 +19,15 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Surfaces by token id; `breaks` are the special tokens, which have none and separate words."""
+    """Surfaces by token id.
+
+    breaks: the special tokens, which have no surface and separate words. drops_space: whether the decoder removes the
+    space in front of a text's first token, as those of SentencePiece and WordPiece do.
+    """
 
     surfaces: Sequence[bytes]
     breaks: frozenset[int]
+    drops_space: bool = False
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -39,7 +44,8 @@ class Vocabulary:
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
-        to_bytes = _choose_reader(backend, type(tokenizer).__name__)
+        parts = _find_decoders(backend)
+        to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
         tokens: dict[str, int] = tokenizer.get_vocab()
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
         breaks = frozenset(special | set(tokenizer.all_special_ids))
@@ -47,7 +53,7 @@ class Vocabulary:
         for token, token_id in tokens.items():
             if token_id not in breaks:
                 surfaces[token_id] = to_bytes(token)
-        return cls(surfaces, breaks)
+        return cls(surfaces, breaks, any(map(_drops_space, parts)))
 
     def join(self, token_ids: Iterable[int]) -> bytes:
         """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""
@@ -56,6 +62,20 @@ class Vocabulary:
     def surface(self, token_id: int) -> bytes:
         """Return the bytes of one token."""
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
+
+    def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """Return the text that tokens add after those of a prompt, so that prompt + text reads as it was written.
+
+        `tokenizer.decode` of the tokens alone loses the space between both where `drops_space`. Where a text begins,
+        with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing; bytes
+        that are no character become U+FFFD.
+        """
+        text = self.join(token_ids).decode(errors="replace")
+        return text.removeprefix(" ") if self.drops_space_after(after) else text
+
+    def drops_space_after(self, prompt: Sequence[int]) -> bool:
+        """Return whether a text begins after a prompt, and its first space is not written."""
+        return self.drops_space and (not prompt or prompt[-1] in self.breaks)
 
 
 def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
@@ -69,9 +89,21 @@ def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, tex
     return tokens if is_clean else []
 
 
-def _choose_reader(backend: Any, tokenizer: str) -> Any:
+def _find_decoders(backend: Any) -> list[dict[str, Any]]:
+    """Return the steps of a tokenizer's decoder, as its file describes them."""
     decoder = json.loads(backend.to_str()).get("decoder") or {}
-    parts = decoder.get("decoders", [decoder])
+    parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
+    return parts
+
+
+def _drops_space(part: dict[str, Any]) -> bool:
+    """Return whether a step of a decoder removes the space in front of a text's first token."""
+    if part.get("type") == "Metaspace":
+        return bool(part.get("prepend_scheme", "always") != "never")
+    return part.get("type") == "WordPiece" or (part.get("content"), bool(part.get("start"))) == (" ", True)
+
+
+def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Any:
     kinds = {part.get("type") for part in parts}
     if kinds == {"ByteLevel"}:
         return _read_byte_level

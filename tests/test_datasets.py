@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from models import build_model, build_tokenizer
+from models import build_model, build_spaced_tokenizer, build_tokenizer
 
-from antislop import Ban, BanList
+from antislop import AntiSlop, Ban, BanList
 from antislop.datasets import (
     Arm,
     Maker,
@@ -104,6 +104,36 @@ def test_both_arms_have_the_same_seeds_and_the_plain_one_says_what_is_banned() -
 def test_another_seed_makes_other_records() -> None:
     assert by_identity(make()).keys() == by_identity(make(seed=6)).keys()
     assert by_identity(make()) != by_identity(make(seed=6))
+
+
+def test_a_prompt_and_its_response_read_as_the_tokenizer_decodes_both() -> None:
+    """SentencePiece decoders remove the space in front of the response when they get it alone."""
+    tokenizer = build_spaced_tokenizer()
+    settings = {**GENERATION, "suppress_tokens": [*range(len(tokenizer), 48)]}
+    seam = Maker(MODEL, tokenizer, BANS, settings=settings, seed=5, batch_size=3)
+    made = [made.record for made in seam.make(take_orders(PROMPTS, samples=3, arm="banned"))]
+    sampler = AntiSlop(tokenizer, BANS)
+    for record in made:
+        ids = tokenizer(record["prompt"])["input_ids"]
+        (done,) = sampler.generate_many(MODEL, [ids], seeds=[record["seed"]], **settings)
+        whole = tokenizer.decode([*ids, *done.tokens], skip_special_tokens=True)
+        assert record["prompt"] + record["response"] == record["prompt"] + done.text == whole
+        torch.manual_seed(record["seed"])
+        assert done.text == "".join(sampler.stream(MODEL, torch.tensor([ids]), **settings))
+    spaced = [record["response"].startswith(" ") for record in made]
+    assert any(spaced)
+    assert not all(spaced)
+
+
+def test_a_reply_of_a_chat_does_not_begin_with_the_space_that_the_tokenizer_writes_between_words() -> None:
+    tokenizer = build_spaced_tokenizer()
+    seam = Maker(MODEL, tokenizer, BANS, settings=GENERATION | {"suppress_tokens": [*range(17), *range(26, 48)]})
+    chat = [{"role": "user", "content": "a"}]
+    prompts = [Prompt("chat", "a b", chat, {}, has_special_tokens=True), Prompt("text", "a b", None, {})]
+    replies = {made.record["key"]: made.record for made in seam.make(take_orders(prompts, samples=1, arm="plain"))}
+    assert not replies["chat"]["response"].startswith(" ")
+    assert replies["chat"]["messages"][-1]["content"] == replies["chat"]["response"]
+    assert replies["text"]["response"].startswith(" ")
 
 
 def test_a_chat_gets_its_reply() -> None:

@@ -17,6 +17,7 @@ from conftest import DEPTH
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+import antislop
 from antislop.bans import Ban
 from antislop.matcher import Matcher
 from antislop.vocabulary import Vocabulary
@@ -138,6 +139,46 @@ def test_the_surface_of_every_token_is_what_it_adds_to_a_text(known: Known) -> N
 def test_surfaces_of_an_encoded_text_join_to_what_the_tokenizer_decodes(known: Known, text: str) -> None:
     for tokens in (known.encode(text), known.encode(f"So {text}")):
         check_join(known, [token for token in tokens if token not in known.vocabulary.breaks])  # <unk> is special
+
+
+def follow_naively(known: Known, prompt: list[int], tokens: list[int]) -> str:
+    """What the tokenizer itself decodes after a prompt: all of it, less the prompt."""
+    before = known.decode(prompt)
+    whole = known.decode(prompt + tokens)
+    assert whole.startswith(before)
+    return whole[len(before) :]
+
+
+def check_continuations(known: Known, text: str) -> None:
+    """At each token of a text at which no character is cut, what follows is what the tokenizer decodes after it."""
+    tokens = [token for token in known.encode(text) if token not in known.vocabulary.breaks]
+    surfaces = [known.vocabulary.surface(token) for token in tokens]
+    for size in range(1, len(tokens)):
+        prompt, rest = tokens[:size], tokens[size:]
+        if known.decode(prompt) and all(is_whole(b"".join(part)) for part in (surfaces[:size], surfaces[size:])):
+            assert known.vocabulary.decode(rest, after=prompt) == follow_naively(known, prompt, rest)
+
+
+def is_whole(surface: bytes) -> bool:
+    return "\ufffd" not in surface.decode(errors="replace")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_prompt_and_the_text_that_follows_it_read_as_the_tokenizer_decodes_both(known: Known, text: str) -> None:
+    check_continuations(known, text)
+
+
+def test_the_bundled_tokenizer_decodes_continuations_as_it_decodes_texts() -> None:
+    for text in TEXTS:
+        check_continuations(Known("bundled", antislop.tiny_model()[1]), text)
+
+
+def test_a_text_that_begins_after_a_special_token_has_no_space_of_the_decoder_in_front(known: Known) -> None:
+    tokens = [token for token in known.encode("One day, a cat.") if token not in known.vocabulary.breaks]
+    for begin in ([], [min(known.vocabulary.breaks)]):
+        assert known.vocabulary.decode(tokens, after=begin) == known.decode(tokens) == "One day, a cat."
+    spaced = known.vocabulary.decode(tokens, after=known.encode("So"))
+    assert spaced == (" " * (known.name in BYTE_FALLBACK + METASPACE)) + "One day, a cat."
 
 
 def test_texts_survive_where_the_tokenizer_keeps_them(known: Known) -> None:
