@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache, cache_utils
 from transformers.cache_utils import (
     Cache,
-    DummyLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -503,5 +502,5 @@ _LAYERS = {
     LinearAttentionAndStaticFullAttentionLayer,
     StaticLayer,
     StaticSlidingWindowLayer,
-    DummyLayer,
+    getattr(cache_utils, "DummyLayer", None),  # new in transformers 5.23
 }

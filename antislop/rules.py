@@ -7,6 +7,7 @@ from the end of what was read; a state is a value, so going back is using an ear
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from antislop.bans import Ban
@@ -17,7 +18,8 @@ from antislop.scopes import ScopeState
 T = TypeVar("T")
 
 
-class Timeline(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Timeline(Generic[T]):
     """A value along the text: what it was before, and (place, value) where it changed."""
 
     before: T
