@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -32,6 +33,23 @@ def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
     package = {str(p.relative_to(ROOT)) for p in (ROOT / "antislop").rglob("*") if p.is_file() and p.suffix != ".pyc"}
     assert package <= names
     assert wheel.stat().st_size < 10e6
+
+
+def test_the_source_distribution_holds_what_its_own_tests_need(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: nothing lists the project's files")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
+    assert {name for name in tracked if not name.startswith(".ci/")} <= packed
 
 
 @pytest.mark.parametrize(
