@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test check bench eval-quick format clean
+.PHONY: help demo test test-versions check bench eval-quick format clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ demo: $(CORE)   ## a story written twice: without bans, and with them
 
 test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 looks ten times deeper
 	$(BIN)/python -m pytest -n auto
+
+test-versions: $(READY) ## the oldest transformers; Python 3.10 and 3.13 where they are installed
+	bash .ci/versions
 
 check: $(READY) ## lint, strict types, README examples: with test, all that CI runs
 	$(BIN)/ruff check .
