@@ -96,9 +96,12 @@ class Detector:
         """Return where reading stands if no occurrence so far was one of those that are free."""
         return rest._replace(rules=rest.rules._replace(counted=()))
 
-    def restart(self, rest: Rest) -> Rest:
-        """Return where reading stands at the beginning of another text, to which the same rules go on to apply."""
-        rules = self._rules.restart(rest.rules) if self._rules else rest.rules
+    def restart(self, rest: Rest, content: str = "") -> Rest:
+        """Return the state after a cut, such as a special token: no ban extends across it, but the rules still apply.
+
+        content: of the special token. Only scopes read it.
+        """
+        rules = self._rules.restart(rest.rules, content) if self._rules else rest.rules
         return Rest(SearchState(), self.start.sequences, rules)
 
     @property

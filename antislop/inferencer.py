@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ class _Strategy:
 class _Blank:
     """Surfaces of tokens whose text does not matter."""
 
-    breaks: frozenset[int] = frozenset()
+    breaks: Mapping[int, str] = MappingProxyType({})
 
     def surface(self, token_id: int) -> bytes:  # noqa: ARG002
         return b""

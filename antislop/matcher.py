@@ -8,7 +8,7 @@ size of the list. Knows the text of tokens, but no model and no probabilities.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from antislop.automaton import ROOT, Automaton
@@ -32,10 +32,10 @@ class Violation(NamedTuple):
 
 
 class Surfaces(Protocol):
-    """The text of tokens, as in `Vocabulary`."""
+    """The text of tokens, as in `Vocabulary`: `breaks` holds the special tokens with their contents."""
 
     @property
-    def breaks(self) -> frozenset[int]: ...
+    def breaks(self) -> Mapping[int, str]: ...
     def surface(self, token_id: int, /) -> bytes: ...
 
 
@@ -215,7 +215,8 @@ class Matcher:
         ends = token == _END or token in self._surfaces.breaks
         rest, reading = self._detector.complete(state._rest, step.text, step.reading, final=ends)
         if ends:
-            rest, reading = self._detector.restart(rest), reading._replace(open=())
+            content = self._surfaces.breaks.get(token, "")
+            rest, reading = self._detector.restart(rest, content), reading._replace(open=())
         hits = self._name(reading)
         return State(state, step, length, rest=rest, hits=hits, open_=reading.open, muted=state.muted)
 

@@ -88,7 +88,7 @@ class Rules:
         now = state._replace(
             exempt=exempt,
             spans=(*(_shift(span, size) for span in state.spans), *surrounding.hits),
-            scopes=self._follow_scopes(state, piece, oldest=oldest),
+            scopes=self._follow_scopes(state, piece, size=size, oldest=oldest),
         )
         now = self._count_words(now, piece, oldest=oldest)
         now, hits = self._decide(now, queue, undecided=0 if final else max(surrounding.open, default=0))
@@ -124,17 +124,24 @@ class Rules:
         """Return a state with the same text behind it, of which no occurrence counts."""
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
 
-    def restart(self, state: RuleState) -> RuleState:
-        """Return a state for a text that goes on after a cut, which no phrase and no word crosses."""
-        return state._replace(exempt=self._exempt.start, spans=(), waiting=(), is_in_word=False)
+    def restart(self, state: RuleState, content: str = "") -> RuleState:
+        """Return a state for a text that continues after a cut, which no phrase and no word crosses.
+
+        content: of the special token that cuts the text. It may be a delimiter of a scope, but it is no text: no
+        occurrence has a place in it.
+        """
+        scopes = self._follow_scopes(state, content, size=0, oldest=1)
+        return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
 
     def _follow_scopes(
-        self, state: RuleState, piece: str, *, oldest: int
+        self, state: RuleState, piece: str, *, size: int, oldest: int
     ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
+        """Have the scopes read a piece of which the last `size` characters are text."""
         followed = []
         for scope, (before, counts) in zip(self._scopes, state.scopes, strict=True):
             after, changes = scope.read(before, piece)
-            followed.append((after, counts.extend(len(piece), changes, oldest=oldest)))
+            within = [(min(index, size), value) for index, value in changes]
+            followed.append((after, counts.extend(size, within, oldest=oldest)))
         return tuple(followed)
 
     def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> RuleState:

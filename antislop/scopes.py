@@ -1,7 +1,7 @@
 """Spans of a text between delimiters, and whether a ban counts there.
 
-Works on any cutting of a text into pieces. Knows nothing of bans: only where `<think>`, a code fence or a quotation
-begins and ends.
+Works on any cutting of a text into pieces, the contents of special tokens included. Knows nothing of bans: only where
+`<think>`, a code fence or a quotation begins and ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ Where = Literal["inside", "outside", "after"]
 
 _LINE = "\n"  # ends a quotation that is not closed: one missing mark would turn all the rest inside out
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
-    "think": {"<think>": ("</think>",)},
+    "think": {
+        "<think>": ("</think>",),
+        "[THINK]": ("[/THINK]",),
+        "<seed:think>": ("</seed:think>",),
+        "<|START_THINKING|>": ("<|END_THINKING|>",),
+        "<|channel|>analysis<|message|>": ("<|end|>",),
+    },
     "code": {"```": ("```",)},
     "quotes": {
         '"': ('"', _LINE),
@@ -42,11 +48,12 @@ class Scope:
     """Say where a ban counts.
 
     where: "inside" or "outside" a span, or "after" the first one has ended.
-    span: "think" (`<think>…</think>`), "code" (fenced by ```), "quotes" (double quotes of any kind, to the end of their
-        line at most), or what opens and what closes a span of your own.
+    span: "think" (`<think>…</think>` and its likes in `SPANS`), "code" (fenced by ```), "quotes" (double quotes of any
+        kind, to the end of their line at most), or what opens and what closes a span of your own.
 
-    An occurrence belongs where its first character stands. A span begins after what opens it. Raises `ValueError` for
-    what is none of these.
+    An occurrence belongs where its first character stands. A span begins after what opens it, also in the prompt. The
+    sampler reads a special token by its content, as `decode(…, skip_special_tokens=False)` writes it; `BanList.find`
+    sees such delimiters only in texts that were decoded like that. Raises `ValueError` for what is none of these.
 
     >>> Scope("outside", "quotes")
     Scope(where='outside', span='quotes')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,14 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Surfaces by token id.
 
-    breaks: the special tokens, which have no surface and separate words. drops_space: whether the decoder removes the
-    space in front of a text's first token, as those of SentencePiece and WordPiece do.
+    breaks: the special tokens, which have no surface and separate words, each with its content: what
+        `decode(…, skip_special_tokens=False)` writes for it, such as "<think>". Scopes read it.
+    drops_space: whether the decoder removes the space in front of a text's first token, as those of SentencePiece and
+        WordPiece do.
     """
 
     surfaces: Sequence[bytes]
-    breaks: frozenset[int]
+    breaks: Mapping[int, str]
     drops_space: bool = False
 
     @classmethod
@@ -48,11 +50,12 @@ class Vocabulary:
         to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
         tokens: dict[str, int] = tokenizer.get_vocab()
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
-        breaks = frozenset(special | set(tokenizer.all_special_ids))
+        special |= set(tokenizer.all_special_ids)
         surfaces = [b""] * (max(tokens.values()) + 1)
         for token, token_id in tokens.items():
-            if token_id not in breaks:
+            if token_id not in special:
                 surfaces[token_id] = to_bytes(token)
+        breaks = {token_id: token for token, token_id in tokens.items() if token_id in special}
         return cls(surfaces, breaks, any(map(_drops_space, parts)))
 
     def join(self, token_ids: Iterable[int]) -> bytes:

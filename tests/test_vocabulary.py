@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 import antislop
 from antislop.bans import Ban
 from antislop.matcher import Matcher
+from antislop.scopes import Scope
 from antislop.vocabulary import Vocabulary
 
 BYTE_LEVEL = ["gpt2", "gpt-neox-20b", "qwen2", "llama3", "tinystories-chat-3m"]
@@ -192,9 +194,10 @@ def test_texts_survive_where_the_tokenizer_keeps_them(known: Known) -> None:
 def test_special_tokens_have_no_surface(known: Known) -> None:
     special = set(known.tokenizer.all_special_ids)
     assert special
-    assert special <= known.vocabulary.breaks
+    assert special <= known.vocabulary.breaks.keys()
     assert known.vocabulary.join(sorted(known.vocabulary.breaks)) == b""
-    assert not known.vocabulary.breaks & set(known.plain)
+    assert all(known.decode([token]) == content for token, content in known.vocabulary.breaks.items())
+    assert not known.vocabulary.breaks.keys() & set(known.plain)
 
 
 def test_a_token_beyond_the_tokenizer_has_no_surface(known: Known) -> None:
@@ -263,17 +266,49 @@ def test_added_tokens_have_a_surface_where_they_are_not_special() -> None:
     known = byte_level()
     tokens = known.encode("→two words the")
     assert [known.vocabulary.surface(token) for token in tokens] == ["→".encode(), b"two words", b" the"]
-    assert known.vocabulary.breaks == {known.tokenizer.eos_token_id}
+    assert known.vocabulary.breaks == {known.tokenizer.eos_token_id: "<eos>"}
+
+
+def sentencepiece(*, fallback: bool = True) -> Known:
+    tokens = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "▁the", "▁", "cat", "▁▁", "s", "é"]
+    steps = [decoders.Replace("▁", " "), *([decoders.ByteFallback()] if fallback else []), decoders.Fuse()]
+    decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return wrapped(models.BPE({token: i for i, token in enumerate(tokens)}, [], byte_fallback=fallback), decoder)
+
+
+def unigram() -> Known:
+    pieces = [("<unk>", 0.0), *((piece, -1.0) for piece in ("▁", "▁cat", "cat", "s", "."))]
+    return wrapped(models.Unigram(pieces, unk_id=0), decoders.Metaspace())
+
+
+def wordpiece() -> Known:
+    tokens = ["[UNK]", "cat", "##s", ".", "cat."]
+    model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+    return wrapped(model, decoders.WordPiece("##"))
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece, unigram, wordpiece])
+@pytest.mark.parametrize("special", [True, False])
+def test_an_added_token_begins_and_ends_a_scope_whether_it_is_special_or_not(
+    make: Callable[[], Known], special: bool
+) -> None:
+    known = make()
+    known.tokenizer.add_tokens([AddedToken("<think>"), AddedToken("</think>")], special_tokens=special)
+    begin, end = map(known.tokenizer.convert_tokens_to_ids, ("<think>", "</think>"))
+    cat = next(token for token in known.plain if known.vocabulary.surface(token).strip() in (b"cat", b"he"))
+    word = known.vocabulary.surface(cat).decode().strip()
+    assert (begin in known.vocabulary.breaks) is special
+    for where, starts in {"inside": [1], "outside": [3], "after": [3]}.items():
+        matcher = Matcher([Ban(word, edges="anywhere", scopes=[Scope(where, "think")])], known.vocabulary)  # type: ignore[arg-type]
+        states = list(accumulate([begin, cat, end, cat], matcher.feed, initial=matcher.start()))
+        assert [violation.start for state in states for violation in state.violations] == starts
 
 
 @pytest.mark.parametrize("fallback", [True, False])
 def test_a_sentencepiece_tokenizer_without_its_first_space_joins_to_what_it_decodes(fallback: bool) -> None:
-    tokens = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "▁the", "▁", "cat", "▁▁", "s", "é"]
-    steps = [decoders.Replace("▁", " "), *([decoders.ByteFallback()] if fallback else []), decoders.Fuse()]
-    decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    known = wrapped(models.BPE({token: i for i, token in enumerate(tokens)}, [], byte_fallback=fallback), decoder)
-    e_acute = [tokens.index("<0xC3>"), tokens.index("<0xA9>")]
-    ids = [*map(tokens.index, ["▁the", "▁", "cat", "s", "▁▁", "é"]), *e_acute]
+    known = sentencepiece(fallback=fallback)
+    tokens = ["▁the", "▁", "cat", "s", "▁▁", "é", "<0xC3>", "<0xA9>"]
+    ids = [known.tokenizer.get_vocab()[token] for token in tokens]
     assert known.vocabulary.join(ids).decode().removeprefix(" ") == known.decode(ids)
     assert known.decode(ids).endswith("é" if fallback else "<0xA9>")
 

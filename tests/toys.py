@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,11 +19,11 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 
 
 class Words:
-    """Surfaces that are spelled out; `None` is a special token."""
+    """Surfaces that are spelled out; `None` is a special token, whose content may be given by its id."""
 
-    def __init__(self, *surfaces: str | bytes | None) -> None:
+    def __init__(self, *surfaces: str | bytes | None, contents: Mapping[int, str] | None = None) -> None:
         self._surfaces = [s.encode() if isinstance(s, str) else s or b"" for s in surfaces]
-        self.breaks = frozenset(i for i, s in enumerate(surfaces) if s is None)
+        self.breaks = {i: "" for i, s in enumerate(surfaces) if s is None} | dict(contents or {})
 
     def surface(self, token_id: int) -> bytes:
         return self._surfaces[token_id]
