@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop import __version__, dataset_command, eval_command, list_commands, measure_command, profile_command
+from antislop.display import escape_json
 from antislop.events import Admitted, Conceded, ConcededWarning, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.pretrained import load_model
@@ -422,7 +423,7 @@ def _draw(runs: list[_Run]) -> Text:
 
 
 def _save_report(path: Path, report: dict[str, Any]) -> None:
-    text = json.dumps(report, indent=2, ensure_ascii=False)
+    text = escape_json(json.dumps(report, indent=2, ensure_ascii=False))
     if path == Path("-"):
         typer.echo(text, err=True)
     else:

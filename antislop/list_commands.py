@@ -20,6 +20,7 @@ from rich.text import Text
 
 from antislop.bans import Ban, distinct
 from antislop.bundled import default_bans
+from antislop.display import escape_json, make_visible
 from antislop.lint import Finding, Kind, find_lines, lint, load_frequencies
 from antislop.lists import BanList
 from antislop.render import Piece, paint
@@ -33,6 +34,7 @@ from antislop.terminal import (
     gather,
     loading,
     read,
+    write_json,
     writing,
 )
 
@@ -75,12 +77,10 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _print_json(whole: Any) -> None:
-    """Write plain data, an entry of a list on each line."""
-    text = json.dumps(whole, indent=1, ensure_ascii=False)
-    if isinstance(whole, list):
-        text = "[" + ",".join("\n" + json.dumps(entry, ensure_ascii=False) for entry in whole) + "\n]"
-    console().file.write(text + "\n")
+def _print_entries(entries: list[dict[str, Any]]) -> None:
+    """Write a list as JSON, an entry on each line."""
+    lines = ["\n" + escape_json(json.dumps(entry, ensure_ascii=False)) for entry in entries]
+    console().file.write("[" + ",".join(lines) + "\n]\n")
 
 
 # -- scan -------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def scan(
         elif not quiet:
             _print_places(_title(name), places, count=count)
     if output is Format.JSON and not quiet:
-        _print_json(records)
+        _print_entries(records)
     return 2 if failed else int(found)
 
 
@@ -152,8 +152,12 @@ def _locate(lines: Sequence[int], place: int) -> tuple[int, int]:
 
 
 def _print_places(name: str, places: list[Place], *, count: bool) -> None:
-    screen = console()
-    shown = [(f":{len(places)}", "")] if count else [(f":{each.line}:{each.column}: ", each.ban) for each in places]
+    screen, name = console(), make_visible(name)
+    shown = (
+        [(f":{len(places)}", "")]
+        if count
+        else [(f":{each.line}:{each.column}: ", make_visible(each.ban)) for each in places]
+    )
     for place, phrase in shown:
         if screen.is_terminal:
             screen.print(Text.assemble((name, "magenta"), place, (phrase, "bold red")), soft_wrap=True)
@@ -244,10 +248,10 @@ def try_(
         complain(f"{tokens:,} of the bans are token ids, which no text shows: they are left out")
     with console(stderr=True).status("") as status:
         for number, name in enumerate(text, start=1):
-            status.update(f"reading {_title(name)} ({number} of {len(text)})")
+            status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(text)})"))
             trial.read(name)
     if output is Format.JSON:
-        _print_json(_describe_trial(trial))
+        write_json(_describe_trial(trial))
     else:
         _print_trial(trial)
     return 0
@@ -278,6 +282,7 @@ def _print_trial(trial: _Trial) -> None:
 
 def _print_line(line: Text) -> None:
     screen = console()
+    line.plain = make_visible(line.plain)
     if screen.is_terminal:
         screen.print(line, soft_wrap=True)
     else:  # rich takes a hundred times as long
@@ -363,7 +368,7 @@ def lint_(
     kept = sorted((each for each in findings if each.kind not in ignored), key=lambda each: KINDS.index(each.kind))
     checked = _Checked(str(list_), bans, _find_lines(list_, bans), kept)
     if output is Format.JSON:
-        _print_json(_describe_findings(checked))
+        write_json(_describe_findings(checked))
     else:
         _print_findings(checked)
     return int(bool(checked.findings or checked.refused))

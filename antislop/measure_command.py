@@ -6,10 +6,10 @@ The table goes to standard output, progress to standard error. Needs no model.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,8 +17,9 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from antislop.display import make_visible, quote_formula
 from antislop.lists import BanList
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, write, write_json
 from antislop.texts import Text, TextError, read_texts
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _progress() -> Iterator[Callable[[int], None]]:
     if not target.is_terminal:
         yield lambda _: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     counts = [0, 0]
     with Progress(*columns, console=target, transient=True) as bar:
         task = bar.add_task("reading", total=None)
@@ -243,7 +244,9 @@ def _write_text(groups: list[Group], level: float) -> None:
     for number, group in enumerate(groups):
         if number:
             screen.print()
-        screen.print(f"{group.name}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True)
+        screen.print(
+            f"{make_visible(group.name)}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True
+        )
         screen.print(_tabulate(group, level))
         for why, titles in _collect_reasons(group).items():
             screen.print(f"{why}: {', '.join(titles)}", soft_wrap=True)
@@ -309,19 +312,23 @@ def _describe(group: Group) -> dict[str, Any]:
 
 def _write_json(groups: list[Group], level: float) -> None:
     whole = {"level": level, "groups": [_describe(group) for group in groups]}
-    console().file.write(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    write_json(whole)
 
 
 def _write_csv(groups: list[Group], level: float) -> None:
-    writer = csv.writer(console().file, lineterminator="\n")
+    table = StringIO()
+    writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why"])
     for group in groups:
         for metric, (value, low, high, why), human, distance in group.rows:
             named = [group.name, group.texts, metric.name, metric.unit]
-            writer.writerow([*named, value, low, high, level, human, distance.value, why])
+            row = [*named, value, low, high, level, human, distance.value, why]
+            writer.writerow(map(quote_formula, row))
         value, low, high, why = group.overall
         unit = "standard deviations"
-        writer.writerow([group.name, group.texts, "distance", unit, value, low, high, level, "", "", why])
+        row = [group.name, group.texts, "distance", unit, value, low, high, level, "", "", why]
+        writer.writerow(map(quote_formula, row))
+    write(table.getvalue())
 
 
 _WRITERS: dict[Format, Callable[[list[Group], float], None]] = {

@@ -16,6 +16,7 @@ from typing import Any
 
 from antislop.arms import PLAIN
 from antislop.bundled import FOLDER
+from antislop.display import quote_formula
 from antislop.evaluation import CERTAIN, Evaluation, describe_row
 from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.metrics import METRICS, Estimate, Metric
@@ -68,7 +69,8 @@ def write_table(evaluation: Evaluation) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(describe_row(row) for row in evaluation.rows)
+    rows = map(describe_row, evaluation.rows)
+    writer.writerows({name: quote_formula(cell) for name, cell in row.items()} for row in rows)
     return text.getvalue()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import shlex
 import sys
@@ -24,7 +23,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from antislop.bundled import FOLDER
-from antislop.terminal import EXIT_CODES, Refused, check_writable, complain, console, writing
+from antislop.display import quote_formula
+from antislop.terminal import EXIT_CODES, Refused, check_writable, complain, console, write, write_json, writing
 from antislop.texts import Text, TextError, read_texts
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def bans_from(
         loaded = Profile.load(source)
         bans, left_out = choose_bans(loaded, choice, source=_describe_list(loaded))
         if out is None:
-            console().file.write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
+            write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
         else:
             bans.save(out, licence=licence)
     forbidden = sum(ban.weight == 0 for ban in bans)
@@ -347,7 +347,12 @@ class _Shown:
 
 @contextmanager
 def _bar(what: str = "texts") -> Iterator[_Shown]:
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[size]}"), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[size]}"),
+        TimeRemainingColumn(),
+    )
     screen = console(stderr=True)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         yield _Shown(bar, what)
@@ -387,10 +392,9 @@ def _compare(
     chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
     titles = _name_sides(before, after)
     if output is Format.JSON:
-        rows = [change._asdict() for change in chosen]
-        console().file.write(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+        write_json([change._asdict() for change in chosen])
     elif output is Format.CSV:
-        console().file.write(_to_csv(chosen))
+        write(_to_csv(chosen))
     else:
         _print_changes(chosen, *titles)
     if out is not None:
@@ -435,7 +439,7 @@ def _to_csv(changes: Iterable[Change]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     rows = [change._asdict() for change in changes]
     writer.writerow(rows[0] if rows else ["kind", "text"])
-    writer.writerows(row.values() for row in rows)
+    writer.writerows(map(quote_formula, row.values()) for row in rows)
     return file.getvalue()
 
 

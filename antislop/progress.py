@@ -55,7 +55,8 @@ def show_progress(target: Any, summary: Summary, total: int | None) -> Iterator[
 
         yield tell
         return
-    rates = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # cut off where it is narrow
+    rest = Column(ratio=1, no_wrap=True)  # cut off where it is narrow
+    rates = TextColumn("{task.description}", markup=False, table_column=rest)
     columns = (BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), rates)
     with Progress(*columns, console=target, transient=True, expand=True) as bar:
         task = bar.add_task("", total=total)

@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
 from rich.text import Text
 
+from antislop.display import make_visible
 from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled
 from antislop.lists import BanList
 from antislop.matcher import Matcher, State, Surfaces, Violation
@@ -172,7 +173,7 @@ def paint(pieces: Iterable[Piece], *, brackets: bool = False) -> Text:
     brackets: also put withdrawn pieces between "[-" and "-]", and conceded ones between "[!" and "!]", for screens that
     may not show styles.
 
-    Control characters become visible symbols, so that no text can steer the terminal.
+    Control and direction characters become visible symbols, so that no text can steer the terminal.
     """
     painted = Text()
     for piece in pieces:
@@ -180,7 +181,7 @@ def paint(pieces: Iterable[Piece], *, brackets: bool = False) -> Text:
             _paint_withdrawn(painted, piece, brackets=brackets)
         else:
             text = _bracket(piece) if brackets else piece.text
-            painted.append(text.translate(_VISIBLE), STYLES[piece.kind])
+            painted.append(make_visible(text, keep_layout=True), STYLES[piece.kind])
     return painted
 
 
@@ -190,15 +191,8 @@ def _paint_withdrawn(painted: Text, piece: Piece, *, brackets: bool) -> None:
     start, end = (max(first, place) for place in piece.banned)
     painted.append(text[:first] + "[-" * brackets)
     for part, style in ((text[first:start], BESIDE), (text[start:end], STYLES["withdrawn"]), (text[end:], BESIDE)):
-        painted.append(part.translate(_VISIBLE), style)
+        painted.append(make_visible(part, keep_layout=True), style)
     painted.append("-]" * brackets)
-
-
-_VISIBLE = (
-    {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
-    | {0x7F: 0x2421}
-    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-)
 
 
 def spell(pieces: Iterable[Piece]) -> str:
@@ -334,7 +328,7 @@ def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
     "'cat' (2)"
     """
     counts = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, kind))
-    shown = ((repr(phrase).translate(_VISIBLE), count) for phrase, count in counts.most_common())
+    shown = ((make_visible(repr(phrase)), count) for phrase, count in counts.most_common())
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
 

@@ -5,6 +5,7 @@ Data goes to standard output, everything else to standard error. Knows no model.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from typer.core import TyperGroup
 
 from antislop.bans import BanError
 from antislop.bundled import default_bans
+from antislop.display import escape_json, make_visible
 from antislop.lists import BanList
 from antislop.whole_files import read_bytes
 
@@ -49,7 +52,7 @@ class Commands(TyperGroup):
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
         except _UsageError as error:
-            complain(error.format_message())
+            complain(" ".join(error.format_message().split()))
             status = 2
         if options.get("standalone_mode", True):
             sys.exit(status)
@@ -78,7 +81,15 @@ app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=F
 
 
 class _Console(Console):
-    """A console that leaves a broken pipe to `Commands`."""
+    """A console that shows control characters as symbols, and leaves a broken pipe to `Commands`."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is written; all that is printed comes through here."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=make_visible(segment.text, keep_layout=True))
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -91,7 +102,18 @@ def console(*, stderr: bool = False) -> Console:
 
 def complain(sentence: str) -> None:
     """Write one sentence to standard error."""
-    typer.echo(f"antislop: {sentence}", err=True)
+    typer.echo(f"antislop: {make_visible(sentence)}", err=True)
+
+
+def write(text: str) -> None:
+    """Write data to standard output: to a file or a pipe as it is, to a terminal with visible control characters."""
+    out = console().file
+    out.write(make_visible(text, keep_layout=True) if out.isatty() else text)
+
+
+def write_json(data: Any) -> None:
+    """Write plain data to standard output as JSON."""
+    console().file.write(escape_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n")
 
 
 def first_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "record_files", "chats", "arms", "whole_files"},
+    {"folding", "record_files", "chats", "arms", "whole_files", "display"},
     {"automaton", "sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
     {"sequences", "searches"},
@@ -100,6 +100,7 @@ TORCH_FREE = {
     "publishing",
     "record_files",
     "whole_files",
+    "display",
     "sources",
     "chats",
     "prompts",

@@ -1,0 +1,54 @@
+r"""Make text of unknown origin harmless to show: on a terminal, in JSON that may reach one, in a spreadsheet.
+
+Control characters can clear a terminal, rename its window or type into it; direction characters let a text read as
+another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Knows neither
+terminals nor files.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070))
+_SEPARATORS = (0x2028, 0x2029)
+_VISIBLE = (
+    {code: 0x2400 + code for code in range(0x20)}  # ␀ to ␟
+    | {0x7F: 0x2421}
+    | dict.fromkeys((*range(0x80, 0xA0), *_DIRECTIONS, *_SEPARATORS), 0xFFFD)
+)
+_LAYOUT = _VISIBLE | {ord("\n"): ord("\n"), ord("\t"): ord("\t")}
+_ESCAPED = {code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0), *_DIRECTIONS, *_SEPARATORS)}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def make_visible(text: str, *, keep_layout: bool = False) -> str:
+    r"""Return a text with a visible character in place of each control and direction character.
+
+    keep_layout: leave line feeds and tabs, for a text that is shown over several lines. The length stays the same.
+
+    >>> make_visible("id\x1b[2J\n\u202egnp.exe")
+    'id␛[2J␊�gnp.exe'
+    """
+    return text if text.isprintable() else text.translate(_LAYOUT if keep_layout else _VISIBLE)
+
+
+def escape_json(text: str) -> str:
+    r"""Return JSON that says the same, with the control and direction characters in its strings escaped.
+
+    >>> escape_json('"\u202e"')
+    '"\\u202e"'
+    """
+    return text if text.isprintable() else text.translate(_ESCAPED)
+
+
+def quote_formula(cell: T) -> T | str:
+    """Return a cell for a spreadsheet: a text that would be taken for a formula begins with an apostrophe.
+
+    Numbers are left as they are.
+
+    >>> [quote_formula(cell) for cell in ("=1+1", "a", -0.5)]
+    ["'=1+1", 'a', -0.5]
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
