@@ -45,7 +45,7 @@ from antislop.row import Row
 from antislop.run import Output, Run
 from antislop.settings import Settings
 from antislop.streaming import stream_text
-from antislop.support import refuse_arguments, refuse_settings
+from antislop.support import refuse_arguments, refuse_settings, refuse_tokenizer
 from antislop.vocabulary import Vocabulary, encode_after
 from antislop.walker import MASS_FLOOR, PROBABILITY_FLOOR, Drafter, Method, OnExhausted, Policy
 
@@ -327,6 +327,7 @@ class AntiSlop:
         **model_kwargs: Any,
     ) -> Run:
         prompts = input_ids.shape[0]
+        refuse_tokenizer(model, self._tokenizer)
         refuse_settings(model, generation_config, logits_processor)
         speculation = speculate(
             model,

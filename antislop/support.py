@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 # Processors that remember more than the ids they are given; a rewind would leave them behind.
 _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
@@ -47,6 +48,23 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
         raise ValueError(
             "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
             "load the model with another rope_type, 'yarn' or 'linear' for instance"
+        )
+
+
+def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise `ValueError` for a tokenizer that can't be the model's: no ban would be found in what the model writes.
+
+    A model may have more ids than its tokenizer, since vocabularies are padded, and a tokenizer may have been given
+    tokens that the model never writes. A tokenizer of another model with as many tokens is not noticed.
+    """
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, torch.nn.Embedding):
+        return
+    size, tokens, own = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
+    if own > size or size >= 2 * tokens:
+        raise ValueError(
+            f"the sampler's tokenizer has {max(own, tokens):,} tokens and {type(model).__name__} {size:,}: it belongs "
+            "to another model, and no ban would be found; make the sampler with this model's tokenizer"
         )
 
 

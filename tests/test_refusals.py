@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -166,6 +167,24 @@ def test_a_string_in_the_place_of_a_list() -> None:
         AntiSlop(TOKENIZER, "a testament to")
     with pytest.raises(BanError, match="is one string"):
         BanList("delve")
+
+
+def resized(llama: PreTrainedModel, size: int) -> PreTrainedModel:
+    model = deepcopy(llama)
+    model.resize_token_embeddings(size)
+    return model
+
+
+@pytest.mark.parametrize("size", [VOCABULARY - 1, 2 * VOCABULARY])
+def test_the_tokenizer_of_another_model(llama: PreTrainedModel, size: int) -> None:
+    refuses(resized(llama, size), f"tokenizer has 48 tokens and LlamaForCausalLM {size}: it belongs to another model")
+
+
+def test_a_vocabulary_may_be_padded_and_a_tokenizer_may_have_tokens_more(llama: PreTrainedModel) -> None:
+    SAMPLER.generate(resized(llama, 64), PROMPT, max_new_tokens=1)
+    longer = build_tokenizer()
+    longer.add_tokens(["<think>", "</think>"])
+    AntiSlop(longer, ["a b"]).generate(llama, PROMPT, max_new_tokens=1)
 
 
 def test_something_else_in_the_place_of_the_tokenizer() -> None:
