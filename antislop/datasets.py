@@ -191,7 +191,8 @@ class Recorder(ABC):
         asked = {"asked_phrases": self._asked.pop(order.identity)} if order.arm == "prompt-only" else {}
         return self._describe(
             order,
-            status="conceded" if conceded else "ok",
+            status="error" if done.error is not None else "conceded" if conceded else "ok",
+            error=None if done.error is None else str(done.error),
             response=done.text,
             **chat,
             **asked,

@@ -16,7 +16,7 @@ from antislop.events import Event, Forwarded
 from antislop.inference import send
 from antislop.matcher import Matcher
 from antislop.row import Row
-from antislop.walker import Drafter, Policy, Walker
+from antislop.walker import NONE_DRAWN, Drafter, Policy, Walker
 
 
 class Passes(NamedTuple):
@@ -142,18 +142,27 @@ def _note(walkers: Sequence[Walker], costs: Passes | Ahead) -> None:
 
 
 def _fill_and_draw(rows: Sequence[Row], logits: Tensor, *, among: int, at: Sequence[int], policy: Policy) -> Tensor:
-    """Fill each row's node from logits [n, vocab], and draw its first token there together, as `generate` does: [n]."""
+    """Fill each row's node from logits [n, vocab], and draw its first token there together, as `generate` does: [n].
+
+    `NONE_DRAWN` for a row of its own random numbers that has no probabilities; without these, torch refuses to draw.
+    """
     scores = _process(rows, [len(row.tokens) for row in rows], logits)
     for number, row in enumerate(rows):
         row.node.fill(logits, scores, row=number)
     if not policy.do_sample:
-        return scores.argmax(dim=-1)
+        drawn = scores.argmax(dim=-1)  # of a NaN, where there is one
+        is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
+        return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].is_alone else drawn
     probs = torch.softmax(scores, dim=-1)
     for row in rows:
         row.node.expect(probs)
-    if rows[0].generator is not None:
+    if rows[0].is_alone:
+        is_broken = probs[:, 0].isnan()  # then so is the whole row
+        if probs.device.type != "cpu" or is_broken.any():  # to ask a device would mean to wait for it
+            probs = probs.masked_fill(is_broken[:, None], 1.0)
         each = zip(rows, probs, strict=True)
-        return torch.cat([torch.multinomial(own, num_samples=1, generator=row.generator) for row, own in each])
+        drawn = torch.cat([torch.multinomial(own, num_samples=1, generator=row.generator) for row, own in each])
+        return drawn.masked_fill(is_broken, NONE_DRAWN)
     if len(rows) == among:
         return torch.multinomial(probs, num_samples=1)[:, 0]
     index = _index(at, probs)  # finished rows take random numbers, too

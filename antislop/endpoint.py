@@ -88,7 +88,6 @@ class EndpointCompletion(Completion):
     """A text from an endpoint. error: why it ends early, at what can't be taken back any more; None if it does not."""
 
     coverage: Coverage
-    error: EndpointError | None = None
 
 
 @dataclass(frozen=True)
@@ -262,11 +261,13 @@ class _Text:
                 report.add(event)
         except EndpointError as failure:
             error = failure
+        if report.reason == "failed":
+            error = EndpointError("the server's log-probabilities leave no token that could be drawn: try another one")
         row = self._row
         tokens = row.tokens if error is None else row.tokens[: row.settled]
         prompt = row.ids[0, : row.prompt_length].tolist()
         text = self._sampler._sampler._vocabulary.decode(tokens, after=prompt)
-        return EndpointCompletion(self._number, text, tokens, report, self._coverage, error)
+        return EndpointCompletion(self._number, text, tokens, report, self._coverage, error=error)
 
     def events(self) -> Iterator[Event]:
         """Yield what happens; while it does, it is this text's turn, but for the requests."""

@@ -57,7 +57,8 @@ class BatchEngine:
                 cut[place] = self._cut_back(place, row, lacks=place not in here)
             queries.append([self._filler] if place in here else self._query(place, row))
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
-        logits = self._model.forward(_put(drawn, queries, at=at), self._cache)
+        fed = drawn.clamp(min=0)  # a row that could draw no token ends with this pass
+        logits = self._model.forward(_put(fed, queries, at=at), self._cache)
         self._ahead = _own(logits[: len(rows)])
         read = tokens()
         for place, token in zip(at, read, strict=True):

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from antislop.bans import Ban
 from antislop.matcher import Violation
 
-Reason = Literal["done", "exhausted"]
+Reason = Literal["done", "exhausted", "failed"]
 
 
 class ConcededWarning(RuntimeWarning):
@@ -88,7 +88,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The text is complete: a stopping criterion is met ("done"), or nothing was left to say ("exhausted")."""
+    """The text ends: a stopping criterion is met ("done"), nothing was left to say ("exhausted"), or no token could be
+    drawn ("failed"), since the model gave no probabilities.
+    """
 
     reason: Reason
     matcher_seconds: float

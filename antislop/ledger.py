@@ -97,6 +97,10 @@ class Node:
             self._probs = torch.softmax(self.scores, dim=-1) if known is None else known[self._row : self._row + 1]
         return self._probs
 
+    def is_broken(self, *, do_sample: bool) -> bool:
+        """Tell whether there is no distribution here: the scores hold NaN, or in sampling an infinity or no number."""
+        return bool((self.probs[0, 0] if do_sample else self.scores.max()).isnan())  # one makes all probabilities NaN
+
     def child(self, token: int) -> Node:
         """Return the node after one more token, a new one if need be."""
         node = self.children.get(token)

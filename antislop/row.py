@@ -85,6 +85,11 @@ class Row:
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep_scores else None
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it has random numbers of its own, and so can end in a failure while the others of its batch go on."""
+        return self.generator is not None
+
+    @property
     def ids(self) -> Tensor:
         """Prompt and tokens, [1, tokens]."""
         return self.ids_up_to(len(self.tokens))

@@ -13,7 +13,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
@@ -59,12 +59,14 @@ class Completion:
 
     number: its prompt's index among the prompts. text: what follows the prompt's text, with the space between both if
     there is one. tokens: ids without the prompt's.
+    error: why the text could not be written to its end; None if it was.
     """
 
     number: int
     text: str
     tokens: list[int]
     report: Report
+    error: Exception | None = field(default=None, kw_only=True)
 
     @property
     def conceded(self) -> int:
@@ -232,7 +234,8 @@ class AntiSlop:
         a prompt's number it decides its random numbers, so it does not matter what a text is batched with, but for the
         last bits of its logits; without a seed, torch's global generator gives one. seeds: one for each prompt, which
         then decides alone, read after its prompt. kwargs: the settings that `generate` takes; instead of asking for
-        several sequences, repeat a prompt.
+        several sequences, repeat a prompt. Where the model gives no probabilities, NaN for instance, that text ends
+        with an `error`, and the others go on.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
@@ -294,7 +297,8 @@ class AntiSlop:
                     reports[number].add(Forwarded(0, engine.excess(row)))
                     tokens = row.tokens
                     text = self._vocabulary.decode(tokens, after=row.ids[0, : row.prompt_length].tolist())
-                    yield Completion(number, text, tokens, reports.pop(number))
+                    error = _describe_failure(row) if event.reason == "failed" else None
+                    yield Completion(number, text, tokens, reports.pop(number), error=error)
 
     def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> Run:
         """Have `generate` prepare a run and hand it out before the first forward pass."""
@@ -445,6 +449,16 @@ def _find_caller() -> int:
 
 
 _LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
+
+
+def _describe_failure(row: Row) -> ValueError:
+    """Return the error of a text that ended because no token could be drawn."""
+    broken = int((~row.node.logits.isfinite()).sum())
+    of_whom = f"{broken:,} of the model's {row.node.logits.numel():,} logits are" if broken else "the scores are all"
+    return ValueError(
+        f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
+        "out, load the model in another dtype, or change its logits processors"
+    )
 
 
 def _refuse_what_generate_keeps() -> None:

@@ -49,5 +49,4 @@ class EndpointMaker(Recorder):
     def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
         record = super()._report(order, done, prompt_tokens=prompt_tokens, since=since)
         assert isinstance(done, EndpointCompletion)
-        record |= {"outside": round(done.coverage.outside_mean, 6), "ran_out": done.coverage.ran_out}
-        return record if done.error is None else {**record, "status": "error", "error": str(done.error)}
+        return record | {"outside": round(done.coverage.outside_mean, 6), "ran_out": done.coverage.ran_out}

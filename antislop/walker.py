@@ -33,6 +33,10 @@ CANDIDATES = 32
 """Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
 
 
+NONE_DRAWN = -1
+"""In the place of a token where none can be drawn: all probabilities are NaN."""
+
+
 class Exhausted(RuntimeError):
     """Raised where every alternative to a ban is used up and the policy is to raise."""
 
@@ -111,6 +115,8 @@ class Walker:
     def _draw(self) -> int:
         """Draw at the row's node: beside the draft's token, as long as the text goes along the draft."""
         row, draft = self.row, self.row.draft
+        if row.is_alone and row.node.is_broken(do_sample=self.policy.do_sample):
+            return NONE_DRAWN
         step = len(row.tokens) - row.unchanged
         is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
         if self.policy.do_sample and draft.proposals is not None and is_along:
@@ -123,6 +129,9 @@ class Walker:
         while not row.is_finished and row.node.is_filled:
             if token is None:
                 token = self._draw()
+            if token == NONE_DRAWN:
+                self._finish("failed")
+                return
             row.append(token, self._feed(row.state, token))
             self.events.append(Drawn(token))
             violations, is_done = row.state.violations, row.settings.is_done(row)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import (
@@ -94,3 +97,17 @@ def build_model(family: str = "llama", *, seed: int = 0, dtype: torch.dtype = to
             if weight.ndim == 2:
                 weight *= 8  # or the model is blind to positions, and wrong ones pass
     return model.eval().requires_grad_(False).to(dtype)
+
+
+@contextmanager
+def poisoned(model: PreTrainedModel, token: int) -> Iterator[None]:
+    """Have a model give NaN from where it reads a token, in all that it remembers of it, too."""
+
+    def poison(_: torch.nn.Module, read: tuple[torch.Tensor], embedded: torch.Tensor) -> torch.Tensor:
+        return embedded.masked_fill((read[0] == token)[..., None], torch.nan)
+
+    hook = model.get_input_embeddings().register_forward_hook(poison)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from families import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer
+from models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer, poisoned
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, set_seed
 
@@ -356,6 +357,54 @@ def test_in_flight_greedy_texts_are_generates_own(model: PreTrainedModel) -> Non
     done = complete(model, prompts, bans=[], batch_size=3, **asked)
     for completion, prompt in zip(done, prompts, strict=True):
         assert completion.tokens == texts_of(generate(model, [prompt], **asked), [prompt])[0]
+
+
+@pytest.mark.parametrize(
+    ("do_sample", "options"), [(True, {}), (False, {"run_ahead": True}), (True, {"draft_bans": True})]
+)
+def test_a_prompt_without_probabilities_fails_alone(
+    model: PreTrainedModel, do_sample: bool, options: dict[str, Any]
+) -> None:
+    """One NaN ended all texts in flight; it stays in no memory that the next prompt gets either."""
+    bad = TOKENIZER("j")["input_ids"][0]
+    asked = {**MANY, "do_sample": do_sample, "suppress_tokens": [bad], "batch_size": 3}
+    good = [[token for token in prompt if token != bad] for prompt in unequal_prompts(8)]
+    sampler = AntiSlop(TOKENIZER, COMMON, **options)
+    expected = list(sampler.generate_many(model, good, **{**asked, "seed": None, "seeds": range(8)}))
+    texts = {completion.number: completion.tokens for completion in expected}
+    prompts, seeds = [[bad], *good[:5], [5, bad, 6], [bad], *good[5:]], [90, 0, 1, 2, 3, 4, 91, 92, 5, 6, 7]
+    with poisoned(model, bad):
+        done = list(sampler.generate_many(model, prompts, **{**asked, "seed": None, "seeds": seeds}))
+    failed = {completion.number: completion for completion in done if completion.error is not None}
+    assert failed.keys() == {0, 6, 7}
+    assert "no token could be drawn after 0 tokens, since 48 of the model's 48 logits are NaN" in str(failed[6].error)
+    assert {completion.report.reason for completion in failed.values()} == {"failed"}
+    assert {seeds[c.number]: c.tokens for c in done if c.error is None} == texts
+
+
+@pytest.mark.parametrize("options", [{}, {"run_ahead": True}, {"draft_bans": True}])
+def test_a_text_that_loses_its_probabilities_on_its_way_fails_alone(
+    llama: PreTrainedModel, options: dict[str, Any]
+) -> None:
+    sampler, prompts = AntiSlop(TOKENIZER, COMMON, **options), unequal_prompts(6)
+    whole = {each.number: each for each in sampler.generate_many(llama, prompts, batch_size=3, **MANY)}
+    bad = next(token for token in whole[0].tokens[2:] if all(token not in prompt for prompt in prompts))
+    with poisoned(llama, bad):
+        done = list(sampler.generate_many(llama, prompts, batch_size=3, **MANY))
+    failed = [each for each in done if each.error is not None]
+    assert 0 < len(failed) < len(done) == 6
+    assert all(bad in each.tokens for each in failed)
+    for each in done:
+        if each.error is None:
+            assert each.tokens == whole[each.number].tokens
+
+
+def test_outside_of_flight_nan_is_refused_as_generate_does(llama: PreTrainedModel) -> None:
+    prompt = torch.tensor([[5, 2]])
+    with poisoned(llama, 2):
+        for generate_ in (llama.generate, partial(AntiSlop(TOKENIZER, COMMON).generate, llama)):
+            with pytest.raises(RuntimeError, match="nan"):
+                generate_(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, max_new_tokens=3)
 
 
 def test_prompts_come_as_texts_lists_and_tensors(llama: PreTrainedModel) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import build_model, build_spaced_tokenizer, build_tokenizer
+from models import build_model, build_spaced_tokenizer, build_tokenizer, poisoned
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.datasets import (
@@ -157,6 +157,22 @@ def test_a_prompt_that_can_not_be_used_is_a_record_and_the_others_go_on(prompt: 
     assert sentence in failed["error"]
     assert failed["response"] is None
     assert by_identity(r for r in records if r is not failed) == by_identity(make(samples=1))
+
+
+def test_a_prompt_without_probabilities_is_a_record_on_each_resume_and_the_others_go_on(
+    tmp_path: Path, undisturbed: tuple[list[Record], list[Record]]
+) -> None:
+    """One NaN ended the run with a traceback, and each that went on with it."""
+    bad = Prompt("bad", "j", None, {})
+    with poisoned(MODEL, TOKENIZER("j")["input_ids"][0]):
+        for _ in range(2):
+            records = by_identity(write(tmp_path / "poisoned", [PROMPTS[0], bad, *PROMPTS[1:]])[0])
+            failed = {identity for identity, record in records.items() if record["status"] == "error"}
+            assert {identity for identity in records if identity[0] == "bad"} <= failed
+            assert all("logits are NaN or infinite" in records[identity]["error"] for identity in failed)
+            whole = by_identity(undisturbed[0])
+            assert all(records[identity] == whole[identity] for identity in records.keys() - failed)
+            assert 6 <= len(failed) < len(records) - 12 and len(records) == len(whole) + 6
 
 
 def test_prompts_that_all_fail_are_records() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import FAMILIES, build_model, build_tokenizer
+from models import FAMILIES, build_model, build_tokenizer, poisoned
 from transformers import PreTrainedModel
 
 from antislop import Ban, BanList, likelihood
@@ -87,6 +87,15 @@ def test_pieces_are_the_text_and_what_was_taken_back() -> None:
         assert kept.replace("</s>", "") == record["response"]
         assert not BanList(BANS).find(record["response"])
     assert "pieces" not in make("plain")[0]
+
+
+def test_a_text_that_failed_on_its_way_has_no_likelihood() -> None:
+    maker = ScoredMaker(MODEL, TOKENIZER, BANS, settings=GENERATION, arms=("banned",))
+    with poisoned(MODEL, TOKENIZER("j")["input_ids"][0]):
+        made = list(maker.make(take_orders([Prompt("bad", "j", None, {}), PROMPTS[0]], samples=1, arm="banned")))
+    by_key = {each.record["key"]: each.record for each in made}
+    assert by_key["bad"]["status"] == "error" and "nll" not in by_key["bad"]
+    assert "nll" in by_key[PROMPTS[0].key]
 
 
 def test_a_record_with_an_error_has_no_likelihood() -> None:
