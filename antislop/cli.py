@@ -24,10 +24,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antislop import __version__, dataset_command, eval_command, list_commands, measure_command, profile_command
+from antislop import (
+    __version__,
+    dataset_command,
+    eval_command,
+    list_commands,
+    measure_command,
+    options,
+    profile_command,
+)
 from antislop.display import escape_json
 from antislop.events import Admitted, Conceded, ConcededWarning, Event, Rewound, Settled
 from antislop.lists import BanList
+from antislop.options import collect_bans
 from antislop.pretrained import load_model
 from antislop.render import Page, Piece, Trail, list_bans, paint, point_out, save_svg, summarize
 from antislop.report import Report
@@ -38,7 +47,6 @@ from antislop.terminal import (
     as_refusal,
     check_writable,
     console,
-    gather,
     read,
     writing,
 )
@@ -104,6 +112,8 @@ class _Settings:
     bans: list[Path] | None
     ban: list[str] | None
     no_bans: bool
+    constructions: bool
+    lenient: bool
     method: Method
     on_exhausted: OnExhausted
     greedy: bool
@@ -119,7 +129,6 @@ class _Settings:
     report: Path | None
 
 
-_BANS_HELP = "Bans, one per line or JSON. Repeatable."
 _METHOD_HELP = "exact: all else stays as frequent as before; token: the first-token rule."
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 _REPORT_HELP = "Write what was withdrawn and what it cost as JSON; - is standard error."
@@ -136,11 +145,11 @@ def generate(
     chat: Annotated[bool, _option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False,
     max_new_tokens: Annotated[int, _option(min=1, help="The most to generate; what is withdrawn doesn't count.")] = 200,
     stop: Annotated[list[str] | None, _option(metavar="STRING", help="End with this string. Repeatable.")] = None,
-    bans: Annotated[
-        list[Path] | None, _ban_option(metavar="FILE", show_default="the bundled list", help=_BANS_HELP)
-    ] = None,
-    ban: Annotated[list[str] | None, _ban_option(metavar="PHRASE", help="Ban this too. Repeatable.")] = None,
-    no_bans: Annotated[bool, _ban_option("--no-bans", help="Leave out the bundled list.")] = False,
+    bans: options.Bans = None,
+    ban: options.Ban = None,
+    no_bans: options.NoBans = False,
+    constructions: options.Constructions = False,
+    lenient: options.Lenient = False,
     method: Annotated[Method, _ban_option(help=_METHOD_HELP)] = Method.EXACT,
     on_exhausted: Annotated[
         OnExhausted, _ban_option(help="What to do where only bans are left to say.")
@@ -177,7 +186,13 @@ def generate(
 
 def _generate(settings: _Settings) -> int:
     _check(settings)
-    bans = gather(settings.bans, settings.ban, bundled=not (settings.bans or settings.no_bans))
+    bans = collect_bans(
+        settings.bans,
+        settings.ban,
+        no_bans=settings.no_bans,
+        with_constructions=settings.constructions,
+        lenient=settings.lenient,
+    )
     prompt = _read_prompt(settings.prompt)
     writer = _Writer.load(settings, bans, prompt)
     screen = console()
@@ -208,15 +223,14 @@ def _check(settings: _Settings) -> None:
         raise Refused(
             f"the repetition penalty is {settings.repetition_penalty}, but must be above 0: 1 is none, 1.1 is common"
         )
-    if settings.no_bans and settings.bans:
-        raise Refused(
-            "--no-bans and --bans exclude each other: --bans FILE already takes the place of the bundled list"
-        )
-    if settings.no_bans and not settings.ban and settings.compare:
+    if settings.no_bans and not (settings.ban or settings.bans or settings.constructions) and settings.compare:
         raise Refused("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
-    for path in (settings.svg, settings.report):
-        if path is not None:
-            check_writable(path)
+    if settings.svg is not None:
+        check_writable(settings.svg)
+    if settings.report is not None:
+        check_writable(settings.report, or_stdout=True)
+    if settings.prompt == "-" and Path("-") in (settings.bans or []):
+        raise Refused("both the prompt and --bans are -, and standard input can be read once: save one to a file")
 
 
 def _read_prompt(prompt: str) -> str:

@@ -18,12 +18,12 @@ import typer
 
 from antislop import __version__, options
 from antislop.lists import BanList
-from antislop.options import make_settings
+from antislop.options import collect_bans, make_settings
 from antislop.pretrained import load_model, load_tokenizer
 from antislop.progress import Stop, follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, Record, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, first_line, gather, writing
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, first_line, refuse_stdin, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -109,8 +109,11 @@ def dataset(
     tokenizer_name: Annotated[
         str | None, _option("--tokenizer", metavar="NAME", help="Of openai.", show_default="that of --model")
     ] = None,
-    bans: Annotated[list[Path] | None, _option(metavar="LIST", help="A list of bans. Repeatable.")] = None,
-    ban: Annotated[list[str] | None, _option(metavar="PHRASE", help="One more phrase. Repeatable.")] = None,
+    bans: options.Bans = None,
+    ban: options.Ban = None,
+    no_bans: options.NoBans = False,
+    constructions: options.Constructions = False,
+    lenient: options.Lenient = False,
     column: options.Column = None,
     key: options.Key = None,
     split: options.Split = "train",
@@ -139,6 +142,7 @@ def dataset(
 
     The same command again goes on where it was stopped, and tries again what failed.
     """
+    refuse_stdin(source)
     generation = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     if (to_parquet or push_to_hub) and out.suffix == ".jsonl":
         raise Refused(f"{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER")
@@ -150,7 +154,9 @@ def dataset(
     place.check()
     if engine is Engine.OPENAI and repetition_penalty:
         raise Refused("--repetition-penalty needs all log-probabilities, which no server tells: leave it out")
-    banned = gather(bans, ban, bundled=not bans and not ban)
+    banned = collect_bans(bans, ban, no_bans=no_bans, with_constructions=constructions, lenient=lenient)
+    if not banned and arms is not Arms.PLAIN:
+        raise Refused("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
     kind: PairFormat | None = pairs_format.value if pairs is not None else None
 
     from antislop.cluster import ClusterError
@@ -247,6 +253,9 @@ def _check_places(source: str, out: Path, files: list[Path]) -> None:
         raise Refused(f"{out}: is a file, and a folder was expected: pass a folder, or a name that ends in .jsonl")
     if len({path.resolve() for path in files}) < len(files):
         raise Refused(f"{files[0]}: records and pairs can't go into one file: choose another for --pairs")
+    for path in (out, *files):
+        if str(path) == "-" or path.parts[:1] == ("-",):
+            raise Refused("-: records are kept in files, so that a run can be resumed: pass -o out.jsonl")
     prompts = Path(source).expanduser()
     for path in files:
         if path.exists() and not path.is_file():

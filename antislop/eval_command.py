@@ -21,12 +21,12 @@ from antislop.arms import Arm
 from antislop.bundled import FOLDER, held_out_bans
 from antislop.lists import BanList
 from antislop.machine import describe_machine, list_versions
-from antislop.options import make_settings
+from antislop.options import collect_bans, make_settings
 from antislop.pretrained import load_model
 from antislop.progress import follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, gather, writing
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, refuse_stdin, writing
 from antislop.texts import TextError, read_texts
 
 if TYPE_CHECKING:
@@ -77,10 +77,11 @@ def evaluate(
     model: Annotated[
         str | None, _option(metavar="NAME", help="A Hugging Face id or folder.", show_default="the bundled one")
     ] = None,
-    bans: Annotated[
-        list[Path] | None, _option(metavar="LIST", help="A list of bans. Repeatable.", show_default="the bundled one")
-    ] = None,
-    ban: Annotated[list[str] | None, _option(metavar="PHRASE", help="One more phrase. Repeatable.")] = None,
+    bans: options.Bans = None,
+    ban: options.Ban = None,
+    no_bans: options.NoBans = False,
+    constructions: options.Constructions = False,
+    lenient: options.Lenient = False,
     held_out: Annotated[
         list[Path] | None, _option(metavar="LIST", help=_HELD_OUT_HELP, show_default="the bundled one's other half")
     ] = None,
@@ -114,10 +115,15 @@ def evaluate(
     """
     began = datetime.now(timezone.utc)
     _require_packages()
+    refuse_stdin(prompts or "")
+    if str(out) == "-":
+        raise Refused("-: a report is a folder of files: pass -o FOLDER")
     if out.exists() and not out.is_dir():
         raise Refused(f"{out}: is a file, and the report needs a folder: choose another place")
-    made_from = _gather_named(bans, ban)
-    other = _find_held_out(held_out, is_bundled=not bans and not ban)
+    made_from = collect_bans(bans, ban, no_bans=no_bans, with_constructions=constructions, lenient=lenient)
+    if not made_from:
+        raise Refused("--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE")
+    other = _find_held_out(held_out, is_bundled=not bans and not no_bans, lenient=lenient)
     generation = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     if outputs:
         _refuse_with_outputs(prompts=prompts, n=n, arms=arms)
@@ -181,17 +187,9 @@ def _read_arms(arms: str) -> tuple[Arm, ...]:
     return tuple(arm for arm in every if arm in asked)
 
 
-def _gather_named(files: list[Path] | None, phrases: list[str] | None) -> BanList:
-    """Return the bans of the arms, with a source that says where they came from."""
-    is_bundled = not files and not phrases
-    names = ["the bundled list"] if is_bundled else [path.name for path in files or []]
-    more = [f"{len(phrases)} phrases of the command line"] if phrases else []
-    return BanList(gather(files, phrases, bundled=is_bundled), source=", ".join([*names, *more]))
-
-
-def _find_held_out(files: list[Path] | None, *, is_bundled: bool) -> BanList | None:
+def _find_held_out(files: list[Path] | None, *, is_bundled: bool, lenient: bool) -> BanList | None:
     if files:
-        return BanList(gather(files, None, bundled=False), source=", ".join(path.name for path in files))
+        return collect_bans(files, None, lenient=lenient)
     return held_out_bans() if is_bundled else None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast, get_args
 import typer
 from rich.text import Text
 
+from antislop import options
 from antislop.bans import Ban, distinct
 from antislop.bundled import default_bans
 from antislop.display import escape_json, make_visible
 from antislop.lint import Finding, Kind, find_lines, lint, load_frequencies
 from antislop.lists import BanList
+from antislop.options import collect_bans, load_bans
 from antislop.render import Piece, paint
 from antislop.terminal import (
     EXIT_CODES,
@@ -31,11 +34,10 @@ from antislop.terminal import (
     check_writable,
     complain,
     console,
-    gather,
     loading,
     read,
     write_json,
-    writing,
+    writing_or_stdout,
 )
 
 if TYPE_CHECKING:
@@ -98,20 +100,21 @@ class Place(NamedTuple):
 
 def scan(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 texts, or .gz; - is standard input.")],
-    bans: Annotated[
-        list[Path] | None,
-        _option(metavar="FILE", help="Bans, one per line or JSON. Repeatable.", show_default="the bundled list"),
-    ] = None,
-    ban: Annotated[
-        list[str] | None,
-        _option(metavar="PHRASE", help="Look for this, and not for the bundled list. Repeatable."),
-    ] = None,
+    bans: options.Bans = None,
+    ban: options.Ban = None,
+    no_bans: options.NoBans = False,
+    constructions: options.Constructions = False,
+    lenient: options.Lenient = False,
     count: Annotated[bool, _option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, _option("--quiet", "-q", help="Print nothing; the exit status tells.")] = False,
     output: Annotated[Format, _option("--format", help=_FORMAT_HELP)] = Format.TEXT,
 ) -> int:
     """Find banned phrases in files: file:line:column: phrase, each where it begins."""
-    chosen = gather(bans, ban, bundled=not (bans or ban))
+    if Path("-") in (bans or []) and "-" in files:
+        raise Refused("both a text and --bans are -, and standard input can be read once: save one to a file")
+    chosen = collect_bans(bans, ban, no_bans=no_bans, with_constructions=constructions, lenient=lenient)
+    if not chosen:
+        raise Refused("--no-bans leaves nothing to look for: leave it out, or add --ban PHRASE")
     found = failed = False
     records: list[dict[str, Any]] = []
     for name in files:
@@ -234,6 +237,7 @@ def try_(
     ] = None,
     text: Annotated[list[str] | None, _option(metavar="FILE", help=_TEXT_HELP)] = None,
     contexts: Annotated[int, _option(min=0, help="How many places to show for each ban.")] = 3,
+    lenient: options.Lenient = False,
     output: Annotated[Format, _option("--format", help=_FORMAT_HELP)] = Format.TEXT,
 ) -> int:
     """Try a list on texts: what each ban would have hit, how often, and where.
@@ -243,7 +247,9 @@ def try_(
     """
     if not text:
         raise Refused("no text to try the list on: pass --text FILE, or --text - for standard input")
-    trial = _Trial(default_bans() if list_ is None else BanList.load(list_), contexts)
+    if str(list_) == "-" in text:
+        raise Refused("both a text and LIST are -, and standard input can be read once: save one to a file")
+    trial = _Trial(default_bans() if list_ is None else load_bans(list_, lenient=lenient), contexts)
     if tokens := sum(ban.kind == "tokens" for ban in trial.bans):
         complain(f"{tokens:,} of the bans are token ids, which no text shows: they are left out")
     with console(stderr=True).status("") as status:
@@ -361,7 +367,9 @@ def lint_(
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):
         raise Refused(f"--ignore {min(unknown)} is no kind of finding: it is one of {', '.join(KINDS)}")
-    bans = BanList.load(list_, strict=False)
+    bans = BanList.load(sys.stdin.buffer if str(list_) == "-" else list_, strict=False)
+    if not bans and not bans.refused:
+        raise Refused(f"{list_}: holds no entry to check: write one phrase per line")
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(model)
         findings = lint(bans, frequencies=_load_frequencies(), vocabulary=vocabulary)
@@ -394,6 +402,8 @@ def _load_vocabulary(model: str) -> Vocabulary:
 
 
 def _find_lines(path: Path, bans: BanList) -> Sequence[int | None]:
+    if str(path) == "-":  # read already
+        return [None] * len(bans)
     try:
         return find_lines(read(str(path)), bans)
     except Refused:  # no text, though it could be loaded
@@ -447,7 +457,7 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
 
 def convert(
     list_: Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any format that can be loaded.")],
-    out: Annotated[Path, _option("--out", "-o", metavar="FILE", help="Where to write it.")],
+    out: Annotated[Path, _option("--out", "-o", metavar="FILE", help="Where to write it; - is standard output.")],
     format_: Annotated[
         str | None, _option("--format", metavar="NAME", help="What LIST is written in.", show_default="seen from it")
     ] = None,
@@ -455,7 +465,7 @@ def convert(
     edges: Annotated[
         Edges | None, _option(help="Whether phrases match whole words only.", show_default="as usual in the format")
     ] = None,
-    lenient: Annotated[bool, _option("--lenient", help="Leave out entries that can't be used, and say so.")] = False,
+    lenient: options.Lenient = False,
     licence: Annotated[
         str | None, _option(metavar="TEXT", help="A note on the licence, to be written into the file.")
     ] = None,
@@ -464,23 +474,22 @@ def convert(
     """Write a list of any format in antislop's own."""
     _check_target(out, list_, force=force)
     taken = cast("ListFormat | None", format_)  # load refuses any other
-    bans = BanList.load(list_, format=taken, edges=edges.value if edges else None, strict=not lenient)
-    for refusal in bans.refused:
-        complain(f"{refusal.place}: {refusal.reason}")
+    bans = load_bans(list_, lenient=lenient, format_=taken, edges=edges.value if edges else None)
     kept = bans if top is None else bans.top(top)
     if kept.source == str(list_):  # where it lies on this machine is nobody else's business
         kept.source = Path(list_).name
-    with writing(out):
-        kept.save(out, licence=licence)
-    summary = (
-        f"{list_} was read as {bans.format}: {_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused; "
+    with writing_or_stdout(out) as path:
+        kept.save(path, licence=licence)
+    read_as = (
+        f"{list_} was read as {bans.format}: {_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused"
     )
-    console(stderr=True).print(f"{summary}wrote {len(kept):,} to {out}", style="dim", soft_wrap=True)
+    target = "standard output" if str(out) == "-" else out
+    console(stderr=True).print(f"{read_as}; wrote {len(kept):,} to {target}", style="dim", soft_wrap=True)
     return 0
 
 
 def _check_target(out: Path, list_: Path, *, force: bool) -> None:
-    check_writable(out)
-    if out.exists() and not force:
+    check_writable(out, or_stdout=True)
+    if str(out) != "-" and out.exists() and not force:
         what = "is the list itself" if list_.exists() and out.samefile(list_) else "is there already"
         raise Refused(f"{out} {what}: pass another path, or --force to overwrite it")

@@ -17,9 +17,11 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from antislop import options
 from antislop.display import make_visible, quote_formula
 from antislop.lists import BanList
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, write, write_json
+from antislop.options import load_bans
+from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, read, write, write_json
 from antislop.texts import Text, TextError, read_texts
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ def measure(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Texts: .jsonl, .json, .csv, .parquet with one in each record, .txt files of one, or folders of them.",
+            help="Texts: .jsonl, .json, .csv, .parquet with one in each record, .txt files of one, or folders of them; "
+            "- is standard input, one text.",
         ),
     ],
     column: Annotated[
@@ -84,6 +87,7 @@ def measure(
     bans: Annotated[
         list[Path] | None, _option(metavar="LIST", help="Count the hits of this list of bans, too. Repeatable.")
     ] = None,
+    lenient: options.Lenient = False,
     words: Annotated[
         Path | None, _option(metavar="LIST", help="JSON list of slop words.", show_default="the bundled ones")
     ] = None,
@@ -107,7 +111,7 @@ def measure(
     from antislop.humans import load_human
 
     scale = _read_scale(words, trigrams)
-    lists = _load_lists(bans or [])
+    lists = _load_lists(bans or [], lenient=lenient)
     tallies = _tally(_read(files, column, prompt_column, by, limit), scale, lists)
     if not tallies:
         raise Refused(f"there are no texts in {', '.join(files)}: pass files that hold some")
@@ -144,10 +148,11 @@ def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
         raise Refused(str(error)) from error
 
 
-def _load_lists(paths: list[Path]) -> dict[str, BanList]:
+def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
     """Return the lists under names that say which is which."""
     names = [path.name for path in paths]
-    return {f"bans of {path if names.count(path.name) > 1 else path.name}": BanList.load(path) for path in paths}
+    titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
+    return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
 
 
 def _read(
@@ -156,7 +161,12 @@ def _read(
     """Yield texts with the names of their groups."""
     try:
         for file in files:
-            for text in read_texts([file], column=column, prompt_column=prompt_column, limit=limit):
+            texts = (
+                iter([Text(read("-"), None, "<stdin>", {})])
+                if file == "-"
+                else read_texts([file], column=column, prompt_column=prompt_column, limit=limit)
+            )
+            for text in texts:
                 yield (file if by is None else _find_group(text, by)), text
     except TextError as error:
         raise Refused(str(error)) from error

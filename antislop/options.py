@@ -1,14 +1,39 @@
-"""Options that commands share: where prompts come from and how texts are sampled."""
+"""Options that commands share: which bans count, where prompts come from and how texts are sampled."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.terminal import Refused
+from antislop.bundled import constructions, default_bans
+from antislop.lists import BanList
+from antislop.terminal import Refused, complain
+
+if TYPE_CHECKING:
+    from antislop.entries import Format
+    from antislop.folding import Edges
+
+NAMED = 20
+"""How many entries that can't be used are named, of each list."""
 
 _option = typer.Option
+_ban_option = partial(typer.Option, rich_help_panel="Bans")
+_BANS_HELP = "Take these bans in place of the bundled list: a list in any format, - for standard input. Repeatable."
+_BAN_HELP = "Ban this phrase too, whatever list there is. Repeatable."
+_CONSTRUCTIONS_HELP = "Ban the bundled constructions too, such as: it's not X; it's Y."
+
+Bans = Annotated[
+    list[Path] | None, _ban_option("--bans", metavar="LIST", show_default="the bundled list", help=_BANS_HELP)
+]
+Ban = Annotated[list[str] | None, _ban_option("--ban", metavar="PHRASE", help=_BAN_HELP)]
+NoBans = Annotated[bool, _ban_option("--no-bans", help="Leave out the bundled list.")]
+Constructions = Annotated[bool, _ban_option("--constructions", help=_CONSTRUCTIONS_HELP)]
+Lenient = Annotated[bool, _ban_option("--lenient", help="Leave out entries that can't be used, and name them.")]
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 
 Column = Annotated[str | None, _option(help="Where the prompt is.", show_default="prompt, messages, …")]
@@ -27,6 +52,55 @@ RepetitionPenalty = Annotated[float | None, _option(show_default="off", help="Ab
 StopStrings = Annotated[list[str] | None, _option("--stop", metavar="STRING", help="End with this string. Repeatable.")]
 BatchSize = Annotated[int, _option(min=1, help="Texts that are written at a time.")]
 Seed = Annotated[int, _option(help="With a record's key it decides its text.")]
+
+
+def collect_bans(
+    files: Sequence[Path] | None,
+    phrases: Sequence[str] | None,
+    *,
+    no_bans: bool = False,
+    with_constructions: bool = False,
+    lenient: bool = False,
+) -> BanList:
+    """Return the bans of the command line, with a source that names them.
+
+    They are those of files, else of the bundled list unless `no_bans`; then the constructions, then the phrases.
+    """
+    if no_bans and files:
+        raise Refused(
+            "--no-bans and --bans exclude each other: --bans LIST already takes the place of the bundled list"
+        )
+    lists = [load_bans(path, lenient=lenient) for path in files or []]
+    names = [path.name for path in files or []]
+    if not files and not no_bans:
+        lists, names = [default_bans()], ["the bundled list"]
+    if with_constructions:
+        lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
+    if phrases:
+        lists = [*lists, BanList(phrases)]
+        names = [*names, f"{len(phrases):,} {'phrase' if len(phrases) == 1 else 'phrases'} of the command line"]
+    return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
+
+
+def load_bans(
+    path: Path, *, lenient: bool = False, format_: Format | None = None, edges: Edges | None = None
+) -> BanList:
+    """Load a list, "-" being standard input.
+
+    Refuses a list without bans, and one with entries that can't be used; `lenient` names these and leaves them out.
+    """
+    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_, edges=edges, strict=False)
+    if bans.refused and not lenient:
+        place, reason = bans.refused[0]
+        more = f"{len(bans.refused):,} entries can't be used" if len(bans.refused) > 1 else "this entry can't be used"
+        raise Refused(f"{place}: {reason} ({more}; --lenient leaves them out)")
+    for place, reason in bans.refused[:NAMED]:
+        complain(f"{place}: {reason}")
+    if len(bans.refused) > NAMED:
+        complain(f"{path}: {len(bans.refused) - NAMED:,} more entries can't be used and are left out")
+    if not bans:
+        raise Refused(f"{path}: holds no ban that can be used: write one phrase per line")
+    return bans
 
 
 def make_settings(

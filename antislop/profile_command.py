@@ -10,7 +10,7 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from enum import Enum
@@ -24,7 +24,17 @@ from rich.table import Table
 
 from antislop.bundled import FOLDER
 from antislop.display import quote_formula
-from antislop.terminal import EXIT_CODES, Refused, check_writable, complain, console, write, write_json, writing
+from antislop.terminal import (
+    EXIT_CODES,
+    Refused,
+    check_writable,
+    complain,
+    console,
+    write,
+    write_json,
+    writing,
+    writing_or_stdout,
+)
 from antislop.texts import Text, TextError, read_texts
 
 if TYPE_CHECKING:
@@ -75,10 +85,15 @@ def profile(
     ] = None,
     out: Annotated[
         Path | None,
-        _option("--output", "-o", metavar="FILE", help="Where to write; also .gz. A picture for --compare."),
+        _option("--out", "-o", metavar="FILE", help="Where to write, also .gz; - is standard output."),
     ] = None,
     baseline: Annotated[
-        Path | None, _option(metavar="HUMAN", help="A baseline, or human texts.", show_default="20 novels, bundled")
+        list[Path] | None,
+        _option(
+            metavar="HUMAN",
+            help="A baseline, or human texts. Repeatable: all files but the first would be TEXTS.",
+            show_default="20 novels, bundled",
+        ),
     ] = None,
     also_human: Annotated[
         list[Path] | None,
@@ -124,13 +139,14 @@ def profile(
             raise Refused("no texts to profile: pass files, or --compare A B")
         if out is None:
             raise Refused("no place to write the profile: pass -o profile.json")
-        check_writable(out)
+        check_writable(out, or_stdout=True)
         if as_baseline:
             if baseline or also_human:
                 raise Refused("--as-baseline sets TEXTS against nothing: leave out --baseline and --also-human")
             return _make_baseline(texts, reader, out, min_count=min_count or 3, memory=memory)
-        human = _load_baseline(HUMAN if baseline is None else baseline, column, min_count=3, memory=memory)
-        others = [_load_baseline(each, also_column or column, min_count=1, memory=memory) for each in also_human or []]
+        _refuse_both(texts, baseline or [])
+        human = _load_baseline(baseline or [HUMAN], column, min_count=3, memory=memory)
+        others = [_load_baseline([one], also_column or column, min_count=1, memory=memory) for one in also_human or []]
         with _bar() as progress:
             made = make_profile(
                 reader.open(texts),
@@ -144,8 +160,9 @@ def profile(
                 made_with=_describe(texts, human, others, half),
                 progress=progress,
             )
-        with writing(out):
-            made.save(out)
+        with writing_or_stdout(out) as path:
+            made.save(path)
+        complain(f"texts: {_list_names(texts)}; held against: {human.name}")
         _report_profile(made, min_count=min_count or 5, min_prompts=min_prompts)
         return 0
 
@@ -153,7 +170,7 @@ def profile(
 def bans_from(
     source: Annotated[Path, typer.Argument(metavar="PROFILE", help="What antislop profile wrote.")],
     out: Annotated[
-        Path | None, _option("--output", "-o", metavar="FILE", help="The list.", show_default="standard output")
+        Path | None, _option("--out", "-o", metavar="FILE", help="The list.", show_default="standard output")
     ] = None,
     min_ratio: Annotated[
         float, _option(min=0, help="How many times as often as people: the interval's lower end must reach it.")
@@ -200,11 +217,12 @@ def bans_from(
         forbid=forbid,
     )
     if out is not None:
-        check_writable(out)
+        check_writable(out, or_stdout=True)
     with _as_refusals():
-        loaded = Profile.load(source)
+        is_stdin = str(source) == "-"
+        loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
         bans, left_out = choose_bans(loaded, choice, source=_describe_list(loaded))
-        if out is None:
+        if out is None or str(out) == "-":
             write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
         else:
             bans.save(out, licence=licence)
@@ -259,19 +277,34 @@ def _as_refusals() -> Iterator[None]:
         raise Refused(f"{error}: profiles need the packages of pip install 'antislop[eval]'") from error
 
 
-def _load_baseline(path: Path, column: str | None, *, min_count: int, memory: int) -> Baseline:
+def _refuse_both(texts: Sequence[Path], baseline: Sequence[Path]) -> None:
+    for path in texts:
+        if path in baseline:
+            raise Refused(f"{path}: stands among TEXTS and behind --baseline: texts can't be held against themselves")
+
+
+def _list_names(paths: Sequence[Path] | None) -> str:
+    names = [path.name for path in paths or []]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int, memory: int) -> Baseline:
     """Return a baseline from its file, or made of human texts."""
     from antislop.baselines import Baseline
     from antislop.profiles import take_census
 
-    if path.name.endswith((".json", ".json.gz")) and path.is_file():
-        return Baseline.load(path)
-    texts = _Reader(column=column, prompt_column=None, half=None).open([path])
-    with _bar(f"human texts of {path.name}") as progress:
+    names = _list_names(paths)
+    for path in paths:
+        if path.name.endswith((".json", ".json.gz")) and path.is_file():
+            if len(paths) > 1:
+                raise Refused(f"{path}: is a baseline already and can't be joined with others: pass it alone")
+            return Baseline.load(path)
+    texts = _Reader(column=column, prompt_column=None, half=None).open(paths)
+    with _bar(f"human texts of {names}") as progress:
         census = take_census(texts, min_count=min_count, min_prompts=1, megabytes=memory, progress=progress)
     if not census.words:
-        raise Refused(f"{path}: no words in it: pass human texts, or a baseline")
-    return Baseline.of(census, name=path.name)
+        raise Refused(f"{names}: no words in it: pass human texts, or a baseline")
+    return Baseline.of(census, name=names)
 
 
 def _make_baseline(texts: list[Path], reader: _Reader, out: Path, *, min_count: int, memory: int) -> int:
@@ -284,8 +317,8 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, *, min_count: 
     if not census.words:
         raise Refused("no words in the texts: there is nothing to count")
     made_with = {"sources": [path.name for path in texts], "texts": census.texts, "files": _hash_files(texts)}
-    with writing(out):
-        Baseline.of(census, name=", ".join(path.name for path in texts), made_with=made_with).save(out)
+    with writing_or_stdout(out) as path:
+        Baseline.of(census, name=", ".join(path.name for path in texts), made_with=made_with).save(path)
     complain(f"{census.words:,} words in {census.texts:,} texts; {len(census):,} entries from {census.min_count} on")
     return 0
 

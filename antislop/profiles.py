@@ -21,6 +21,7 @@ from antislop.texts import Text
 from antislop.whole_files import read_bytes, replace_bytes
 
 FORMAT = "antislop profile 1"
+_ADVICE = "make one with: antislop profile TEXTS -o profile.json"
 
 
 class ProfileError(ValueError):
@@ -73,20 +74,26 @@ class Profile:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile from a file, compressed if its name ends in .gz. Raises `ProfileError` where it is none."""
-        advice = "make one with: antislop profile TEXTS -o profile.json"
         try:
-            whole = json.loads(read_bytes(path))
+            data = read_bytes(path)
         except OSError as error:
-            raise ProfileError(f"{path}: can't be read ({error.strerror or error}): {advice}") from error
+            raise ProfileError(f"{path}: can't be read ({error.strerror or error}): {_ADVICE}") from error
+        return cls.parse(data, place=os.fspath(path))
+
+    @classmethod
+    def parse(cls, data: bytes, *, place: str) -> Profile:
+        """Read a profile from the bytes of a file, which messages call `place`. Raises `ProfileError`."""
+        try:
+            whole = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ProfileError(f"{path}: no JSON ({error}): {advice}") from error
+            raise ProfileError(f"{place}: no JSON ({error}): {_ADVICE}") from error
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-            raise ProfileError(f"{path}: no profile of this package: {advice}")
+            raise ProfileError(f"{place}: no profile of this package: {_ADVICE}")
         try:
             entries = tuple(Entry(**{**each, "examples": tuple(each["examples"])}) for each in whole["entries"])
             return cls(**{each.name: whole[each.name] for each in fields(cls)} | {"entries": entries})
         except (KeyError, TypeError) as error:
-            raise ProfileError(f"{path}: a profile, but not whole ({error}): make it anew") from error
+            raise ProfileError(f"{place}: a profile, but not whole ({error}): make it anew") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile as JSON, an entry on each line, compressed if the name ends in .gz."""

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from logging import ERROR, getLogger
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, cast
 
 import typer
@@ -21,9 +21,7 @@ from rich.segment import Segment
 from typer.core import TyperGroup
 
 from antislop.bans import BanError
-from antislop.bundled import default_bans
 from antislop.display import escape_json, make_visible
-from antislop.lists import BanList
 from antislop.whole_files import read_bytes
 
 EXIT_CODES = (
@@ -121,12 +119,6 @@ def first_line(error: Exception) -> str:
     return str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")
 
 
-def gather(files: list[Path] | None, phrases: list[str] | None, *, bundled: bool) -> BanList:
-    """Return the bans of files and phrases, or of the bundled list and phrases."""
-    lists = [default_bans()] if bundled else [BanList.load(path) for path in files or []]
-    return BanList([*chain.from_iterable(lists), *(phrases or [])])
-
-
 def read(name: str) -> str:
     """Return a text file, compressed if it ends in .gz, or standard input for "-"."""
     try:
@@ -165,8 +157,18 @@ def loading(what: str, *, advice: str) -> Iterator[None]:
         raise Refused(f"{what} can't be loaded ({first_line(error)}): {advice}") from error
 
 
-def check_writable(path: Path) -> None:
-    """Refuse a path at which no file can be written."""
+def refuse_stdin(source: str) -> None:
+    """Refuse "-" where the name of a file tells its format."""
+    if source == "-":
+        raise Refused("-: prompts can't come from standard input: save them to a .jsonl or .txt file, and pass that")
+
+
+def check_writable(path: Path, *, or_stdout: bool = False) -> None:
+    """Refuse a path at which no file can be written, and "-" too unless `or_stdout`."""
+    if str(path) == "-":
+        if or_stdout:
+            return
+        raise Refused("-: standard output can't take this file: pass the path of a file")
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
         raise Refused(f"{path}: can't be written ({why}): pass the path of a file")
@@ -179,3 +181,16 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Refused(f"{path}: can't be written ({error.strerror}): pass the path of a file") from error
+
+
+@contextmanager
+def writing_or_stdout(path: Path) -> Iterator[Path]:
+    """Yield where to write a file; if the path is "-", its text goes to standard output in the end."""
+    if str(path) != "-":
+        with writing(path):
+            yield path
+        return
+    with TemporaryDirectory() as folder:
+        part = Path(folder, "output")
+        yield part
+        write(part.read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -349,7 +350,8 @@ def test_scan_looks_for_the_bundled_list_unless_told_otherwise(texts: Path) -> N
     slop = antislop.default_bans()[0].phrase
     (texts / "bans.json").write_text('["dog", ["a cat", 0.5]]', encoding="utf-8")
     assert f"<stdin>:1:4: {slop}\n" in invoke("scan", "-", stdin=f"So {slop}").stdout
-    assert invoke("scan", "-", *CATS, stdin=f"So {slop}").exit_code == 0
+    assert invoke("scan", "-", *CATS, stdin=f"So {slop}, cat").stdout.count("\n") == 2
+    assert invoke("scan", "-", "--no-bans", *CATS, stdin=f"So {slop}").exit_code == 0
     assert invoke("scan", "clean.txt", "sloppy.txt", "--bans", "bans.json").stdout == (
         "clean.txt:1:3: dog\nsloppy.txt:1:6: a cat\n"
     )
@@ -388,6 +390,95 @@ def test_a_reader_that_leaves_ends_scan_in_silence(texts: Path) -> None:
         ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
         assert (ended.returncode, ended.stderr) == (141, b"")
     os.close(write)
+
+
+# -- bans, the same for all commands ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["generate", "scan", "dataset", "eval"])
+def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> None:
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", invoke(command, "--help", env={"COLUMNS": "150"}).stdout).split())
+    assert "Take these bans in place of the bundled list: a list in any format" in text
+    assert "Ban this phrase too, whatever list there is." in text
+    assert "Leave out the bundled list." in text
+    assert "Ban the bundled constructions too" in text
+    assert "Leave out entries that can't be used, and name them." in text
+
+
+@pytest.mark.usefixtures("texts")
+def test_phrases_are_added_to_whatever_list_there_is() -> None:
+    Path("list.txt").write_text("dog\n", encoding="utf-8")
+    text = "A dog, a cat: it is not a cat, but a mouse."
+
+    def find(*args: str) -> list[str]:
+        return [line.split(": ")[1] for line in invoke("scan", "-", *args, stdin=text).stdout.splitlines()]
+
+    assert find("--bans", "list.txt", "--ban", "cat") == ["dog", "cat", "cat"]
+    assert find("--no-bans", "--ban", "cat") == ["cat", "cat"]
+    assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 3
+    assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to look for")
+    assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["generate", "x", "--bans", "empty.txt"],
+        ["scan", "clean.txt", "--bans", "empty.txt"],
+        ["try", "empty.txt", "--text", "clean.txt"],
+        ["lint", "empty.txt"],
+        ["convert", "empty.txt", "-o", "out.txt"],
+        ["measure", "clean.txt", "--bans", "empty.txt"],
+        ["dataset", "clean.txt", "-o", "out", "--bans", "empty.txt"],
+        ["eval", "-o", "out", "--bans", "empty.txt"],
+        ["eval", "-o", "out", "--held-out", "empty.txt"],
+    ],
+    ids=lambda args: args[0],
+)
+def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> None:
+    Path("empty.txt").write_text("# nothing\n", encoding="utf-8")
+    assert_refused(invoke(*args), "empty.txt: holds no ")
+    assert not Path("out.txt").exists()
+
+
+@pytest.mark.usefixtures("texts")
+def test_a_list_comes_from_standard_input_where_a_text_does_not() -> None:
+    assert invoke("scan", "sloppy.txt", "--bans", "-", stdin="a cat\n").stdout == "sloppy.txt:1:6: a cat\n"
+    assert "a cat" in invoke("try", "-", "--text", "sloppy.txt", stdin="a cat\n").stdout
+    assert "duplicate" in invoke("lint", "-", stdin="a cat\na cat\n").stdout
+    for args in (["scan", "-", "--bans", "-"], ["try", "-", "--text", "-"], ["generate", "-", "--bans", "-"]):
+        assert_refused(invoke(*args), "standard input can be read once")
+
+
+@pytest.mark.usefixtures("texts")
+def test_entries_that_can_not_be_used_are_left_out_and_named_in_every_command() -> None:
+    Path("list.json").write_text('["a cat",\n" "]', encoding="utf-8")
+    sentence = "list.json:2: the ban ' ' holds no visible character"
+    for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["try", "list.json", "--text", "sloppy.txt"]):
+        assert_refused(invoke(*args), sentence, "--lenient leaves them out")
+        result = invoke(*args, "--lenient")
+        assert "a cat" in result.stdout
+        assert result.stderr.startswith(f"antislop: {sentence}")
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["dataset", "clean.txt", "-o", "-"],
+        ["dataset", "clean.txt", "-o", "out.jsonl", "--pairs", "-"],
+        ["dataset", "-", "-o", "out.jsonl"],
+        ["eval", "-o", "-"],
+        ["eval", "-o", "out", "--prompts", "-"],
+        ["generate", "x", "--svg", "-"],
+        ["profile", "-", "-o", "out.json"],
+    ],
+    ids=" ".join,
+)
+def test_standard_streams_are_refused_where_they_can_not_serve(args: list[str]) -> None:
+    assert_refused(invoke(*args), "-: " if args[0] != "profile" else "standard input can't be read twice")
+    assert sorted(path.name for path in Path().iterdir()) == ["clean.txt", "sloppy.txt"]
 
 
 # -- both -------------------------------------------------------------------------------------------------------------

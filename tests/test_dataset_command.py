@@ -32,7 +32,14 @@ from antislop.records import Journal, Record, read_records
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
 BANS = ("the", "a", "was", "her")
-TINY = ("--max-new-tokens", "12", "--batch-size", "4", *(part for phrase in BANS for part in ("--ban", phrase)))
+TINY = (
+    "--max-new-tokens",
+    "12",
+    "--batch-size",
+    "4",
+    "--no-bans",
+    *(part for phrase in BANS for part in ("--ban", phrase)),
+)
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant]"
 
 
@@ -258,7 +265,7 @@ def test_records_that_failed_are_told_once_and_tried_again() -> None:
         (["--key", "id"], "no column 'id'"),
         (["--split", "test"], "leave out split (--split)"),
         (["--prompt-template", "no braces"], "{prompt} is missing"),
-        (["--bans", "missing.txt"], "missing.txt"),
+        (["--bans", "missing.txt"], "--no-bans and --bans exclude each other"),
         (["--to-parquet"], "out.jsonl is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"),
         (["--push-to-hub", "me/it"], "need a folder"),
         (["-o", "p.txt"], "p.txt: is a file, and a folder was expected"),

@@ -182,7 +182,7 @@ def test_a_list_of_ones_own_has_no_held_out_list_and_the_report_says_so() -> Non
 
 
 def test_a_list_that_never_occurs_suppresses_nothing_that_could_be_told() -> None:
-    result = run("--prompts", "p.txt", *SHORT, lists=("--ban", "xylophone zebra"))
+    result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
     assert result.exit_code == 0, result.stderr
     row = find(read(), "banned", "made_from_suppressed", "plain")
     assert (row["value"], row["why"]) == (None, "nothing of the list stands in the plain texts")

@@ -250,6 +250,17 @@ def test_convert_writes_a_list_that_loads_as_the_same() -> None:
     assert result.stderr == "bans.txt was read as text: 3 entries, 0 refused; wrote 3 to out.txt\n"
 
 
+def test_convert_writes_to_standard_output() -> None:
+    result = invoke("convert", "-", "-o", "-", stdin="cat\n")
+    assert (result.exit_code, result.stdout.splitlines()[0], result.stdout.splitlines()[-1]) == (
+        0,
+        "# antislop 1",
+        "cat",
+    )
+    assert result.stderr.endswith("1 entry, 0 refused; wrote 1 to standard output\n")
+    assert not list(Path().iterdir())
+
+
 def test_convert_reads_compressed_lists_and_does_not_tell_where_they_lay(tmp_path: Path) -> None:
     source, out = tmp_path / "bans.json.gz", tmp_path / "bans.txt"
     source.write_bytes(gzip.compress(b'["delve", "a testament to"]'))

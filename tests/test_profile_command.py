@@ -71,6 +71,22 @@ def test_the_bundled_baseline_is_taken_unless_told_otherwise() -> None:
     assert baseline is not None and baseline["words"] > 1_400_000
 
 
+def test_what_was_held_against_what_is_said() -> None:
+    human = ["--baseline", "plain.jsonl", "--baseline", "more.jsonl"]
+    write("more.jsonl", PLAIN, prompts=10)
+    made = invoke("profile", "sloppy.jsonl", *human, "-o", "profile.json")
+    assert made.stderr.startswith("antislop: texts: sloppy.jsonl; held against: plain.jsonl, more.jsonl\n")
+    baseline = Profile.load("profile.json").baseline
+    assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
+
+
+def test_a_profile_goes_through_a_pipe() -> None:
+    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "-")
+    result = CliRunner().invoke(app, ["bans-from", "-", "-o", "-"], input=made.stdout)
+    assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
+    assert not Path("-").exists()
+
+
 def test_a_list_goes_to_standard_output_where_no_file_is_named() -> None:
     invoke("profile", "sloppy.jsonl", "-o", "profile.json.gz")
     result = invoke("bans-from", "profile.json.gz", "--forbid", "--top", "2")
@@ -168,6 +184,11 @@ REFUSED = {
     "an empty text": (["empty.txt", "-o", "p.json"], "no words in the texts"),
     "no baseline": (["sloppy.jsonl", "--baseline", "list.json", "-o", "p.json"], "list.json: no baseline"),
     "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: no words in it"),
+    "a text against itself": (["plain.jsonl", "--baseline", "plain.jsonl", "-o", "p.json"], "among TEXTS and behind"),
+    "two baselines": (
+        ["plain.jsonl", "--baseline", "list.json", "--baseline", "sloppy.jsonl", "-o", "p.json"],
+        "can't be joined",
+    ),
     "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
     "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: no kind of picture"),
     "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),

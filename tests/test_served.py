@@ -36,7 +36,7 @@ def following(model: Any) -> Any:
 def invoke(folder: Path, *args: str) -> Result:
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    bans = [part for phrase in BANS for part in ("--ban", phrase)]
+    bans = ["--no-bans", *(part for phrase in BANS for part in ("--ban", phrase))]
     options = ["--engine", "openai", "--max-new-tokens", "12", "--seed", "1", *bans]
     return CliRunner().invoke(app, ["dataset", str(prompts), "-o", str(folder / "out.jsonl"), *options, *args])
 
