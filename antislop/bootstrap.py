@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from math import log
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,7 +44,7 @@ def bootstrap(
     where a column is the same for all texts and where a score is cut off at 0 and 100. One text has no bounds, nor has
     a value that is not defined in each resample.
 
-    It does NOT know how rare things that were never seen are: their interval is 0 to 0.
+    It does NOT bound the rate of events that never occurred: their interval is 0 to 0, see `bound_unseen`.
 
     >>> sums = np.array([[1.0, 100.0], [3.0, 100.0], [2.0, 200.0]])
     >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
@@ -67,6 +68,18 @@ def bootstrap(
             rng=np.random.default_rng(seed),
         )
     return Intervals(values, result.confidence_interval.low, result.confidence_interval.high)
+
+
+def bound_unseen(trials: float, *, level: float = 0.95) -> float:
+    """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
+
+    The rule of three: at a level of 95 % it is 3 / trials (Hanley and Lippman-Hand 1983,
+    doi 10.1001/jama.1983.03330370053031). Where trials are not independent, as the words of a text, it is a little too low.
+
+    >>> round(bound_unseen(1000), 4)
+    0.003
+    """
+    return -log(1 - level) / trials
 
 
 def _add(sums: Floats, drawn: NDArray[np.intp]) -> Floats:

@@ -295,7 +295,7 @@ class _Job:
         found: dict[str, list[Output]] = {arm: [] for arm in self._arms}
         for record in written:
             found[record["arm"]].append(make_output(record))
-        notes = ["The arms ran one after another on this machine, the plain one first."]
+        notes = []
         if failed := len(records) - len(written):
             notes.append(f"{failed:,} texts could not be written and are left out.")
         if asked := [record["asked_phrases"] for record in written if "asked_phrases" in record]:
@@ -341,7 +341,7 @@ def _read_outputs(
             raise Refused(str(error)) from error
         if not found[arm]:
             raise Refused(f"{path}: holds no text for the arm {arm}: there is nothing to measure")
-    notes = ["The texts come from files, which don’t say how fast they were written."]
+    notes = []
     if model is not None:
         found = _score(found, model)
         notes.append("Likelihoods are of the texts tokenized anew, which may be in other ways than they were written.")

@@ -7,6 +7,7 @@ observations; over texts where their prompts are not known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -14,13 +15,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from antislop.arms import PLAIN, UNBANNED
-from antislop.bootstrap import Floats, bootstrap
+from antislop.bootstrap import Floats, bootstrap, bound_unseen
 from antislop.humans import measure_distance
 from antislop.lists import BanList
-from antislop.metrics import METRICS, Estimate, Metric, Tally, measure, measure_difference
+from antislop.metrics import METRICS, Estimate, Metric, Tally, measure, measure_difference, widen
 from antislop.outputs import COSTS, Example, Output, align, find_examples
 from antislop.profiles import Change, Profile, compare, profile_texts
-from antislop.quantities import DISTANCE, EXCESS, LISTS, RATIOS, SPEED, SUPPRESSION, Ratio, place
+from antislop.quantities import DISTANCE, EXCESS, LISTS, PASSES, RATIOS, SUPPRESSION, Ratio, place
 from antislop.texts import Text
 from antislop.words import extract_words
 
@@ -50,10 +51,19 @@ class ArmSize(NamedTuple):
     left_out: int
 
 
+class BanHits(NamedTuple):
+    """How often a ban occurs in the texts of each arm. ban: its text. weight: the share of it that may stand."""
+
+    ban: str
+    weight: float
+    hits: Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What was found. is_paired: whether texts of the arms answer the same prompts, so that differences are of pairs.
 
+    bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
     changes: of each arm against the plain one, as in `profiles.compare`. chances: which share of them may be chance:
     `CERTAIN`, or `HINTED` where so few texts show nothing for certain. notes: what a reader must know, in sentences.
     """
@@ -61,6 +71,7 @@ class Evaluation:
     sizes: Mapping[str, ArmSize]
     is_paired: bool
     rows: Sequence[Row]
+    bans: Sequence[BanHits]
     changes: Mapping[str, Sequence[Change]]
     chances: Mapping[str, float]
     examples: Sequence[Example]
@@ -81,6 +92,7 @@ class Evaluation:
             "paired": self.is_paired,
             "metrics": [metric._asdict() for metric in dict.fromkeys(row.metric for row in self.rows)],
             "rows": [describe_row(row) for row in self.rows],
+            "bans": [each._asdict() for each in self.bans],
             "changes": {arm: [each._asdict() for each in changes] for arm, changes in self.changes.items()},
             "chances": dict(self.chances),
             "examples": [
@@ -128,6 +140,7 @@ def _add_up(outputs: Sequence[Output], lists: Mapping[str, BanList]) -> Columns:
         return sums
 
     columns = {name: add([len(bans.find(each.text)) for each in outputs]) for name, bans in lists.items()}
+    columns["texts"] = add([1.0] * len(outputs))
     columns["words"] = add([len(extract_words(each.text)) for each in outputs])
     columns |= {name: add([each.costs.get(name) for each in outputs]) for name in COSTS}
     tokens, withdrawn = columns["tokens"], columns["withdrawn_tokens"]
@@ -168,7 +181,15 @@ def _estimate_ratio(sums: Columns, ratio: Ratio, *, seed: int, resamples: int) -
         return ratio.factor * totals[..., 0] / totals[..., 1]
 
     why = f"no {ratio.below} to divide by"
-    return _estimate([sums[ratio.above], sums[ratio.below]], divide, why=why, seed=seed, resamples=resamples)
+    found = _estimate([sums[ratio.above], sums[ratio.below]], divide, why=why, seed=seed, resamples=resamples)
+    return found if found.value != 0 else widen(found, high=_bound_unseen(sums, ratio))
+
+
+def _bound_unseen(sums: Columns, ratio: Ratio) -> float:
+    """Return the upper bound of the rate of events that never occurred; a prompt counts as one text of mean length."""
+    below, texts = sums[ratio.below], sums["texts"]
+    assert below is not None and texts is not None
+    return ratio.factor * bound_unseen(float((below / texts).sum()))
 
 
 def _compare(
@@ -187,6 +208,17 @@ def _compare(
 
     columns = [sums[name] for sums in (after, before) for name in (ratio.above, ratio.below)]
     return _estimate(columns, compute, why=why, seed=options["seed"], resamples=options["resamples"])
+
+
+def _measure_suppression(after: Columns, before: Columns, ratio: Ratio, **options: int) -> Estimate:
+    """Return by how many percent a list's hits fell; if none is left, the bound of what may be left goes into it."""
+    found = _compare(after, before, ratio, _suppress, why="the plain texts hold nothing of the list", **options)
+    if found.value != 100:
+        return found
+    hits, words = before[ratio.above], before[ratio.below]
+    assert hits is not None and words is not None
+    rate = ratio.factor * float(hits.sum() / words.sum())
+    return widen(found, low=100 * (1 - _bound_unseen(after, ratio) / rate), high=100.0)
 
 
 def _suppress(after: Floats, before: Floats) -> Floats:
@@ -238,8 +270,25 @@ def evaluate(
     sizes = {arm: _size(outputs, len(arms[arm]), sums[arm]) for arm, outputs in aligned.items()}
     examples = find_examples(aligned, made_from) if is_paired else []
     return Evaluation(
-        sizes, is_paired, rows, changes, chances, examples, _note(sizes, is_paired=is_paired, lists=lists)
+        sizes,
+        is_paired,
+        rows,
+        count_bans(aligned, made_from),
+        changes,
+        chances,
+        examples,
+        _note(sizes, is_paired=is_paired, lists=lists),
     )
+
+
+def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanHits]:
+    """Return the hits of each ban that occurs in any arm, the most frequent of the first arm first."""
+    counts = {
+        arm: Counter(match.ban for each in outputs for match in bans.find(each.text)) for arm, outputs in arms.items()
+    }
+    seen = dict.fromkeys(ban for count in counts.values() for ban in count)
+    found = [BanHits(ban.phrase, ban.weight, {arm: count[ban] for arm, count in counts.items()}) for ban in seen]
+    return sorted(found, key=lambda each: [-count for count in each.hits.values()])
 
 
 def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanList]:
@@ -301,9 +350,8 @@ def _hold_against_plain(
         after, before = _merge(after), _merge(before)
     for name, metric in zip(LISTS, SUPPRESSION, strict=True):
         if name in lists:
-            why = "nothing of the list stands in the plain texts"
-            found.append((metric, _compare(after, before, ratios[name], _suppress, why=why, **options)))
-    for name, metric, combine in (("nll", EXCESS, np.subtract), ("speed", SPEED, np.divide)):
+            found.append((metric, _measure_suppression(after, before, ratios[name], **options)))
+    for name, metric, combine in (("nll", EXCESS, np.subtract), ("passes", PASSES, np.divide)):
         found.append((metric, _compare(after, before, ratios[name], combine, why=_UNKNOWN, **options)))
     if not is_paired:
         return [Row(arm, metric, PLAIN, _without_interval(estimate)) for metric, estimate in found]

@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antislop.bootstrap import Floats, bootstrap
-from antislop.metrics import METRICS, Estimate, Tally, compute, explain, name_estimates
+from antislop.metrics import (
+    METRICS,
+    Estimate,
+    Tally,
+    bound_unseen_rates,
+    compute,
+    explain,
+    name_estimates,
+    warn_of_short_texts,
+    widen,
+)
 from antislop.scales import FOLDER
 from antislop.words import extract_paragraphs, extract_words
 
@@ -85,8 +95,8 @@ def measure_distance(
     1 is as far as one page of a novel usually is from all of them: a set of texts at 1 is off in all of its pages.
     Overall: the root mean square over the metrics that are defined, without the slop score, which is made of three
     others, without slop trigrams, of which novels hold next to none, so that their spread is no measure, and without
-    repetition, which depends on how much text there is. human: by default the bundled values. Intervals are over
-    groups of texts, as in `metrics.measure`.
+    repetition, which depends on how much text there is. Metrics that read more words than most texts have are
+    undefined here. human: by default the bundled values. Intervals are over groups of texts, as in `metrics.measure`.
 
     Novels before 1930 are not how people write today: human answers to writing prompts are at about 1.2, those of
     eleven models at 2.9 to 9.1 (eval/published.md of the repository). Compare a distance with these. It does NOT say
@@ -99,14 +109,18 @@ def measure_distance(
         nothing = Estimate(None, None, None, "no words in the texts" if len(tally) else "no texts")
         return Distance(dict.fromkeys(names, nothing), nothing)
     sums = tally.sum_groups(seed=seed)
+    usable = _usable(known, tally)
 
     def place(totals: Floats) -> Floats:
         values = compute({name: totals[..., i] for i, name in enumerate(sums)}, tally)
-        return _place({name: values[name] for name in names}, _usable(known, tally))
+        return _place({name: values[name] for name in names}, usable)
 
     columns = np.stack(list(sums.values()), axis=1)
     intervals = bootstrap(columns, place, resamples=resamples, level=level, seed=seed)
     found = name_estimates(intervals, [*names, _OVERALL], lambda name: _explain(name, tally, known), tally=tally)
+    for name, bound in bound_unseen_rates(sums, tally, level=level).items():
+        if name in usable:
+            found[name] = widen(found[name], high=(bound - usable[name].value) / usable[name].passages)
     return Distance({name: found[name] for name in names}, found[_OVERALL])
 
 
@@ -129,7 +143,11 @@ def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
 def _usable(known: Humans, tally: Tally) -> dict[str, Human]:
     """Return the human values that the texts can be held against."""
     is_same = known.scale == tally.scale.fingerprint
-    return {name: one for name, one in known.metrics.items() if one.passages > 0 and (is_same or name not in _OF_LISTS)}
+    return {
+        name: one
+        for name, one in known.metrics.items()
+        if one.passages > 0 and (is_same or name not in _OF_LISTS) and warn_of_short_texts(name, tally) is None
+    }
 
 
 def _place(values: Mapping[str, Floats], usable: Mapping[str, Human]) -> Floats:
@@ -151,4 +169,4 @@ def _explain(name: str, tally: Tally, known: Humans) -> str:
         return "the human value was measured with other lists"
     if name not in known.metrics and name != _OVERALL:
         return "there is no human value: it depends on how much text there is"
-    return explain(name, tally)
+    return warn_of_short_texts(name, tally) or explain(name, tally)

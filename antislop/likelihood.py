@@ -6,7 +6,6 @@ Token ids are scored, not texts, which could be tokenized in other ways.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -121,8 +120,6 @@ class ScoredMaker(Maker):
     """Makes records that also say how likely each text is, and what it cost. options: those of `Maker`.
 
     nll: of the kept tokens under the model without bans, given the prompt of the data set, whatever the arm read.
-    seconds: its share of the time that its arm took to write: of each second 1/n where n texts were in flight. Scoring
-        takes none.
     forward_passes: those that the text took part in.
     pieces: (text, what became of it), as in `render.Piece`, in arms that take back.
     """
@@ -136,7 +133,6 @@ class ScoredMaker(Maker):
     ) -> None:
         super().__init__(model, tokenizer, bans, **options)
         self._vocabulary = Vocabulary.of(tokenizer)
-        self._shares: dict[int, float] = {}
         self._unscored: dict[tuple[str, int, str], Scored] = {}
 
     def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
@@ -157,13 +153,6 @@ class ScoredMaker(Maker):
             nll = scores.get((record["key"], record["sample"], record["arm"]))
             yield made if nll is None else replace(made, record={**record, "nll": round(nll, 4)})
 
-    def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
-        clock = _Clock()
-        for done in super()._write(clock.begin(prompts), seeds, arm=arm):
-            self._shares[done.number] = clock.end(done.number)
-            yield done
-            clock.skip()  # what others did with the text is not its time
-
     def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
         record = super()._report(order, done, prompt_tokens=prompt_tokens, since=since)
         if done.error is not None:
@@ -171,42 +160,10 @@ class ScoredMaker(Maker):
             return record
         self._unscored[order.identity] = Scored(self._encode(order.prompt), done.tokens)
         pieces = {} if order.arm in UNBANNED else {"pieces": self._find_pieces(done.report)}
-        seconds = round(self._shares.pop(done.number), 5)
-        return {**record, "seconds": seconds, "forward_passes": done.report.forward_passes, **pieces}
+        return {**record, "forward_passes": done.report.forward_passes, **pieces}
 
     def _find_pieces(self, report: Report) -> list[list[str]]:
         trail = Trail(self._vocabulary)
         pieces = (piece for event in report.events for piece in trail.add(event))
         groups = groupby(pieces, key=lambda piece: piece.kind)  # what is withdrawn brings its own spaces
         return [["".join(piece.text for piece in group), kind] for kind, group in groups]
-
-
-class _Clock:
-    """Shares time out among the texts that are in flight."""
-
-    def __init__(self) -> None:
-        self._begun: dict[int, float] = {}
-        self._each = 0.0  # seconds that a text would have if it had been in flight all the time
-        self._last = time.perf_counter()
-
-    def begin(self, prompts: Iterable[list[int]]) -> Iterator[list[int]]:
-        """Hand prompts on; with each a text begins."""
-        for number, prompt in enumerate(prompts):
-            self._pass()
-            self._begun[number] = self._each
-            yield prompt
-
-    def end(self, number: int) -> float:
-        """Return the seconds of a text that is finished now."""
-        self._pass()
-        return self._each - self._begun.pop(number)
-
-    def skip(self) -> None:
-        """Count no time since the last call."""
-        self._last = time.perf_counter()
-
-    def _pass(self) -> None:
-        now = time.perf_counter()
-        if self._begun:
-            self._each += (now - self._last) / len(self._begun)
-        self._last = now

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antislop.bootstrap import Floats, Intervals, bootstrap
+from antislop.bootstrap import Floats, Intervals, bootstrap, bound_unseen
 from antislop.contrasts import count_contrasts
 from antislop.diversity import count_distinct, count_distinct_ngrams, measure_self_bleu
 from antislop.lists import BanList
@@ -46,7 +46,8 @@ class Metric(NamedTuple):
 class Estimate(NamedTuple):
     """A value and the bounds of its interval.
 
-    The value is None where it is undefined, the bounds where there is no interval; `why` says why, in either case.
+    The value is None where it is undefined, the bounds where there is no interval; `why` gives the reason for either,
+    or a caution about a value that is defined.
     """
 
     value: float | None
@@ -161,6 +162,8 @@ _RATIOS = {
     "dialogue": ("dialogues", "paragraphs", 1),
     "paragraph_words": ("words", "paragraphs", 1),
 }
+_EVENTS = ("slop_words", "slop_trigrams", "contrasts", "dialogue")
+"""Ratios that count events; one that never occurred has a rate all the same."""
 _HITS = "hits of "
 _WHY = {
     "mattr_500": f"fewer than {WINDOW:,} words in all",
@@ -203,6 +206,11 @@ class Tally:
     def words(self) -> int:
         """The words of all texts."""
         return sum(map(len, self._words))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The words of each text."""
+        return tuple(map(len, self._words))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -290,7 +298,8 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
     resamples, level: of the interval, see `bootstrap`. seed: draws the resamples and the texts of self-BLEU.
 
     Groups are drawn again as a whole, so that for texts grouped by prompt the interval is about other prompts. Where
-    texts to a few prompts have no groups, it is about other texts to these prompts only.
+    texts to a few prompts have no groups, it is about other texts to these prompts only. A rate of 0 is bounded by the
+    rule of three, see `bootstrap.bound_unseen`.
     """
     if not tally.words:
         return dict.fromkeys(_names(tally), _undefined(_why_empty(tally)))
@@ -302,7 +311,10 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
         level=level,
         seed=seed,
     )
-    return name_estimates(intervals, _names(tally), lambda name: explain(name, tally), tally=tally)
+    found = name_estimates(intervals, _names(tally), lambda name: explain(name, tally), tally=tally)
+    unseen = bound_unseen_rates(sums, tally, level=level)
+    found |= {name: widen(found[name], high=bound) for name, bound in unseen.items()}
+    return {name: _caution(estimate, name, tally) for name, estimate in found.items()}
 
 
 def measure_difference(
@@ -311,7 +323,7 @@ def measure_difference(
     """Return how much higher each metric is after than before, by name.
 
     Paired: texts of the same group are drawn together on both sides, so that what the prompt explains cancels out;
-    they need not be as many. Texts without a group are paired by their turn: the i-th of both answer the same prompt
+    they need not be as many. A rate of 0 on both sides has a difference of 0 without an interval. Texts without a group are paired by their turn: the i-th of both answer the same prompt
     under the same seed. Raises `ValueError` where a group or text has no counterpart, and where they are not held
     against the same.
     """
@@ -331,7 +343,10 @@ def measure_difference(
 
     columns = np.stack([column for one in sums for column in one.values()], axis=1)
     intervals = bootstrap(columns, subtract, resamples=resamples, level=level, seed=seed)
-    return name_estimates(intervals, _names(after), lambda name: explain(name, after), tally=after)
+    found = name_estimates(intervals, _names(after), lambda name: explain(name, after), tally=after)
+    never = set.intersection(*(set(bound_unseen_rates(one, after, level=level)) for one in sums))
+    found |= {name: _undefined_bounds(found[name], "it occurs on neither side") for name in never}
+    return {name: _caution(_caution(one, name, before), name, after) for name, one in found.items()}
 
 
 def _refuse_unpaired(after: Tally, before: Tally) -> None:
@@ -341,6 +356,41 @@ def _refuse_unpaired(after: Tally, before: Tally) -> None:
     odd = sorted(map(str, {*after.groups} ^ {*before.groups}))
     if odd:
         raise ValueError(f"the group {odd[0]!r} is on one side only: pass texts of the same groups after and before")
+
+
+def bound_unseen_rates(sums: Mapping[str, Floats], tally: Tally, *, level: float) -> dict[str, float]:
+    """Return upper bounds of the rates whose events never occurred, by the metric's name.
+
+    sums: by group, as of `Tally.sum_groups`. Texts of one group are not independent: they count as one of their mean.
+    """
+    ratios = {name: _RATIOS[name] for name in _EVENTS} | {name: (_HITS + name, "words", 1000) for name in tally.bans}
+    trials = {name: float((sums[below] / sums["texts"]).sum()) for name, (above, below, _) in ratios.items() if not sums[above].any()}
+    return {name: ratios[name][2] * bound_unseen(count, level=level) for name, count in trials.items() if count}
+
+
+def widen(estimate: Estimate, *, high: float, low: float | None = None) -> Estimate:
+    """Return an estimate whose interval reaches up to `high`, and down to `low`; as it is if it has no interval."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return estimate._replace(low=estimate.low if low is None else min(estimate.low, low), high=max(estimate.high, high))
+
+
+def warn_of_short_texts(name: str, tally: Tally) -> str | None:
+    """Return why a metric says little about texts of this length, or None.
+
+    Most windows of MATTR-500 then begin in one text and end in another, and self-BLEU compares texts that end before
+    the words it reads, so that both depend on how long the texts are.
+    """
+    reads = {"mattr_500": WINDOW, "self_bleu": BEGINNING}.get(name)
+    short = None if reads is None else sum(length < reads for length in tally.lengths)
+    if not short or 2 * short <= len(tally):
+        return None
+    return f"{short:,} of {len(tally):,} texts are shorter than the {reads} words that it reads of each"
+
+
+def _caution(estimate: Estimate, name: str, tally: Tally) -> Estimate:
+    warning = warn_of_short_texts(name, tally)
+    return estimate if warning is None or estimate.why else estimate._replace(why=warning)
 
 
 def compute(sums: Mapping[str, Floats], tally: Tally) -> dict[str, Floats]:
@@ -401,6 +451,10 @@ def _name(sums: Mapping[str, Floats], totals: Floats) -> dict[str, Floats]:
 
 def _undefined(why: str) -> Estimate:
     return Estimate(None, None, None, why)
+
+
+def _undefined_bounds(estimate: Estimate, why: str) -> Estimate:
+    return estimate if estimate.low is None else estimate._replace(low=None, high=None, why=f"no interval: {why}")
 
 
 def _why_empty(tally: Tally) -> str:

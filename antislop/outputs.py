@@ -15,7 +15,7 @@ from antislop.lists import BanList
 from antislop.records import Record
 from antislop.texts import Text
 
-COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "seconds", "forward_passes")
+COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
 """What may be known of what a text cost."""
 
 
@@ -47,8 +47,7 @@ def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """Return the texts of an arm as outputs.
 
     Records of `antislop dataset` have a column `arm`: where the arm is among them, the others are left out. Which of
-    the texts to its prompt each is, says the column `sample`, or else its turn. Seconds are not taken: those of
-    `antislop dataset` are not shares of the time that all took.
+    the texts to its prompt each is, says the column `sample`, or else its turn.
     """
     held = list(texts)
     own = [text for text in held if text.fields.get("arm") == arm]
@@ -63,8 +62,7 @@ def _number(texts: Iterable[Text]) -> Iterator[Output]:
         turns[text.prompt] += 1
         prompt = text.fields.get("prompt")
         prompt = prompt if isinstance(prompt, str) else text.prompt or ""
-        costs = {name: cost for name, cost in find_costs(text.fields).items() if name != "seconds"}
-        yield Output(text.prompt, sample, text.text, costs, prompt)
+        yield Output(text.prompt, sample, text.text, find_costs(text.fields), prompt)
 
 
 def find_costs(record: Mapping[str, Any]) -> dict[str, float]:

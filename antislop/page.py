@@ -21,10 +21,11 @@ from antislop.evaluation import CERTAIN, Evaluation, describe_row
 from antislop.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.metrics import METRICS, Estimate, Metric
 from antislop.profiles import Change
-from antislop.quantities import DISTANCE, EXCESS, RATIOS, SPEED, SUPPRESSION, place
+from antislop.quantities import DISTANCE, EXCESS, PASSES, RATIOS, SUPPRESSION, place
 from antislop.whole_files import replace_text
 
 MOST_CHANGES = 30
+MOST_BANS = 30
 COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 
 _FIGURES = {
@@ -100,6 +101,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
             for title, caption in [_describe_figure(name, arms)]
         ],
         tables=find_tables(evaluation),
+        most_bans=MOST_BANS,
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
         hinted=[arm for arm, chance in evaluation.chances.items() if chance > CERTAIN],
     )
@@ -125,7 +127,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
     arms = list(evaluation.sizes)
     others = [arm for arm in arms if arm != PLAIN]
     plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
-        ("Against the plain arm", "The same prompts and seeds.", others, PLAIN, [*SUPPRESSION, EXCESS, SPEED]),
+        ("Against the plain arm", "The same prompts and seeds.", others, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
         ("Each arm", "Sums over all texts.", arms, None, [ratio.metric for ratio in RATIOS]),
         ("Style", "How texts are written, by the metrics of antislop.metrics.", arms, None, list(METRICS)),
         (
@@ -150,8 +152,19 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
         ]
         rows = [(metric, cells) for metric, cells in found if any(cells.values())]
         if rows:
-            tables.append({"title": title, "about": about, "arms": columns, "against": against, "rows": rows})
+            table = {"title": title, "about": about, "arms": columns, "against": against, "rows": rows}
+            tables.append({**table, "cautions": _list_cautions(rows)})
     return tables
+
+
+def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
+    """Return the cautions about values that have an interval, each with its metric and arm."""
+    return [
+        f"{metric.title}, {arm}: {estimate.why}"
+        for metric, cells in rows
+        for arm, estimate in cells.items()
+        if estimate is not None and estimate.low is not None and estimate.why
+    ]
 
 
 def format_number(value: float) -> str:
@@ -184,11 +197,11 @@ def summarize(evaluation: Evaluation) -> str:
     ]
     costs = [
         _say(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),
-        _say(evaluation, arm, "speed_ratio", "the plain arm’s speed", "{} times"),
+        _say(evaluation, arm, "passes_ratio", "the plain arm’s forward passes per token", "{} times"),
     ]
     gone = " and ".join(part for part in parts if part) or "nothing of the list stood in the plain texts"
-    cost = " and it ran at ".join(part for part in costs if part)
-    cost = f"; that costs {cost}." if costs[0] else f"; it ran at {cost}." if cost else "."
+    cost = " and ".join(part for part in costs if part)
+    cost = f"; that costs {cost}." if cost else "."
     return f"Measured are {texts}. In the arm {arm}, {gone}{cost}"
 
 

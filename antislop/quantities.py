@@ -66,11 +66,6 @@ RATIOS = (
         1000,
     ),
     Ratio(
-        Metric("speed", "speed", "tokens per second", "kept tokens, all texts in flight together", _OWN),
-        "tokens",
-        "seconds",
-    ),
-    Ratio(
         Metric("passes", "forward passes", "per kept token", "passes a text took part in, its prompt's included", _OWN),
         "forward_passes",
         "tokens",
@@ -91,7 +86,13 @@ SUPPRESSION = tuple(
 EXCESS = Metric(
     "excess_nll", "excess negative log-likelihood", "nats per token", "that of the arm less that of the plain one", _OWN
 )
-SPEED = Metric("speed_ratio", "speed", "× plain", "tokens per second by those of the plain arm", _OWN)
+PASSES = Metric(
+    "passes_ratio",
+    "forward passes",
+    "× plain",
+    "forward passes per kept token, divided by those of the plain arm",
+    _OWN,
+)
 
 _FAR = "human standard deviations"
 DISTANCE = Metric(

@@ -100,7 +100,7 @@ def test_all_arms_are_written_measured_and_drawn() -> None:
     for arm in ("banned", "token"):
         assert find(summary, arm, "made_from_suppressed", "plain")["value"] == 100
     for arm in ("banned", "token", "prompt-only"):
-        for name in ("excess_nll", "speed_ratio"):
+        for name in ("excess_nll", "passes_ratio"):
             assert find(summary, arm, name, "plain")["low"] is not None
     assert find(summary, "banned", "violations")["value"] > 0
     assert summary["lists"]["held_out"]["bans"] == 3
@@ -115,7 +115,8 @@ def test_figures_are_those_of_the_records() -> None:
         own = [record for record in records if record["arm"] == arm]
         tokens = sum(record["tokens"] for record in own)
         assert find(summary, arm, "nll")["value"] == pytest.approx(sum(r["nll"] for r in own) / tokens)
-        assert find(summary, arm, "speed")["value"] == pytest.approx(tokens / sum(r["seconds"] for r in own))
+        passes = sum(record["forward_passes"] for record in own)
+        assert find(summary, arm, "passes")["value"] == pytest.approx(passes / tokens)
         assert not (arm == "banned" and any(BanList(BANS).find(record["response"]) for record in own))
 
 
@@ -225,7 +226,7 @@ def test_outputs_that_are_there_already_are_measured() -> None:
     assert find(summary, "banned", "made_from_suppressed", "plain")["value"] == pytest.approx(
         100 * (1 - (1 / 12) / (5 / 12)), abs=3
     )
-    for name in ("nll", "speed", "passes"):
+    for name in ("nll", "passes"):
         assert find(summary, "banned", name)["value"] is None
     assert "don’t say how fast" in Path("report/report.html").read_text()
     assert not Path("report/records.jsonl").exists()

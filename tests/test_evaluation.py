@@ -28,7 +28,7 @@ def write(words: Mapping[str, float], *, prompts: int = 12, samples: int = 2, se
             size = dice.randint(20, 60)
             text = " ".join(dice.choices(kinds, weights, k=size)) + "."
             costs = {"tokens": 2.0 * size, "nll": 3.0 * size + dice.random(), "violations": 1, "conceded": 0}
-            costs |= {"withdrawn_tokens": 4, "seconds": size / 100, "forward_passes": 2 * size + 3}
+            costs |= {"withdrawn_tokens": 4, "forward_passes": 2 * size + 3}
             outputs.append(Output(f"p{key}", sample, text, costs, f"Prompt {key}"))
     return outputs
 
@@ -74,7 +74,28 @@ def test_hits_are_counted_per_word_and_suppression_is_what_is_missing() -> None:
     assert suppressed.low is not None and suppressed.high is not None and suppressed.value is not None
     assert suppressed.low < suppressed.value < suppressed.high
     assert find(evaluation, "plain", "made_from").value == pytest.approx(per_thousand(ARMS["plain"], "whisper"))
-    assert find(evaluation, "banned", "made_from_suppressed", against="plain")[:3] == (100, 100, 100)
+
+
+def test_hits_that_never_occurred_have_an_upper_bound() -> None:
+    """By the rule of three: less than 3 in as many independent words as there are."""
+    evaluation = run()
+    words = sum(len(output.text.split()) for output in ARMS["banned"]) / 2  # two texts to each prompt count as one
+    hits = find(evaluation, "banned", "made_from")
+    assert (hits.value, hits.low) == (0, 0)
+    assert hits.high == pytest.approx(1000 * 3 / words, rel=0.01)
+    suppressed = find(evaluation, "banned", "made_from_suppressed", against="plain")
+    assert (suppressed.value, suppressed.high) == (100, 100)
+    before = per_thousand(ARMS["plain"], "whisper")
+    assert suppressed.low == pytest.approx(100 * (1 - 1000 * 3 / words / before), rel=0.01)
+
+
+def test_hits_are_counted_per_ban_the_most_frequent_first() -> None:
+    bans = run(made_from=BanList(["testament", "whisper", "never written"])).bans
+    for each in bans:
+        for arm, outputs in ARMS.items():
+            assert each.hits[arm] == sum(o.text.rstrip(".").split().count(each.ban) for o in outputs)
+    assert {each.ban for each in bans} == {"testament", "whisper"}
+    assert bans[0].hits["plain"] >= bans[1].hits["plain"]
 
 
 def test_costs_are_ratios_of_sums() -> None:
@@ -88,11 +109,11 @@ def test_costs_are_ratios_of_sums() -> None:
             assert find(evaluation, arm, "violations").value == pytest.approx(1000 * len(outputs) / total["tokens"])
             drawn = total["tokens"] + total["withdrawn_tokens"]
             assert find(evaluation, arm, "withdrawn").value == pytest.approx(100 * total["withdrawn_tokens"] / drawn)
-        assert find(evaluation, arm, "speed").value == pytest.approx(200)
         assert find(evaluation, arm, "passes").value == pytest.approx(total["forward_passes"] / total["tokens"])
     nll = [find(evaluation, arm, "nll").value or 0 for arm in ("banned", "plain")]
     assert find(evaluation, "banned", "excess_nll", against="plain").value == pytest.approx(nll[0] - nll[1])
-    assert find(evaluation, "banned", "speed_ratio", against="plain")[:3] == pytest.approx((1, 1, 1))
+    passes = [find(evaluation, arm, "passes").value or 0 for arm in ("banned", "plain")]
+    assert find(evaluation, "banned", "passes_ratio", against="plain").value == pytest.approx(passes[0] / passes[1])
 
 
 def test_differences_are_of_the_same_prompts() -> None:
@@ -154,9 +175,9 @@ def test_arms_without_common_prompts_are_compared_as_a_whole() -> None:
 def test_what_is_undefined_says_why() -> None:
     never = run(made_from=BanList(["never written"]))
     suppressed = find(never, "banned", "made_from_suppressed", against="plain")
-    assert suppressed == (None, None, None, "nothing of the list stands in the plain texts")
+    assert suppressed == (None, None, None, "the plain texts hold nothing of the list")
     unknown = run({arm: [Output(o.key, o.sample, o.text) for o in outputs] for arm, outputs in ARMS.items()})
-    for name, against in (("nll", None), ("speed", None), ("excess_nll", "plain"), ("speed_ratio", "plain")):
+    for name, against in (("nll", None), ("passes", None), ("excess_nll", "plain"), ("passes_ratio", "plain")):
         assert find(unknown, "banned", name, against=against) == (None, None, None, "the outputs don't say")
     one = run({arm: outputs[:1] for arm, outputs in ARMS.items()})
     for row in one.rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,35 +105,3 @@ def test_a_record_with_an_error_has_no_likelihood() -> None:
         [(False, "error"), (True, "ok")],
         [(True, "ok"), (False, "error")],
     )
-
-
-def test_what_scoring_takes_is_no_time_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by 1 at each look, and by 1,000 while texts are scored."""
-    now, score = [0.0], likelihood.measure_nll
-
-    def look() -> float:
-        now[0] += 1
-        return now[0]
-
-    def score_slowly(*args: Any) -> list[float]:
-        now[0] += 1000
-        return score(*args)
-
-    monkeypatch.setattr(likelihood, "time", SimpleNamespace(perf_counter=look))
-    monkeypatch.setattr(likelihood, "measure_nll", score_slowly)
-    monkeypatch.setattr(likelihood, "PASS", 60)
-    records = make("plain")
-    assert now[0] > 3000
-    assert all(record["seconds"] > 0 for record in records)
-    assert 12 < sum(record["seconds"] for record in records) < now[0] % 1000
-
-
-def test_time_is_shared_among_the_texts_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([0.0, 0.0, 2.0, 6.0, 7.0])
-    monkeypatch.setattr(likelihood, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
-    clock = likelihood._Clock()
-    prompts = clock.begin([[1], [2]])
-    next(prompts)  # at 0
-    next(prompts)  # at 2
-    assert clock.end(0) == 2 + 4 / 2
-    assert clock.end(1) == 4 / 2 + 1

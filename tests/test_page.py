@@ -75,7 +75,7 @@ def write(arm: str, *, prompts: int = 30) -> list[Output]:
         words = dice.choices([*PHRASES[arm], "the old house", "said nothing.", "\n\nThen it"], k=40)
         tokens = 60 + dice.randrange(20)
         costs = {"tokens": tokens, "nll": 2.1 * tokens + dice.random(), "violations": 1, "withdrawn_tokens": 3}
-        costs |= {"conceded": 0, "seconds": 0.1, "forward_passes": tokens + 3}
+        costs |= {"conceded": 0, "forward_passes": tokens + 3}
         text = " ".join(words)
         pieces = [Piece(text, "kept"), Piece(" withdrawn <i>", "withdrawn")] if arm == "banned" else []
         outputs.append(Output(f"p{key}", 0, text, costs, "Write & tell <me> a story. " * 9, pieces))
