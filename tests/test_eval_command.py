@@ -186,7 +186,7 @@ def test_a_list_that_never_occurs_suppresses_nothing_that_could_be_told() -> Non
     result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
     assert result.exit_code == 0, result.stderr
     row = find(read(), "banned", "made_from_suppressed", "plain")
-    assert (row["value"], row["why"]) == (None, "nothing of the list stands in the plain texts")
+    assert (row["value"], row["why"]) == (None, "the plain texts hold nothing of the list")
     assert "nothing of the list stood in the plain texts" in Path("report/report.html").read_text()
 
 
@@ -228,7 +228,6 @@ def test_outputs_that_are_there_already_are_measured() -> None:
     )
     for name in ("nll", "passes"):
         assert find(summary, "banned", name)["value"] is None
-    assert "don’t say how fast" in Path("report/report.html").read_text()
     assert not Path("report/records.jsonl").exists()
 
 

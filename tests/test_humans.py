@@ -63,6 +63,18 @@ def test_distances_are_drawn_by_group() -> None:
     assert one.overall.why == "no interval: all texts are of one group, such as one prompt"
 
 
+def test_metrics_that_read_more_words_than_the_texts_have_take_no_part() -> None:
+    human = Humans({"mattr_500": Human(0.5, 0.01, 1), "sentence_words": Human(10, 2, 1)}, SCALE.fingerprint, ())
+    made = tally()
+    made.add("a cat sat on the mat " * 90)
+    found = measure_distance(made, human=human, resamples=0)
+    assert measure(made, resamples=0)["mattr_500"].value is not None
+    assert (found.metrics["mattr_500"].value, found.overall.value) == (
+        None,
+        abs(found.metrics["sentence_words"].value or 0),
+    )
+
+
 def test_values_of_other_lists_are_no_measure() -> None:
     other = Scale(frozenset({"door"}), SCALE.trigrams)
     found = measure_distance(tally(other), human=Humans({"slop_words": Human(1, 1, 1)}, SCALE.fingerprint, ()))
