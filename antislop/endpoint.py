@@ -40,6 +40,7 @@ from transformers import (
 )
 from transformers.generation import EosTokenCriteria, StopStringCriteria
 
+from antislop.arguments import check_prompts, pair
 from antislop.completions import Answer, Endpoint, EndpointError, Key, Position
 from antislop.decoding import Ahead, Passes, decode
 from antislop.events import Conceded, Event
@@ -154,6 +155,7 @@ class EndpointSampler:
         with `tokens_per_request` above 1 that also asks for a server that heeds seeds. A text that the server fails
         ends there and says so in `error`; the others go on. seeds: one for each prompt instead, read after it.
         """
+        check_prompts(prompts)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         plan = self._plan(**settings)
@@ -161,7 +163,7 @@ class EndpointSampler:
             raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
         if seeds is None:
             seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
-        numbered = enumerate(zip(prompts, seeds, strict=False))
+        numbered = enumerate(pair(prompts, seeds))
         texts = (self._start(prompt, plan, number=number, seed=own) for number, (prompt, own) in numbered)
         running: set[Future[EndpointCompletion]] = set()
         stop = Flag()

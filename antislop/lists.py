@@ -65,6 +65,8 @@ class BanList(Sequence[Ban]):
             )
         if isinstance(entries, Mapping):
             raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
+        if not isinstance(entries, Iterable):
+            raise BanError(f"a list of bans was expected, not {entries!r}: write [phrase, Ban(phrase, weight=…), …]")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
         self.licence = licence

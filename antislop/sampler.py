@@ -16,7 +16,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
-from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -31,6 +30,7 @@ from transformers import (
 from transformers.generation import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
+from antislop.arguments import Prompt, check_prompts, encode, pair, read_inputs, refuse_per_prompt
 from antislop.bans import Ban, BanError
 from antislop.candidates import Assistant, speculate
 from antislop.decoding import decode
@@ -132,7 +132,9 @@ class AntiSlop:
         _check_share("probability_floor", probability_floor)
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
-        self.bans = _combine(_to_ban_list(bans or ()), strings=banned_strings, patterns=banned_regex, exempt=exempt)
+        self.bans = _combine(
+            _to_ban_list([] if bans is None else bans), strings=banned_strings, patterns=banned_regex, exempt=exempt
+        )
         self.exempt_prompt = exempt_prompt
         self.method: Method = method
         self.on_exhausted: OnExhausted = on_exhausted
@@ -155,14 +157,18 @@ class AntiSlop:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
+        stop_strings: str | list[str] | None = None,
         **model_kwargs: Any,
     ) -> Output:
         """Do as `generate`'s own decoding methods do, for `model.generate(…, custom_generate=sampler)`.
 
-        `generate` never hands `streamer`, `tokenizer` and `assistant_model` to a callable: use `AntiSlop.generate` for
-        streamers, stop strings and assistants. Raises `ValueError` for what is not supported, before the model runs.
+        `generate` never hands `streamer` and `assistant_model` to a callable: use `AntiSlop.generate` for those. It
+        hands on `stop_strings` because they are named here, but not those of a generation config. Raises `ValueError`
+        for what is not supported, before the model runs.
         """
         _refuse_what_generate_keeps()
+        if stop_strings:
+            stopping_criteria = self._add_stop_strings(stopping_criteria, stop_strings)
         run = self._prepare(
             model,
             input_ids,
@@ -176,7 +182,7 @@ class AntiSlop:
     def generate(
         self,
         model: PreTrainedModel,
-        inputs: Tensor | None = None,
+        inputs: str | Tensor | None = None,
         *,
         streamer: BaseStreamer | None = None,
         stop_strings: str | list[str] | None = None,
@@ -186,6 +192,7 @@ class AntiSlop:
     ) -> Output:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
 
+        inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
         The streamer gets the prompt, then tokens as soon as they can't be taken back any more: at least one behind.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
         output has two fields more: `report`, and `reports` with one for each row.
@@ -200,7 +207,7 @@ class AntiSlop:
         )
         return run.complete(streamer)
 
-    def stream(self, model: PreTrainedModel, inputs: Tensor | None = None, **kwargs: Any) -> Iterator[str]:
+    def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""
         run = self._start(model, inputs, **kwargs)
         drops_space = self._vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
@@ -209,7 +216,7 @@ class AntiSlop:
     def events(
         self,
         model: PreTrainedModel,
-        inputs: Tensor | None = None,
+        inputs: str | Tensor | None = None,
         *,
         stop_strings: str | list[str] | None = None,
         **kwargs: Any,
@@ -220,7 +227,7 @@ class AntiSlop:
     def generate_many(
         self,
         model: PreTrainedModel,
-        prompts: Iterable[str | Sequence[int] | Tensor],
+        prompts: Iterable[Prompt],
         *,
         batch_size: int = 16,
         seed: int | None = None,
@@ -237,26 +244,41 @@ class AntiSlop:
         several sequences, repeat a prompt. Where the model gives no probabilities, NaN for instance, that text ends
         with an `error`, and the others go on.
         """
+        check_prompts(prompts)
+        refuse_per_prompt(kwargs)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         if seed is not None and seeds is not None:
             raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
-        first_seed = int(torch.randint(2**31, ())) if seed is None and seeds is None else seed or 0
-        seeds = count(first_seed, SEED_STEP) if seeds is None else seeds
-        runs = (self._start_one(model, prompt, own, **kwargs) for prompt, own in zip(prompts, seeds, strict=False))
+        return self._complete_many(model, prompts, batch_size=batch_size, seed=seed, seeds=seeds, **kwargs)
+
+    def _complete_many(
+        self,
+        model: PreTrainedModel,
+        prompts: Iterable[Prompt],
+        *,
+        batch_size: int,
+        seed: int | None,
+        seeds: Iterable[int] | None,
+        **kwargs: Any,
+    ) -> Iterator[Completion]:
+        if seeds is None:
+            seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
+        runs = (self._start_one(model, prompt, own, **kwargs) for prompt, own in pair(prompts, seeds))
         first = list(islice(runs, batch_size))
         if first:
             yield from self._run_in_flight(model, first, chain(first, runs))
 
-    def _start_one(self, model: PreTrainedModel, prompt: str | Sequence[int] | Tensor, seed: int, **kwargs: Any) -> Run:
+    def _start_one(self, model: PreTrainedModel, prompt: Prompt, seed: int, **kwargs: Any) -> Run:
         """Prepare one text with its own random numbers."""
-        ids = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
-        inputs = torch.as_tensor(ids, device=device_of(model))[None]
-        if inputs.ndim != 2:
-            raise ValueError(f"a prompt is a text or ids [tokens], not a tensor of shape {tuple(inputs.shape[1:])}")
-        run = self._start(model, inputs, attention_mask=torch.ones_like(inputs), **kwargs)
+        inputs = encode(prompt, self._tokenizer, device_of(model))[None]
+        run = self._start(model, inputs, **{**kwargs, "attention_mask": torch.ones_like(inputs)})
         if run.config.prompt_lookup_num_tokens is not None or run.config.assistant_early_exit is not None:
             raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
+        if run.rows[0].kept is not None:
+            raise ValueError(
+                "generate_many keeps no scores: leave output_scores and output_logits out, or use generate"
+            )
         if len(run.rows) > 1:
             raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
         run.rows[0].generator = torch.Generator(device_of(model)).manual_seed(seed)
@@ -300,24 +322,32 @@ class AntiSlop:
                     error = _describe_failure(row) if event.reason == "failed" else None
                     yield Completion(number, text, tokens, reports.pop(number), error=error)
 
-    def _start(self, model: PreTrainedModel, inputs: Tensor | None, **kwargs: Any) -> Run:
+    def _start(self, model: PreTrainedModel, inputs: str | Tensor | None, **kwargs: Any) -> Run:
         """Have `generate` prepare a run and hand it out before the first forward pass."""
-        refuse_arguments(kwargs)
+        refuse_arguments(kwargs, tokenizer=self._tokenizer)
+        inputs, kwargs = read_inputs(inputs, kwargs, self._tokenizer, device_of(model))
         assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
         config = kwargs.get("generation_config")
         stop_strings = kwargs.pop("stop_strings", None) or (config or model.generation_config).stop_strings
         if stop_strings:
             # `generate` would need the tokenizer for these, which it never hands to a callable.
-            criterion = StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)
-            given = kwargs.get("stopping_criteria") or []
-            kwargs["stopping_criteria"] = StoppingCriteriaList([*given, criterion])
+            kwargs["stopping_criteria"] = self._add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings)
             if config is None:
                 kwargs["stop_strings"] = None
             else:
                 kwargs["generation_config"] = copy(config)
                 kwargs["generation_config"].stop_strings = None
-        run: Run = model.generate(inputs, custom_generate=partial(self._prepare, assistant=assistant), **kwargs)
+        run = model.generate(inputs, custom_generate=partial(self._prepare, assistant=assistant), **kwargs)
+        if not isinstance(run, Run):
+            raise ValueError(
+                f"{type(model).__name__} has a generate of its own, which a sampler can't take the place of: "
+                "use a model whose generate is transformers'"
+            )
         return run
+
+    def _add_stop_strings(self, criteria: Iterable[Any], stop_strings: str | list[str]) -> StoppingCriteriaList:
+        own = StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)
+        return StoppingCriteriaList([*criteria, own])
 
     def _prepare(
         self,
@@ -411,8 +441,12 @@ class AntiSlop:
 def _to_ban_list(bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str) -> BanList:
     if isinstance(bans, BanList):
         return bans
-    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and Path(bans).is_file()):
+    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and os.path.isfile(bans)):  # noqa: PTH113 - never raises
         return BanList.load(bans)
+    if isinstance(bans, str):
+        raise BanError(
+            f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
+        )
     return BanList(bans)
 
 

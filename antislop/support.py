@@ -12,7 +12,9 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
 
 
-def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> None:
+def refuse_arguments(
+    arguments: Mapping[str, Any], *, hook: bool = False, tokenizer: PreTrainedTokenizerBase | None = None
+) -> None:
     """Raise `ValueError` for arguments of `generate` that never reach the loop."""
     if hook and arguments.get("assistant_model") is not None:
         raise ValueError(
@@ -24,6 +26,12 @@ def refuse_arguments(arguments: Mapping[str, Any], *, hook: bool = False) -> Non
             "generate() does not hand its streamer to a custom_generate: "
             "call sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …) instead"
         )
+    if arguments.get("cache_implementation") == "paged":
+        raise ValueError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
+    if not hook and arguments.get("streamer") is not None:
+        raise ValueError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
+    if arguments.get("tokenizer") not in (None, tokenizer):
+        raise ValueError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
     if arguments.get("synced_gpus"):
         raise ValueError("synced_gpus is not supported yet: leave it out, and run the model on one device")
     if arguments.get("custom_generate") is not None:

@@ -31,7 +31,7 @@ LAYERS = (
     {"walker"},
     {"decoding"},
     {"render", "engine", "rowwise", "drafts", "candidates"},
-    {"support", "layers", "snapshots", "vocabulary"},
+    {"arguments", "support", "layers", "snapshots", "vocabulary"},
     {"fixed"},
     {"cache", "settings"},
     {"language_model", "inferencer"},
@@ -139,6 +139,7 @@ TORCH_FREE = {
     "__init__",
 }
 TRANSFORMERS = {
+    "arguments",
     "likelihood",
     "candidates",
     "run",

@@ -163,7 +163,7 @@ def test_options_of_the_sampler(kwargs: dict[str, Any], match: str) -> None:
 
 
 def test_a_string_in_the_place_of_a_list() -> None:
-    with pytest.raises(BanError, match="'a testament to' is one string"):
+    with pytest.raises(BanError, match="the bans are 'a testament to', which is one string and no file"):
         AntiSlop(TOKENIZER, "a testament to")
     with pytest.raises(BanError, match="is one string"):
         BanList("delve")
