@@ -3,7 +3,7 @@
     sampler = AntiSlop(tokenizer, ["a testament to", Ban("tapestry", weight=0.1)])
     ids = model.generate(**inputs, custom_generate=sampler, max_new_tokens=400)
 
-`Ban` and `BanList` need neither torch nor transformers; both are imported when `AntiSlop` is first used.
+Everything is imported when it is first used. `Ban` and `BanList` need neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from antislop.bans import Ban, BanError, Match
-from antislop.lists import BanList
-from antislop.scopes import Scope
-
 if TYPE_CHECKING:
+    from antislop.bans import Ban, BanError, Match
     from antislop.bundled import constructions, default_bans, held_out_bans, tiny_model
     from antislop.events import ConcededWarning
+    from antislop.lists import BanList
     from antislop.report import Report
     from antislop.sampler import AntiSlop
+    from antislop.scopes import Scope
     from antislop.walker import Exhausted
 
 __version__ = "0.1.0"
@@ -41,9 +40,14 @@ __all__ = [
 
 _LATER = {
     "AntiSlop": "sampler",
+    "Ban": "bans",
+    "BanError": "bans",
+    "BanList": "lists",
     "ConcededWarning": "events",
     "Exhausted": "walker",
+    "Match": "bans",
     "Report": "report",
+    "Scope": "scopes",
     "constructions": "bundled",
     "default_bans": "bundled",
     "held_out_bans": "bundled",

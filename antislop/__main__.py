@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from antislop.cli import main
+import sys
+
+from antislop import __version__
+
+
+def main() -> None:
+    """Run the command line, or tell the version without loading it."""
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"antislop {__version__}\n")
+        return
+    from antislop.app import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -1,16 +1,14 @@
-"""The command line: generate without slop; the commands about lists are in list_commands.
+"""The command `antislop generate`: continue a text without what is banned.
 
-Data goes to standard output, everything else to standard error. torch and transformers are imported when a command
-needs them, so that `antislop scan` and `antislop --help` start at once.
+Data goes to standard output, everything else to standard error. torch and transformers are imported when the model is
+loaded, so that what can be refused before is refused at once.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -24,26 +22,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antislop import (
-    __version__,
-    dataset_command,
-    eval_command,
-    list_commands,
-    measure_command,
-    options,
-    profile_command,
-)
+from antislop import options
+from antislop.app import app as app  # the command line as a whole
 from antislop.display import escape_json
-from antislop.events import Admitted, Conceded, ConcededWarning, Event, Rewound, Settled
+from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.options import collect_bans
 from antislop.pretrained import load_model
 from antislop.render import Page, Piece, Trail, list_bans, paint, point_out, save_svg, summarize
 from antislop.report import Report
 from antislop.terminal import (
-    EXIT_CODES,
     Refused,
-    app,
     as_refusal,
     check_writable,
     console,
@@ -61,28 +50,6 @@ if TYPE_CHECKING:
 
 TEMPERATURE = 1.0
 MIN_P = 0.05
-
-
-def main() -> None:
-    """Run the command line."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    warnings.simplefilter("ignore", ConcededWarning)  # each command says how much was conceded, and of what
-    app(prog_name="antislop")
-
-
-@app.callback(invoke_without_command=True, epilog=EXIT_CODES)
-def _antislop(
-    ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> int:
-    """A language model, minus the phrases you never want to read again."""
-    if version:
-        typer.echo(f"antislop {__version__}")
-        raise typer.Exit
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-    return 0
 
 
 class Method(str, Enum):
@@ -138,7 +105,6 @@ _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 _output_option = partial(typer.Option, rich_help_panel="Output")
 
 
-@app.command(epilog=EXIT_CODES)
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads it from standard input.")],
     model: Annotated[str | None, _option(help="A Hugging Face id or a folder.", show_default="the bundled one")] = None,
@@ -475,10 +441,3 @@ def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
 
 def _place(violation: Violation) -> dict[str, Any]:
     return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}
-
-
-list_commands.register(app)
-profile_command.register(app)
-dataset_command.register(app)
-eval_command.register(app)
-measure_command.register(app)

@@ -23,7 +23,7 @@ from antislop.pretrained import load_model, load_tokenizer
 from antislop.progress import Stop, follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, Record, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, first_line, refuse_stdin, writing
+from antislop.terminal import Refused, as_refusal, console, first_line, refuse_stdin, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,11 +74,6 @@ class _Order:
     arms: str
     seed: int
     generation: dict[str, Any]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an app."""
-    app.command("dataset", epilog=EXIT_CODES)(dataset)
 
 
 def dataset(

@@ -26,7 +26,7 @@ from antislop.pretrained import load_model
 from antislop.progress import follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, read_records
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, console, refuse_stdin, writing
+from antislop.terminal import Refused, as_refusal, console, refuse_stdin, writing
 from antislop.texts import TextError, read_texts
 
 if TYPE_CHECKING:
@@ -65,11 +65,6 @@ class _Found:
     outputs: dict[str, list[Output]]
     made_with: dict[str, Any]
     notes: list[str]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an app."""
-    app.command("eval", epilog=EXIT_CODES)(evaluate)
 
 
 def evaluate(

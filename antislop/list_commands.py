@@ -28,7 +28,6 @@ from antislop.lists import BanList
 from antislop.options import collect_bans, load_bans
 from antislop.render import Piece, paint
 from antislop.terminal import (
-    EXIT_CODES,
     Refused,
     as_refusal,
     check_writable,
@@ -65,14 +64,6 @@ class Edges(str, Enum):
 
     WORD = "word"
     ANYWHERE = "anywhere"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to an app."""
-    app.command("scan", epilog=EXIT_CODES)(scan)
-    app.command("try", epilog=EXIT_CODES)(try_)
-    app.command("lint", epilog=EXIT_CODES)(lint_)
-    app.command("convert", epilog=EXIT_CODES)(convert)
 
 
 def _count(number: int, one: str, many: str) -> str:

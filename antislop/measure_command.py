@@ -21,7 +21,7 @@ from antislop import options
 from antislop.display import make_visible, quote_formula
 from antislop.lists import BanList
 from antislop.options import load_bans
-from antislop.terminal import EXIT_CODES, Refused, as_refusal, complain, console, read, write, write_json
+from antislop.terminal import Refused, as_refusal, complain, console, read, write, write_json
 from antislop.texts import Text, TextError, read_texts
 
 if TYPE_CHECKING:
@@ -61,11 +61,6 @@ class Group(NamedTuple):
     words: int
     rows: list[Row]
     overall: Estimate
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an app."""
-    app.command("measure", epilog=EXIT_CODES)(measure)
 
 
 def measure(

@@ -25,7 +25,6 @@ from rich.table import Table
 from antislop.bundled import FOLDER
 from antislop.display import quote_formula
 from antislop.terminal import (
-    EXIT_CODES,
     Refused,
     check_writable,
     complain,
@@ -70,12 +69,6 @@ class NameChoice(str, Enum):
     NONE = "none"
     WORDS = "words"
     ONLY = "only"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to an app."""
-    app.command("profile", epilog=EXIT_CODES)(profile)
-    app.command("bans-from", epilog=EXIT_CODES)(bans_from)
 
 
 def profile(

@@ -1,4 +1,4 @@
-"""What all commands share: how they end, what they read, and what they write where.
+"""What all commands share: what they read, what they refuse, and what they write where.
 
 Data goes to standard output, everything else to standard error. Knows no model.
 """
@@ -6,28 +6,20 @@ Data goes to standard output, everything else to standard error. Knows no model.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, getLogger
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from typer.core import TyperGroup
 
-from antislop.bans import BanError
 from antislop.display import escape_json, make_visible
 from antislop.whole_files import read_bytes
-
-EXIT_CODES = (
-    "Exit status: 0 all went well, and scan or lint found nothing; 1 they found something, or generate had nothing "
-    "left to say under --on-exhausted raise; 2 an input can't be used; 130 interrupted; 141 output not read to its end."
-)
 
 
 class Refused(Exception):
@@ -36,46 +28,6 @@ class Refused(Exception):
     def __init__(self, sentence: str, *, status: int = 2) -> None:
         super().__init__(sentence)
         self.status = status
-
-
-# The base of all usage errors, which typer does not export under a name that all its versions have.
-_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-
-
-class Commands(TyperGroup):
-    """Ends every command with an exit status and at most one sentence."""
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        """Run a command line."""
-        try:
-            status = super().main(*args, **{**options, "standalone_mode": False})
-        except _UsageError as error:
-            complain(" ".join(error.format_message().split()))
-            status = 2
-        if options.get("standalone_mode", True):
-            sys.exit(status)
-        return status
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command and return its exit status."""
-        try:
-            status = super().invoke(ctx)
-            sys.stdout.flush()
-        except Refused as refusal:
-            complain(str(refusal))
-            return refusal.status
-        except BanError as error:
-            complain(str(error))
-            return 2
-        except KeyboardInterrupt:
-            return 130
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
-            return 141
-        return status
-
-
-app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
 class _Console(Console):

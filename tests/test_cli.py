@@ -21,8 +21,9 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import walker
+from antislop.app import COMMANDS, app, load_command
 from antislop.bundled import FOLDER
-from antislop.cli import Method, OnExhausted, app
+from antislop.cli import Method, OnExhausted
 
 PROMPT = "the door"
 VOCABULARY = ["cat", "dog", "the", "testament", "tapestry", "to", "of", "quiet", "whisper", "door", "opened", "said"]
@@ -496,6 +497,41 @@ def test_scan_and_help_do_not_import_torch() -> None:
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(("args", "known"), [("--version", {"__main__"}), ("--help", {"__main__", "app"})])
+def test_version_and_help_import_next_to_nothing(args: str, known: set[str]) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['antislop', '{args}']\n"
+        "try:\n"
+        "    runpy.run_module('antislop', run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "print(*(name for name in sys.modules if name.startswith('antislop.')), file=sys.stderr)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {name.removeprefix("antislop.") for name in ended.stderr.split()} <= known
+    assert ended.stdout
+
+
+def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+    assert [*COMMANDS] == re.findall(r"│ ([a-z-]+) {2,}[A-Z]", invoke("--help").stdout.split("Commands")[1])
+    for name, command in COMMANDS.items():
+        real = load_command(name)
+        assert real.help.startswith(command.about.removesuffix(".")), name
+
+
+def test_shells_can_complete_commands_and_their_options() -> None:
+    def complete(words: str) -> str:
+        count = len(words.split(" ")) - 1
+        env = {"_ANTISLOP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        command = [sys.executable, "-m", "antislop"]
+        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False).stdout
+
+    assert complete("antislop ba").split() == ["bans-from"]
+    assert "--construction" in complete("antislop generate --con")
+    assert "--install-completion" in invoke("--help").stdout
 
 
 def test_the_module_is_the_command_and_tells_its_version() -> None:

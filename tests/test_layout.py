@@ -56,7 +56,7 @@ LAYERS = (
     {"machine", "options", "pretrained", "progress"},
     {"list_commands", "profile_command"},
     {"__init__"},
-    {"cards", "cluster"},
+    {"app", "cards", "cluster"},
     {"figures"},
     {"page"},
     {"dataset_command", "eval_command", "measure_command"},
@@ -135,6 +135,7 @@ TORCH_FREE = {
     "profile_bans",
     "profile_figures",
     "profile_command",
+    "app",
     "cli",
     "__init__",
 }
