@@ -1,7 +1,7 @@
 """Make data sets on many machines: a pipeline of Ray Data, each of whose workers holds one model.
 
     cluster = Cluster("some/model", bans, settings={"max_new_tokens": 300}, address="auto", workers=8)
-    with Journal("out.jsonl", {"seed": 0}, identify=identify) as journal:
+    with open_journal("out.jsonl", {"seed": 0}) as journal:
         for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
             ...
 

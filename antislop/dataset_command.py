@@ -175,7 +175,8 @@ def dataset(
     )
     job = _Job(order, maker, tokenizer, limit=limit, engine=engine)
     try:
-        with job.open(path, force=force) as journal:
+        with job.open(path, pairs=pairs, kind=pairs_format, force=force) as journal:
+            job.resume(journal, force=force)
             pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
             summary = job.run(journal, pair_file)
             if pair_file is not None and not job.is_stopped:
@@ -244,6 +245,9 @@ class _Place:
 
 def _check_places(source: str, out: Path, files: list[Path]) -> None:
     """Refuse to write over the prompts, to where they would be read as prompts, or to what is no file."""
+    for path in [out, *files]:
+        with writing(path):
+            path.exists()  # raises for a name that no file can have
     if out.suffix != ".jsonl" and out.is_file():
         raise Refused(f"{out}: is a file, and a folder was expected: pass a folder, or a name that ends in .jsonl")
     if len({path.resolve() for path in files}) < len(files):
@@ -284,14 +288,33 @@ class _Job:
         """Whether the user interrupted it."""
         return self._stop.is_asked
 
-    def open(self, path: Path, *, force: bool) -> Journal:
+    def open(self, path: Path, *, pairs: Path | None, kind: Pairs, force: bool) -> Journal:
         """Open the journal, with what was made already and did not fail."""
-        from antislop.datasets import identify
+        from antislop.datasets import open_journal
 
         made_with = {**asdict(self._order), "antislop": __version__}
-        return Journal(
-            path, made_with, identify=identify, is_done=lambda record: record["status"] != "error", force=force
-        )
+        if pairs is not None:
+            made_with["pairs"] = {"file": os.path.relpath(pairs, path.parent), "format": kind.value}
+        return open_journal(path, made_with, additions=["pairs"], force=force)
+
+    def resume(self, journal: Journal, *, force: bool) -> None:
+        """Compare prompts with those of the records, and say what is there already."""
+        from antislop.datasets import resume, take_orders
+
+        orders = (order for arm in self._arms for order in take_orders(self._prompts(), samples=self._order.n, arm=arm))
+        resumed = resume(journal, orders, force=force)
+        if journal.damaged:
+            self.say(f"{journal.damaged:,} damaged lines were taken out; their records are made again")
+        if resumed.changed:
+            self.say(f"{resumed.changed:,} records are made again, since their prompts have changed")
+        if len(journal):
+            others = f", {resumed.unasked:,} of which are of other prompts" if resumed.unasked else ""
+            self.say(f"going on: {len(journal):,} records are there already{others}")
+
+    @property
+    def _arms(self) -> list[Arm]:
+        every: tuple[Arm, ...] = ("plain", "banned")
+        return [arm for arm in every if arm in self._order.arms.split(",")]
 
     def open_pairs(self, path: Path | None, journal: Journal, *, kind: Pairs) -> PairFile | None:
         """Open the file of pairs, if one was asked for."""
@@ -303,22 +326,19 @@ class _Job:
             self.say(f"the records that are there already have no pairs in {path}, which is new")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return PairFile(path, journal, kind=kind.value)
+            return PairFile(path, journal, kind=kind.value, is_own="pairs" in journal.previous)
 
     def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
         """Make what the journal does not have; return what was made now."""
         from antislop.datasets import Summary, write_records
 
         summary = Summary()
-        if len(journal):
-            self.say(f"going on: {len(journal):,} records are there already")
-        every: tuple[Arm, ...] = ("plain", "banned")
         records = write_records(
             self._maker,
             self._prompts,
             journal,
             samples=self._order.n,
-            arms=[arm for arm in every if arm in self._order.arms.split(",")],
+            arms=self._arms,
             pairs=pairs,
             is_stopped=lambda: self.is_stopped,
         )

@@ -1,7 +1,7 @@
 """Make data sets: from prompts to records, in flight, each the same whatever it is batched with.
 
     maker = Maker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
-    with Journal("out.jsonl", {"seed": 0}, identify=identify) as journal:
+    with open_journal("out.jsonl", {"seed": 0}) as journal:
         for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
             print(record["response"])
 
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from pathlib import Path
@@ -30,7 +31,7 @@ from antislop.bans import Ban
 from antislop.events import Conceded, Rewound
 from antislop.lists import BanList
 from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
-from antislop.prompts import Prompt
+from antislop.prompts import Prompt, fingerprint_text
 from antislop.records import Journal, JournalError, Record, read_lines, read_records
 from antislop.requests import Request
 from antislop.sampler import AntiSlop, Completion
@@ -278,29 +279,98 @@ def take_orders(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterato
     return (Order(prompt, sample, arm) for prompt in prompts for sample in range(samples))
 
 
+def open_journal(
+    path: str | os.PathLike[str], settings: Mapping[str, Any], *, additions: Collection[str] = (), force: bool = False
+) -> Journal:
+    """Open a journal of records as makers make them: those that failed are made again. See `Journal`."""
+    return Journal(
+        path,
+        settings,
+        identify=identify,
+        is_done=lambda record: record["status"] != "error",
+        fingerprint=lambda record: fingerprint_text(record["prompt"]),
+        additions=additions,
+        force=force,
+    )
+
+
+class Resumed(NamedTuple):
+    """What a run finds in its journal.
+
+    changed: records that were taken out, since their prompts have changed. unasked: records of prompts, samples or arms
+    that this run does not ask for.
+    """
+
+    changed: int
+    unasked: int
+
+
+def resume(journal: Journal, orders: Iterable[Order], *, force: bool = False) -> Resumed:
+    """Compare the prompts of a journal's records with those of all orders, before any text is made.
+
+    Raises `JournalError` where a prompt has changed under its key; with `force`, its records are taken out instead.
+    """
+    if not len(journal):
+        return Resumed(0, 0)
+    changed, unasked = [], len(journal)
+    for order in orders:
+        if order.identity in journal:
+            unasked -= 1
+            if _has_changed(order, journal):
+                changed.append(order)
+    if changed and not force:
+        raise _describe_change(changed, journal)
+    journal.drop([order.identity for order in changed])
+    return Resumed(len(changed), unasked)
+
+
+def _has_changed(order: Order, journal: Journal) -> bool:
+    before = journal.fingerprint_of(order.identity)
+    return before is not None and before != fingerprint_text(order.prompt.text)
+
+
+def _describe_change(changed: Sequence[Order], journal: Journal) -> JournalError:
+    """Return an error that shows where the first of the prompts that have changed differs from its record's."""
+    first = changed[0]
+    before = next(record["prompt"] for record in read_records(journal.path) if identify(record) == first.identity)
+    after = first.prompt.text
+    same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(after))
+    was, now = (repr(text[max(0, same - 20) : same + 40]) for text in (before, after))
+    return JournalError(
+        f"{journal.path}: {len(changed):,} of its records answer prompts that have changed; {first.prompt.key!r} had "
+        f"{was}, and now has {first.prompt.error or now}: put the prompts back, choose another file, or use --force to "
+        "make these records again"
+    )
+
+
 class PairFile:
     """Preference pairs of the records of a journal, each record's once, whenever the process was killed.
 
     The pairs of a record are written before it; what belongs to no record of the journal was torn and is taken out.
-    Raises `JournalError` for a file that holds something else.
+    is_own: the journal's settings say that its pairs are in this file. Raises `JournalError` for a file that holds
+    something else.
     """
 
-    def __init__(self, path: Path, journal: Journal, *, kind: PairFormat) -> None:
+    def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
         self.path = path
         self._kind = kind
         lines = list(read_lines(path)) if path.exists() else []
-        self._check(lines, journal)
+        self._check(lines, journal, is_own=is_own)
         replace_bytes(path, b"".join(line for line, row in lines if row and _owner(row) in journal))
 
-    def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal) -> None:
-        """Refuse a file with anything in it but pairs of the journal's records and of one that was not written."""
+    def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
+        """Refuse a file with anything in it but pairs of the journal's records, and of those that it has lost.
+
+        A file that may be another's has pairs of one such record at most: the one that was not written any more.
+        """
         is_torn = bool(lines) and lines[-1][1] is None
         rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
         if not all({"ban", "key", "sample"} <= row.keys() for row in rows):
             raise JournalError(f"{self.path}: holds something else than pairs: choose another file")
         if any(("rejected_id" in row) != (self._kind == "tokens") for row in rows):
             raise JournalError(f"{self.path}: holds pairs of another format: choose another file, or the same format")
-        if len({owner for row in rows if (owner := _owner(row)) not in journal}) > 1:
+        strangers = {owner for row in rows if (owner := _owner(row)) not in journal} - journal.dropped
+        if len(strangers) > 1 + journal.damaged and not is_own:
             raise JournalError(
                 f"{self.path}: holds pairs of texts that are not in {journal.path}: choose another file, or remove it"
             )
@@ -338,17 +408,24 @@ def write_records(
     """Make what a journal does not have, and yield each record when it is written.
 
     prompts: gives the prompts from the beginning each time it is called: once for each arm. is_stopped: asked before
-    each text; once it is true, only the texts in flight are finished.
+    each text; once it is true, only the texts in flight are finished. Raises `JournalError` at a prompt that is not the
+    one which the journal's record answers: see `resume`.
     """
     for arm in arms:
         orders = takewhile(lambda _: not is_stopped(), take_orders(prompts(), samples=samples, arm=arm))
-        for made in maker.make((order for order in orders if order.identity not in journal), arm=arm):
+        for made in maker.make((order for order in orders if not _is_made(order, journal)), arm=arm):
             if identify(made.record) in journal:
                 continue
             if pairs is not None:
                 pairs.append(made.pairs)
             journal.append(made.record)
             yield made.record
+
+
+def _is_made(order: Order, journal: Journal) -> bool:
+    if order.identity in journal and _has_changed(order, journal):
+        raise _describe_change([order], journal)
+    return order.identity in journal
 
 
 @dataclass

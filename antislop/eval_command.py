@@ -220,7 +220,7 @@ class _Job:
 
     def run(self, source: str, bans: BanList, *, model: str | None, batch_size: int, force: bool) -> _Found | None:
         """Return the outputs of each arm; None where the user stopped it."""
-        from antislop.datasets import identify
+        from antislop.datasets import open_journal, resume, take_orders
         from antislop.likelihood import ScoredMaker
 
         loaded, tokenizer = load_model(model)
@@ -231,9 +231,9 @@ class _Job:
             prompts = self._read_prompts(source, tokenizer)
             with as_refusal():
                 maker = ScoredMaker(loaded, tokenizer, bans, arms=self._arms, **settings)
-            with Journal(
-                self._path, made_with, identify=identify, is_done=lambda r: r["status"] != "error", force=force
-            ) as journal:
+            with open_journal(self._path, made_with, force=force) as journal:
+                orders = (order for arm in self._arms for order in take_orders(prompts, samples=self._samples, arm=arm))
+                resume(journal, orders, force=force)
                 is_whole = self._write(maker, prompts, journal)
         except (JournalError, PromptError) as error:
             raise Refused(str(error)) from error

@@ -37,7 +37,9 @@ Lenient = Annotated[bool, _ban_option("--lenient", help="Leave out entries that 
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 
 Column = Annotated[str | None, _option(help="Where the prompt is.", show_default="prompt, messages, …")]
-Key = Annotated[str | None, _option(help="What identifies a record.", show_default="id, prompt_id, or number")]
+Key = Annotated[
+    str | None, _option(help="What identifies a record.", show_default="id, prompt_id, key, or the prompt itself")
+]
 Split = Annotated[str, _option(help="Of a data set.")]
 Template = Annotated[str | None, _option(help="Text around each prompt: 'Write about {prompt}.'")]
 System = Annotated[str | None, _option(help="The system message of each chat.")]

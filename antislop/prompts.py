@@ -6,6 +6,7 @@ known by the chat template of a tokenizer.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ AHEAD = 100  # records among which one must have the columns that are asked for
 class Prompt:
     """Hold one prompt, or why there is none.
 
-    key: identifies the record among all of its source, whatever the limit: the value of its key column, or else its
-        number from 0; "x#2" for the second record whose key is "x".
+    key: identifies the record among all of its source, whatever the limit: the value of its key column, or else the
+        fingerprint of its text; "x#2" for the second record whose key is "x".
     text: what the model continues; "" where there is an error.
     messages: the chat that the text was made of, without the reply that is to come; None for plain prompts.
     fields: the columns of the record, which JSON can hold.
@@ -67,7 +68,8 @@ def read_prompts(
     column: where the prompt is: a text or a chat. By default, in each record: `prompt`, else `messages`, else
         `conversations`; where no record has any of them, the only column that holds text.
     key: the column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id`
-        or `key`, else the number. Records that have none get their number.
+        or `key`. Records that have none are identified by their text: a line that is inserted or moved changes no
+        other record's key.
     split: of a data set of the hub or a folder.
     template: a text with {prompt}, which may name other columns too; braces are doubled. It is written around a plain
         prompt, or around the last message of a chat.
@@ -151,19 +153,31 @@ def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
 def _make(records: Iterable[Record], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
     uses: dict[str, int] = {}
     for record in records:
-        name = _distinguish(_find_key(record, key) or str(record.number), uses)
-        if record.error is not None:
-            yield Prompt(name, "", None, record.fields, record.error)
-            continue
-        try:
-            value = _find_prompt(record.fields, column)
-            if value is None:
-                raise ValueError(f"no prompt in it: a column {column or ' or '.join(COLUMNS)} was expected")
-            text, messages = writer.write(value, record.fields)
-        except ValueError as error:
-            yield Prompt(name, "", None, record.fields, f"{record.place}: {error}")
-        else:
-            yield Prompt(name, text, messages, record.fields, has_special_tokens=writer.adds_special_tokens(messages))
+        own, text, messages, error = _find_key(record, key), "", None, record.error
+        if error is None:
+            try:
+                text, messages = writer.write(_get_prompt(record, column), record.fields)
+            except ValueError as trouble:
+                error = f"{record.place}: {trouble}"
+        name = _distinguish(own or (str(record.number) if error else fingerprint_text(text)), uses)
+        has_special_tokens = error is None and writer.adds_special_tokens(messages)
+        yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
+
+
+def _get_prompt(record: Record, column: str | None) -> Any:
+    value = _find_prompt(record.fields, column)
+    if value is None:
+        raise ValueError(f"no prompt in it: a column {column or ' or '.join(COLUMNS)} was expected")
+    return value
+
+
+def fingerprint_text(text: str) -> str:
+    """Return a hash of a prompt's text, 16 hexadecimal digits.
+
+    >>> fingerprint_text("The old house")
+    'c38f25347a0ccef0'
+    """
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _find_key(record: Record, column: str | None) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -28,7 +28,12 @@ class Journal:
     """Records of one run, in a file.
 
     identify: what tells records apart; two of a kind are never written. is_done: whether a record stays, or is to be
-    made again when the run goes on. Use it as a context, so that the file is closed and others may write to it.
+    made again when the run is resumed. fingerprint: of what a record was made from, kept for `fingerprint_of`.
+    additions: settings that a run may have where the earlier one had none. Use it as a context, so that the file is
+    closed and others may write to it.
+
+    previous: the settings of the run that is resumed; empty for a new journal. damaged: lines that were taken out,
+    beside a last one that was torn. dropped: identities of records that were taken out by `drop`.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
@@ -49,17 +54,25 @@ class Journal:
         *,
         identify: Callable[[Record], Any],
         is_done: Callable[[Record], bool] = bool,
+        fingerprint: Callable[[Record], str | None] = lambda _: None,
+        additions: Collection[str] = (),
         force: bool = False,
     ) -> None:
         self.path = Path(path)
+        self.previous: Mapping[str, Any] = {}
+        self.damaged = 0
+        self.dropped: set[Any] = set()
         self._identify = identify
-        self._known: set[Any] = set()
+        self._fingerprint = fingerprint
+        self._known: dict[Any, str | None] = {}
         self._file: IO[bytes] | None = None
         self._lock = lock_file(self.path)
         try:
             settings = json.loads(json.dumps(settings))  # as they will be read again
-            if not force and self._has_records():
-                self._compare(settings)
+            if self._has_records():
+                self.previous = self._read_description(force=force)
+                if not force:
+                    self._compare(settings, additions)
             self._mend(is_done)
             replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
             self._file = self.path.open("ab")
@@ -84,7 +97,24 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
-        self._known.add(self._identify(record))
+        self._known[self._identify(record)] = self._fingerprint(record)
+
+    def fingerprint_of(self, identity: object) -> str | None:
+        """Return the fingerprint of what a record was made from."""
+        return self._known[identity]
+
+    def drop(self, identities: Collection[Any]) -> None:
+        """Take records out, so that they are made again."""
+        if not identities:
+            return
+        assert self._file is not None, "the journal is closed"
+        self.dropped |= set(identities)
+        kept = [line for line, record in read_lines(self.path) if record and self._identify(record) not in self.dropped]
+        self._file.close()
+        replace_bytes(self.path, b"".join(kept))
+        self._file = self.path.open("ab")
+        for identity in identities:
+            del self._known[identity]
 
     def __contains__(self, identity: object) -> bool:
         return identity in self._known
@@ -113,18 +143,27 @@ class Journal:
         except OSError:  # what is wrong with the place is told where it is written to
             return False
 
-    def _compare(self, settings: Mapping[str, Any]) -> None:
-        """Refuse to mix what was made in different ways."""
+    def _read_description(self, *, force: bool) -> Mapping[str, Any]:
+        """Return the settings of the run that wrote the records; with force, none where they can't be read."""
         try:
-            before = json.loads(self.description.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise JournalError(
-                f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
-            ) from None
-        except (OSError, ValueError) as error:
+            settings = json.loads(self.description.read_text(encoding="utf-8"))
+            if not isinstance(settings, dict):
+                raise ValueError("no settings in it")
+        except (OSError, ValueError, RecursionError) as error:
+            if force:
+                return {}
+            if isinstance(error, FileNotFoundError):
+                raise JournalError(
+                    f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
+                ) from None
             raise JournalError(f"{self.description}: can't be read ({error}): use --force to write it anew") from error
-        had, has = dict(_flatten(before)), dict(_flatten(settings))
-        names = [name for name in {**had, **has} if had.get(name) != has.get(name)]
+        return settings
+
+    def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
+        """Refuse to mix what was made in different ways."""
+        had, has = dict(_flatten(self.previous)), dict(_flatten(settings))
+        new = {name for name in has if name.split(".")[0] in additions and had.get(name) is None}
+        names = [name for name in {**had, **has} if had.get(name) != has.get(name) and name not in new]
         if names:
             was, is_ = (", ".join(f"{name}={have.get(name)!r}" for name in names) for have in (had, has))
             raise JournalError(
@@ -139,17 +178,22 @@ class Journal:
         """
         if not self.path.exists():
             return
-        kept, size = [], self.path.stat().st_size
+        foreign = JournalError(f"{self.path}: holds something else than such records: choose another file")
+        kept, size, found, torn = [], self.path.stat().st_size, 0, 0
         for line, record in read_lines(self.path):
+            if record is None:
+                torn, self.damaged = torn + 1, torn
+                continue
+            found, self.damaged = found + 1, torn
             try:
-                identity = self._identify(record) if record is not None and is_done(record) else None
-            except LookupError:
-                raise JournalError(
-                    f"{self.path}: holds something else than such records: choose another file"
-                ) from None
-            if identity is not None and identity not in self._known:
-                self._known.add(identity)
-                kept.append(line)
+                identity = self._identify(record)
+                if is_done(record) and identity not in self._known:
+                    self._known[identity] = self._fingerprint(record)
+                    kept.append(line)
+            except (LookupError, TypeError, AttributeError):  # no such columns, or values that can't be keys
+                raise foreign from None
+        if self.damaged and not found:
+            raise foreign
         if sum(map(len, kept)) != size:
             replace_bytes(self.path, b"".join(kept))
 
@@ -189,7 +233,7 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
         for line in file:
             try:
                 record = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
+            except (ValueError, RecursionError):
                 record = None
             yield line, record if isinstance(record, dict) else None
 

@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import antislop
-from antislop.datasets import Maker, PairFile, identify, write_records
+from antislop.datasets import Maker, PairFile, open_journal, write_records
 from antislop.pretrained import load_model
 from antislop.prompts import read_prompts
-from antislop.records import Journal
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
@@ -39,7 +38,7 @@ def main() -> None:
     chats = partial(read_prompts, asked.chats, system="Be brief.", chat=True, tokenizer=tokenizer)
 
     made_with = {"model": asked.model, "chats": str(asked.chats), **drawn}
-    with Journal(asked.out / "replies.jsonl", made_with, identify=identify) as journal:
+    with open_journal(asked.out / "replies.jsonl", made_with) as journal:
         pairs = PairFile(asked.out / "pairs.jsonl", journal, kind="dpo")
         for record in write_records(maker, chats, journal, samples=4, pairs=pairs):
             print(f"{record['key']}: {record['response'][:70]!r}")

@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 import antislop
-from antislop.datasets import Maker, identify, measure_slop, write_records
+from antislop.datasets import Maker, measure_slop, open_journal, write_records
 from antislop.pretrained import load_model
 from antislop.prompts import read_prompts
-from antislop.records import Journal, read_records
+from antislop.records import read_records
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     maker = Maker(*load_model(asked.model), bans, seed=1, batch_size=16, settings=drawn)
 
     made_with = {"model": asked.model, "prompts": str(asked.prompts), "samples": asked.samples, **drawn}
-    with Journal(asked.out, made_with, identify=identify, is_done=lambda r: r["status"] != "error") as journal:
+    with open_journal(asked.out, made_with) as journal:
         for record in write_records(
             maker, lambda: read_prompts(asked.prompts), journal, samples=asked.samples, arms=("plain", "banned")
         ):

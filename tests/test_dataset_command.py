@@ -28,6 +28,7 @@ import antislop
 from antislop import BanList, dataset_command, progress
 from antislop.cli import app
 from antislop.datasets import measure_slop
+from antislop.prompts import fingerprint_text
 from antislop.records import Journal, Record, read_records
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
@@ -143,7 +144,7 @@ def test_a_folder_holds_the_records_as_a_file_does() -> None:
 def test_several_responses_and_a_limit() -> None:
     assert_made(make("--n", "3", "--limit", "2"), "6 records")
     made = texts()
-    assert made.keys() == {(key, sample, "banned") for key in "01" for sample in range(3)}
+    assert made.keys() == {(fingerprint_text(text), sample, "banned") for text in PROMPTS[:2] for sample in range(3)}
     assert len(set(made.values())) == 6
     assert_made(make("--n", "3", "--limit", "3"), "going on: 6 records are there already", "3 records")
     assert made.items() <= texts().items()
@@ -246,13 +247,58 @@ def test_records_that_failed_are_told_once_and_tried_again() -> None:
     result = make("--n", "2", source=write_lines("p.jsonl", *rows))
     assert_made(result, "2 records, ", ", 6 failed", status=1)
     assert [line.split(":")[1] for line in result.stderr.splitlines() if line.startswith("antislop:")] == [
-        " 1", " 2", " 3",
+        " 1", f" {fingerprint_text('a ' * 600)}", " 3",
     ]  # fmt: skip
     assert "more than the model's 512: shorten it" in result.stderr
     write_lines("p.jsonl", *[{"prompt": "One"}] * 4)
     assert_made(make("--n", "2", source="p.jsonl"), "going on: 2 records are there already", "6 records")
     assert len(texts()) == 8
     assert {record["status"] for record in read()} <= {"ok", "conceded"}
+
+
+def test_a_line_without_an_id_is_known_by_its_text() -> None:
+    """One that was inserted on top made another one twice, and was never written itself."""
+    make()
+    before = {record["prompt"]: record for record in read()}
+    Path("p.txt").write_text("\n".join(["Anew", *PROMPTS, PROMPTS[0]]) + "\n")
+    assert_made(make(), "going on: 5 records are there already", "2 records")
+    assert [record["prompt"] for record in read()].count(PROMPTS[0]) == 2
+    assert len(texts()) == 7
+    assert {r["prompt"]: r for r in read() if "#" not in r["key"] and r["prompt"] != "Anew"} == before
+    Path("p.txt").write_text("\n".join(PROMPTS[2:]) + "\n")
+    assert_made(make(), "going on: 7 records are there already, 4 of which are of other prompts")
+
+
+def test_a_prompt_that_was_edited_under_its_id_is_refused_or_made_again() -> None:
+    rows = [{"id": f"p{i}", "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
+    pairs = ("--n", "2", "--pairs", "pairs.jsonl")
+    make(*pairs, source=write_lines("p.jsonl", *rows))
+    before = Path("out.jsonl").read_bytes()
+    rows[1]["prompt"] = "One night"
+    write_lines("p.jsonl", *rows)
+    assert_refused(
+        make(*pairs, source="p.jsonl"),
+        "out.jsonl: 2 of its records answer prompts that have changed; 'p1' had 'One day', and now has 'One night'",
+    )
+    assert Path("out.jsonl").read_bytes() == before
+    assert_made(make(*pairs, "--force", source="p.jsonl"), "2 records are made again", "going on: 8 records")
+    make("--n", "2", "--pairs", "pairs2.jsonl", source="p.jsonl", out="whole.jsonl")
+    assert texts() == texts("whole.jsonl")
+    assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("pairs2.jsonl")))
+
+
+def test_damaged_lines_cost_their_records_only() -> None:
+    """With pairs they were a dead end: those of the lost records belonged to nobody."""
+    pairs = ("--n", "3", "--pairs", "pairs.jsonl")
+    make(*pairs)
+    whole, paired = texts(), sorted(map(json.dumps, read("pairs.jsonl")))
+    lines = Path("out.jsonl").read_bytes().splitlines(keepends=True)
+    for number in (2, 5, 9):
+        lines[number] = b"[" * 100_000 + b"\n"
+    Path("out.jsonl").write_bytes(b"".join(lines))
+    assert_made(make(*pairs), "3 damaged lines were taken out; their records are made again", "going on: 12 records")
+    assert texts() == whole
+    assert sorted(map(json.dumps, read("pairs.jsonl"))) == paired
 
 
 # -- what can't be used -----------------------------------------------------------------------------------------------
@@ -272,6 +318,9 @@ def test_records_that_failed_are_told_once_and_tried_again() -> None:
         (["-o", "p.txt/out.jsonl"], "p.txt/out.jsonl"),
         (["-o", "folder.jsonl"], "folder.jsonl: is not a file"),
         (["-o", "/dev/full/out.jsonl"], "/dev/full/out.jsonl"),
+        (["-o", "x" * 300 + ".jsonl"], ".jsonl: can't be written (File name too long)"),
+        (["-o", "x" * 300], ": can't be written (File name too long)"),
+        (["--pairs", "x" * 300 + ".jsonl"], ".jsonl: can't be written (File name too long)"),
         (["--pairs", "out.jsonl"], "out.jsonl: records and pairs can't go into one file"),
         (["--pairs", "p.txt"], "p.txt: is where the prompts are read from"),
         (["--pairs", "folder.jsonl"], "folder.jsonl: is not a file"),
@@ -295,10 +344,16 @@ def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
     write_lines("p.jsonl", {"prompt": "One"})
     assert_refused(make("--force", source="p.jsonl", out="p.jsonl"), "p.jsonl: is where the prompts are read from")
     assert_refused(make(source=".", out="inside"), "is where the prompts are read from")
-    write_lines("foreign.jsonl", {"mine": 1})
-    assert_refused(make(out="foreign.jsonl"), "nothing says how it was made")
-    assert_refused(make("--force", out="foreign.jsonl"), "holds something else than such records")
-    assert read("foreign.jsonl") == [{"mine": 1}]
+    for line in (
+        '{"mine": 1}',
+        '{"key": ["a"], "sample": 0, "arm": "banned", "status": "ok"}',
+        "mine\nmine",
+        "[" * 9999,
+    ):
+        Path("foreign.jsonl").write_text(line + "\n" + line + "\n")
+        assert_refused(make(out="foreign.jsonl"), "nothing says how it was made")
+        assert_refused(make("--force", out="foreign.jsonl"), "holds something else than such records")
+        assert Path("foreign.jsonl").read_text() == line + "\n" + line + "\n"
 
 
 # -- pairs ------------------------------------------------------------------------------------------------------------
@@ -347,10 +402,17 @@ def test_so_many_pairs_of_each_ban_are_kept() -> None:
 
 
 def test_pairs_are_not_mixed_and_not_lost() -> None:
-    make("--limit", "3")
+    make("--limit", "1")
     assert_made(make("--pairs", "pairs.jsonl"), "the records that are there already have no pairs in pairs.jsonl")
     before = read("pairs.jsonl")
-    assert_refused(make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"), "holds pairs of another format")
+    assert_refused(
+        make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"),
+        "was made with pairs.format='dpo', and this run has pairs.format='tokens'",
+    )
+    assert_refused(make("--pairs", "other.jsonl"), "was made with pairs.file='pairs.jsonl'")
+    assert_refused(
+        make(), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
+    )
     assert_refused(make("--pairs", "pairs.jsonl", out="new.jsonl"), "holds pairs of texts that are not in new.jsonl")
     assert read("pairs.jsonl") == before
 
@@ -375,11 +437,11 @@ def test_parquet_and_a_card_come_beside_the_records() -> None:
 def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> None:
     rows = [{"prompt": " ", "x": 1}, {"prompt": "One", "x": "two", "meta": {}}, {"prompt": "Day", "big": 2**70}]
     assert_made(make("--to-parquet", source=write_lines("p.jsonl", *rows), out="out"), status=1)
-    table = {row["key"]: row for row in parquet.read_table("out/data-00000-of-00001.parquet").to_pylist()}
-    assert [table[key]["x"] for key in "012"] == ["1", '"two"', None]
-    assert table["2"]["big"] == str(2**70)
-    assert [table[key]["response"] is None for key in "012"] == [True, False, False]
-    assert table["1"]["tokens"] > 0
+    table = {row["prompt"]: row for row in parquet.read_table("out/data-00000-of-00001.parquet").to_pylist()}
+    assert [table[text]["x"] for text in ("", "One", "Day")] == ["1", '"two"', None]
+    assert table["Day"]["big"] == str(2**70)
+    assert [table[text]["response"] is None for text in ("", "One", "Day")] == [True, False, False]
+    assert table["One"]["tokens"] > 0
 
 
 def test_the_bar_of_datasets_does_not_show_and_is_left_as_it_was() -> None:
@@ -453,7 +515,7 @@ def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(mon
     assert_made(result, "finishing the texts in flight; Ctrl-C again leaves them", status=130)
     assert 4 <= len(texts()) <= 5, "those in flight, not the other responses to the same prompts"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert_made(make("--n", "4"), "going on: ")
+    assert_made(make("--n", "4", "--pairs", "pairs.jsonl"), "going on: ")
     assert texts() == texts("whole.jsonl")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models import build_tokenizer
 
 from antislop.chats import read_chat
-from antislop.prompts import Prompt, PromptError, read_prompts
+from antislop.prompts import Prompt, PromptError, fingerprint_text, read_prompts
 from antislop.sources import to_json
 
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
@@ -107,7 +107,7 @@ def test_a_folder_is_its_files_by_name_and_split(tmp_path: Path) -> None:
     write(tmp_path / ".hidden" / "a.txt", "no")
     write(tmp_path / "notes.pdf", "no")
     assert texts(tmp_path) == ["a1", "b1", "b2", "s1"]
-    assert [prompt.key for prompt in read_prompts(tmp_path)] == ["0", "1", "2", "3"]
+    assert [prompt.key for prompt in read_prompts(tmp_path)] == list(map(fingerprint_text, ["a1", "b1", "b2", "s1"]))
     assert texts(tmp_path, split="test") == ["held out"]
     assert "no file of the split 'dev'; there are: test, train" in refused(tmp_path, split="dev")
 
@@ -227,7 +227,7 @@ def test_one_broken_line_costs_one_record(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(lines))
     prompts = list(read_prompts(path))
     assert [prompt.text for prompt in prompts] == ["rain", "", "", "", "", "", "hail"]
-    assert [prompt.key for prompt in prompts] == list("0123456")
+    assert [prompt.key for prompt in prompts] == [fingerprint_text("rain"), *"12345", fingerprint_text("hail")]
     expected = [
         "2: not JSON (Expecting value at column 12)",
         "3: not UTF-8",
@@ -420,7 +420,8 @@ def test_keys_are_distinct_whatever_the_column_holds(name: str) -> None:
         read_prompts([{name: value, "prompt": "rain"} for value in values], key=name if name == "uid" else None)
     )
     assert [prompt.key for prompt in prompts[:4]] == ["a", "a#2", "a#2#2", "a#3"]
-    assert [prompt.key for prompt in prompts[4:]] == ["4", "4#2", "4#3", "7", "8", "9", "10"]
+    own = fingerprint_text("rain")
+    assert [prompt.key for prompt in prompts[4:]] == [own, "4", "4#2", *(f"{own}#{number}" for number in range(2, 6))]
 
 
 def test_many_equal_keys_take_linear_time() -> None:
