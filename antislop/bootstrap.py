@@ -74,7 +74,8 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
     """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
 
     The rule of three: at a level of 95 % it is 3 / trials (Hanley and Lippman-Hand 1983,
-    doi 10.1001/jama.1983.03330370053031). Where trials are not independent, as the words of a text, it is a little too low.
+    doi 10.1001/jama.1983.03330370053031). Where trials are not independent, as the words of a text, it is a little too
+    low.
 
     >>> round(bound_unseen(1000), 4)
     0.003

@@ -421,8 +421,7 @@ def _count_records(source: str) -> int | None:
     path = Path(source).expanduser()
     try:
         if path.suffix.lower() in (".jsonl", ".ndjson", ".txt"):
-            with path.open("rb") as file:
-                return sum(not line.isspace() for line in file)
+            return _count_lines(path)
         if path.suffix.lower() == ".parquet":
             from pyarrow.parquet import read_metadata
 
@@ -430,3 +429,14 @@ def _count_records(source: str) -> int | None:
     except (OSError, ValueError, ImportError):  # whoever reads the prompts says what is wrong
         return None
     return None
+
+
+def _count_lines(path: Path) -> int:
+    """Return how many lines of a file are not blank, holding no more of it than 1 MiB."""
+    count, is_blank = 0, True
+    with path.open("rb") as file:
+        while piece := file.readline(2**20):
+            is_blank = is_blank and piece.isspace()
+            if piece.endswith(b"\n"):
+                count, is_blank = count + (not is_blank), True
+    return count + (not is_blank)

@@ -156,7 +156,6 @@ class ScoredMaker(Maker):
     def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
         record = super()._report(order, done, prompt_tokens=prompt_tokens, since=since)
         if done.error is not None:
-            del self._shares[done.number]
             return record
         self._unscored[order.identity] = Scored(self._encode(order.prompt), done.tokens)
         pieces = {} if order.arm in UNBANNED else {"pieces": self._find_pieces(done.report)}

@@ -323,9 +323,9 @@ def measure_difference(
     """Return how much higher each metric is after than before, by name.
 
     Paired: texts of the same group are drawn together on both sides, so that what the prompt explains cancels out;
-    they need not be as many. A rate of 0 on both sides has a difference of 0 without an interval. Texts without a group are paired by their turn: the i-th of both answer the same prompt
-    under the same seed. Raises `ValueError` where a group or text has no counterpart, and where they are not held
-    against the same.
+    they need not be as many. A rate of 0 on both sides has a difference of 0 without an interval. Texts without a group
+    are paired by their turn: the i-th of both answer the same prompt under the same seed. Raises `ValueError` where a
+    group or text has no counterpart, and where they are not held against the same.
     """
     _refuse_unpaired(after, before)
     if after.scale != before.scale or after.bans.keys() != before.bans.keys():
@@ -364,7 +364,11 @@ def bound_unseen_rates(sums: Mapping[str, Floats], tally: Tally, *, level: float
     sums: by group, as of `Tally.sum_groups`. Texts of one group are not independent: they count as one of their mean.
     """
     ratios = {name: _RATIOS[name] for name in _EVENTS} | {name: (_HITS + name, "words", 1000) for name in tally.bans}
-    trials = {name: float((sums[below] / sums["texts"]).sum()) for name, (above, below, _) in ratios.items() if not sums[above].any()}
+    trials = {
+        name: float((sums[below] / sums["texts"]).sum())
+        for name, (above, below, _) in ratios.items()
+        if not sums[above].any()
+    }
     return {name: ratios[name][2] * bound_unseen(count, level=level) for name, count in trials.items() if count}
 
 

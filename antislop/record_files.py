@@ -15,11 +15,15 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-MAX_CELL = 2**30  # characters of a CSV cell; the module's own limit is 131,072
+from antislop.whole_files import read_bytes
+
+MAX_LINE = 10_000_000
+"""Characters of a line, and of a CSV cell: several long books."""
 INSTALL = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
 _ENCODING = "not UTF-8: save the file as UTF-8"
+_LENGTH = f"longer than {MAX_LINE:,} characters: write a record a line, and shorten it"
 
 
 class PromptError(ValueError):
@@ -48,7 +52,8 @@ def is_readable(path: Path) -> bool:
 def read_file(path: Path) -> Iterator[Found]:
     """Read a file of one of the `KINDS`, all but .parquet also as .gz.
 
-    Everything but .json, and a whole row group of .parquet, is read as it is asked for. Raises `PromptError` where not
+    Everything but .json, and a whole row group of .parquet, is read as it is asked for; lines have up to `MAX_LINE`
+    characters. Raises `PromptError` where not
     even the first record can be read.
     """
     if not is_readable(path):
@@ -106,9 +111,20 @@ def _open(path: Path) -> IO[str]:
 def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
     """Yield (path:line, line, error) for the lines that are not blank."""
     with _open(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, (line, is_whole) in enumerate(_read_lines(file), start=1):
             if line.strip():
-                yield f"{path}:{number}", line.rstrip("\r\n"), None if is_unicode(line) else _ENCODING
+                error = _LENGTH if not is_whole else None if is_unicode(line) else _ENCODING
+                yield f"{path}:{number}", line.rstrip("\r\n"), error
+
+
+def _read_lines(file: IO[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each line and whether it is whole: of one longer than `MAX_LINE` the rest is read past, piece by piece."""
+    while line := file.readline(MAX_LINE + 1):
+        is_whole = piece_ends = len(line) <= MAX_LINE or line.endswith("\n")
+        while not piece_ends:
+            piece = file.readline(MAX_LINE)
+            piece_ends = not piece or piece.endswith("\n")
+        yield line, is_whole
 
 
 def _read_text(path: Path) -> Iterator[Found]:
@@ -118,8 +134,8 @@ def _read_text(path: Path) -> Iterator[Found]:
 
 def _read_json_lines(path: Path) -> Iterator[Found]:
     for place, line, error in _lines(path):
-        value, trouble = _parse(line)
-        yield Found(place, value, error=error or trouble)
+        value, error = (None, error) if error else _parse(line)
+        yield Found(place, value, error=error)
 
 
 def _parse(line: str) -> tuple[Any, str | None]:
@@ -142,8 +158,7 @@ def _read_json(path: Path) -> Iterator[Found]:
 
 
 def _load_json(path: Path) -> Any:
-    with _open(path) as file:
-        text = file.read()
+    text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
     if not is_unicode(text):
         place = next(place for place, _, error in _lines(path) if error)
         raise PromptError(f"{place}: {_ENCODING}")
@@ -168,11 +183,12 @@ def _unfold(whole: Any, path: Path) -> Iterator[Found]:
 
 def _read_csv(path: Path) -> Iterator[Found]:
     """Read records of text under a line of column names; commas, semicolons or tabs: what that line has most of."""
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
     with _open(path) as file:
-        header = next((line for line in file if line.strip()), "")
+        header = next((line for line, _ in _read_lines(file) if line.strip()), "")
         file.seek(0)
-        rows = csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
+        cut: list[str] = []
+        rows = csv.reader(_note_cut(file, cut), delimiter=max(",;\t", key=header.count), strict=True)
         names = _read_names(rows, path)
         while True:
             place = f"{path}:{rows.line_num + 1}"
@@ -184,7 +200,17 @@ def _read_csv(path: Path) -> Iterator[Found]:
                 yield Found(place, None, error=f"not CSV ({error}): mend the line, or close its quotes")
                 continue
             if cells:
-                yield Found(place, dict(zip(names, cells, strict=False)), error=_check_cells(cells, names))
+                fault = _LENGTH if cut else _check_cells(cells, names)
+                yield Found(place, dict(zip(names, cells, strict=False)), error=fault)
+            cut.clear()
+
+
+def _note_cut(file: IO[str], cut: list[str]) -> Iterator[str]:
+    """Yield the lines of a file, and add those that are not whole to a list."""
+    for line, is_whole in _read_lines(file):
+        if not is_whole:
+            cut.append(line[:40])
+        yield line
 
 
 def _read_names(rows: Iterator[list[str]], path: Path) -> list[str]:

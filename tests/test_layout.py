@@ -15,8 +15,9 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "record_files", "chats", "arms", "whole_files", "display"},
-    {"automaton", "sources"},
+    {"folding", "chats", "arms", "whole_files", "display"},
+    {"automaton", "record_files"},
+    {"sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
     {"sequences", "searches"},
     {"bans", "words"},

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import build_tokenizer
 
+from antislop import record_files
 from antislop.chats import read_chat
 from antislop.prompts import Prompt, PromptError, fingerprint_text, read_prompts
 from antislop.sources import to_json
@@ -472,6 +473,35 @@ def test_a_large_file_is_never_in_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert count == 2000
     assert peak < 2e6 < path.stat().st_size
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.csv", "a.csv.gz"])
+def test_a_line_without_end_costs_one_record_and_no_memory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 MB of .gz became 8.3 GB, and a line of 100 MB took a minute."""
+    import tracemalloc
+
+    monkeypatch.setattr(record_files, "MAX_LINE", 1000)
+    long = "x" * 3_000_000
+    lines = {
+        "jsonl": ['{"id": 1, "prompt": "rain"}', f'{{"prompt": "{long}"}}', '{"id": 2, "prompt": "hail"}'],
+        "txt": ["rain", long, "hail"],
+        "csv": ["prompt,id", "rain,1", f"{long[:900]},{long}", "hail,2"],
+    }[name.split(".")[1]]
+    path = write(tmp_path / name, "\n".join(lines) + "\n")
+    tracemalloc.start()
+    prompts = list(read_prompts(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [prompt.text for prompt in prompts] == ["rain", "", "hail"]
+    assert str(prompts[1].error).endswith("longer than 10,000,000 characters: write a record a line, and shorten it")
+    assert peak < 1e6
+
+
+def test_a_compressed_json_file_may_unpack_to_so_much_and_no_more(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json.gz", "[" + '"rain",' * 3_000_000 + '"rain"]')
+    assert "it unpacks to more than 16,777,216 bytes" in refused(path)
 
 
 # -- chats, templates -------------------------------------------------------------------------------------------------
