@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import qualities
@@ -51,6 +52,22 @@ class Measured(NamedTuple):
     surprise: Surprise
 
 
+class Point(NamedTuple):
+    """The excess of a method under a list of `phrases` phrases."""
+
+    phrases: int
+    method: str
+    excess: Interval
+
+
+LINES = {  # what a method is called in the picture, its color and its dashes
+    "bad_words_ids": ("bad_words_ids (lets some through)", "tab:gray", "-"),
+    "token": ("first-token rule", "tab:orange", "-"),
+    "exact": ("antislop", "tab:blue", "-"),
+    "oracle": ("rejection sampling, the oracle", "black", ":"),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
     return answer_question("fidelity", __doc__, answer, arguments)
@@ -61,13 +78,16 @@ def answer(work: Work) -> Answer:
     size = SIZES[work.setting]
     tables: list[Table] = []
     verdicts: list[str] = []
+    points: dict[str, list[Point]] = {}
     notes = list(NOTES)
     for subject in work.load_models(size.tokens, notes):
-        found, said = measure_model(subject, size, work)
-        tables += found
+        table, said, points[subject.name] = measure_model(subject, size, work)
+        tables.append(table)
         verdicts += said
+    work.out.mkdir(parents=True, exist_ok=True)
+    draw_plot(points, work.out / "fidelity.svg")
     settings = {"texts": size.texts, "tokens per text": size.tokens, "temperature": 1.0}
-    return Answer("fidelity", QUESTION, tables, verdicts, LIMITS, notes, settings)
+    return Answer("fidelity", QUESTION, tables, verdicts, LIMITS, notes, settings, "fidelity.svg")
 
 
 QUESTION = (
@@ -116,8 +136,8 @@ LIMITS = (
 )
 
 
-def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[list[Table], list[str]]:
-    """Return the table of a model and what it says about the goal."""
+def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[Table, list[str], list[Point]]:
+    """Return the table of a model, what it says about the goal, and the points of its picture."""
     runs = 1 + len(size.lists) * len(METHODS)
     advance = work.begin(subject.name, runs * size.texts)
     prompts = draw_prompts(subject, max(size.texts, STUDIED), work.seed)
@@ -125,16 +145,21 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[l
     studied = Task(subject, prompts[:STUDIED], work.seed + 1, lambda: None)
     phrases = list_phrases(subject, qualities.decode(subject, write_plain(studied).texts), max(size.lists))
     plain = read(task, Written(write_banned(task, ()).texts))
-    rows: list[list[Cell]] = [describe("–", "plain", plain, plain, BanList([]), work.seed)]
+    level = estimate(mean_difference, plain.surprise.nll, 0 * plain.surprise.nll, seed=work.seed)
+    rows: list[list[Cell]] = [describe("–", "plain", plain, f"{level} in all", BanList([]), work.seed)]
     verdicts: list[str] = []
+    points: list[Point] = []
     for count in size.lists:
         measured = {name: read(task, write(task, phrases[:count])) for name, write in METHODS.items()}
         bans = BanList(phrases[:count])
         stand = 1000 * qualities.count_leaks(bans, plain.texts) / sum(map(len, plain.written.texts))
         rows.append([f"{count:,}", "plain", stand, *[None] * (len(COLUMNS) - 3)])
-        rows += [describe(f"{count:,}", name, own, plain, bans, work.seed) for name, own in measured.items()]
+        for name, own in measured.items():
+            excess = estimate(mean_difference, own.surprise.nll, plain.surprise.nll, seed=work.seed)
+            rows.append(describe(f"{count:,}", name, own, str(excess), bans, work.seed))
+            points.append(Point(count, name, excess))
         verdicts.append(f"{subject.name}, {count:,} phrases: {judge(measured, plain, work.seed)}")
-    return [Table(subject.name, COLUMNS, rows)], verdicts
+    return Table(subject.name, COLUMNS, rows), verdicts, points
 
 
 def read(task: Task, written: Written) -> Measured:
@@ -143,20 +168,18 @@ def read(task: Task, written: Written) -> Measured:
     return Measured(written, texts, qualities.read_surprise(task.subject, task.prompts, written.texts))
 
 
-def describe(count: str, name: str, own: Measured, plain: Measured, bans: BanList, seed: int) -> list[Cell]:
+def describe(count: str, name: str, own: Measured, excess: str, bans: BanList, seed: int) -> list[Cell]:
     """Return a row of the table."""
     tokens = sum(map(len, own.written.texts))
     violations = own.written.violations
-    nll = own.surprise.nll
-    excess = estimate(mean_difference, nll, plain.surprise.nll if own is not plain else 0 * nll, seed=seed)
     return [
         count,
         name,
         1000 * qualities.count_leaks(bans, own.texts) / tokens if len(bans) else None,
         None if violations is None else 1000 * violations / tokens,
         own.written.conceded,
-        str(excess) + ("" if own is not plain else " in all"),
-        str(estimate(mean_difference, nll, own.surprise.entropy, seed=seed)),
+        excess,
+        str(estimate(mean_difference, own.surprise.nll, own.surprise.entropy, seed=seed)),
         qualities.measure_distinct(own.texts, 2),
         qualities.measure_distinct(own.texts, 3),
         qualities.measure_overlap(own.texts),
@@ -180,6 +203,38 @@ def judge(measured: Mapping[str, Measured], plain: Measured, seed: int) -> str:
 def judge_below(difference: Interval) -> str:
     """Say whether a difference is below 0 as far as the interval tells."""
     return "met" if difference.high < 0 else "missed" if difference.low > 0 else "not decided by so few texts"
+
+
+def draw_plot(points: Mapping[str, Sequence[Point]], path: Path) -> None:
+    """Draw the excess of each method over the length of the list, a panel for each model."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "antislop"  # the same figures, the same file
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, max(1, len(points)), figsize=(9, 3.8), sharey=True, squeeze=False)
+    for panel, (model, own) in zip(panels[0], points.items(), strict=False):
+        lists = sorted({point.phrases for point in own})
+        for method, (label, color, dashes) in LINES.items():
+            excesses = [point.excess for point in own if point.method == method]
+            spread = [[e.value - e.low for e in excesses], [e.high - e.value for e in excesses]]
+            places = [place + 0.06 * (list(LINES).index(method) - 1.5) for place in range(len(excesses))]
+            panel.errorbar(
+                places, [e.value for e in excesses], yerr=spread, label=label, color=color, linestyle=dashes,
+                marker="o", markersize=4, capsize=2,
+            )  # fmt: skip
+        panel.set_xticks(range(len(lists)), [f"{count:,}" for count in lists])
+        panel.set(title=model, xlabel="phrases banned")
+        panel.grid(axis="y", alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel("extra nats per token, 95 % intervals")
+    panels[0][0].set_ylim(0, None)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 if __name__ == "__main__":

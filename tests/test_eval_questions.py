@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import math
 import sys
 from collections import Counter
@@ -41,6 +42,7 @@ def test_each_question_is_answered_by_one_command(
     assert data["made_with"]["command"].startswith(f"python eval/{name}.py --smallest --seed 1")
     assert {"cpu", "cores", "torch", "transformers", "antislop", "date", "seconds"} <= set(data["made_with"])
     assert str(tmp_path) not in page and str(Path.home()) not in page
+    assert all((tmp_path / plot).read_text(encoding="utf-8").strip() for plot in re.findall(r"!\[.*?\]\((.*?)\)", page))
     assert "nan" not in page.lower().split()
     assert capsys.readouterr().out
 
