@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import math
+import re
 import sys
 from collections import Counter
 from pathlib import Path
