@@ -10,9 +10,10 @@ import re
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast, get_args
 
@@ -27,6 +28,7 @@ from antislop.lint import Finding, Kind, find_lines, lint, load_frequencies
 from antislop.lists import BanList
 from antislop.options import collect_bans, load_bans
 from antislop.render import Piece, paint
+from antislop.scanning import Place, ReadingBar, find_places, style_line
 from antislop.terminal import (
     Refused,
     as_refusal,
@@ -35,6 +37,7 @@ from antislop.terminal import (
     console,
     loading,
     read,
+    read_pieces,
     write_json,
     writing_or_stdout,
 )
@@ -70,23 +73,7 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _print_entries(entries: list[dict[str, Any]]) -> None:
-    """Write a list as JSON, an entry on each line."""
-    lines = ["\n" + escape_json(json.dumps(entry, ensure_ascii=False)) for entry in entries]
-    console().file.write("[" + ",".join(lines) + "\n]\n")
-
-
 # -- scan -------------------------------------------------------------------------------------------------------------
-
-
-class Place(NamedTuple):
-    """Where a ban begins in a text, the first character at 1, 1, and what stands there."""
-
-    file: str
-    line: int
-    column: int
-    ban: str
-    text: str
 
 
 def scan(
@@ -107,56 +94,92 @@ def scan(
     if not chosen:
         raise Refused("--no-bans leaves nothing to look for: leave it out, or add --ban PHRASE")
     found = failed = False
-    records: list[dict[str, Any]] = []
+    listing = _Listing(output, counts_only=count, is_quiet=quiet)
     for name in files:
         try:
-            places = list(_find(chosen, read(name), file=_title(name)))
+            number = _scan_file(chosen, name, listing)
         except Refused as refusal:
             complain(str(refusal))
             failed = True
             continue
-        found = found or bool(places)
-        if output is Format.JSON:
-            records += [{"file": _title(name), "count": len(places)}] if count else [each._asdict() for each in places]
-        elif not quiet:
-            _print_places(_title(name), places, count=count)
-    if output is Format.JSON and not quiet:
-        _print_entries(records)
+        found = found or number > 0
+        listing.end_file(_title(name), number)
+    listing.end()
     return 2 if failed else int(found)
+
+
+def _scan_file(bans: BanList, name: str, listing: _Listing) -> int:
+    """List what is found in a file, and return how much that is."""
+    path, number = Path(name), 0
+    total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
+    bar = ReadingBar(console(stderr=True), _title(name), total=total)
+    try:
+        for places in find_places(bans, read_pieces(name, advance=bar.advance), file=_title(name)):
+            if places and listing.is_on_terminal:
+                bar.hide()
+            listing.add(places)
+            number += len(places)
+            bar.add(len(places))
+    finally:
+        bar.hide()
+    return number
+
+
+class _Listing:
+    """Writes places as they are found, or how many there are in each file."""
+
+    def __init__(self, output: Format, *, counts_only: bool, is_quiet: bool) -> None:
+        self._output = output
+        self._counts_only = counts_only
+        self._is_quiet = is_quiet
+        self._screen = console()
+        self._line = style_line(self._screen)
+        self._before = "["  # of the next entry, in JSON
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """Whether a bar would be in its way."""
+        return self._screen.is_terminal and not (self._counts_only or self._is_quiet)
+
+    def add(self, places: list[Place]) -> None:
+        """Write places, if they are wanted."""
+        if not (self._counts_only or self._is_quiet):
+            self._write((place._asdict(), f":{place.line}:{place.column}: ", place.ban) for place in places)
+
+    def end_file(self, name: str, number: int) -> None:
+        """Write how many places there are, if that is wanted."""
+        if self._counts_only and not self._is_quiet:
+            self._write([({"file": name, "count": number}, f":{number}", "")])
+
+    def end(self) -> None:
+        """Write what is left to write after the last file."""
+        if self._output is Format.JSON and not self._is_quiet:
+            self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
+
+    def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
+        """Write entries: as data, and as the place and the phrase of a line."""
+        file = self._screen.file
+        for data, place, phrase in entries:
+            if self._output is Format.JSON:
+                file.write(f"{self._before}\n{escape_json(json.dumps(data, ensure_ascii=False))}")
+                self._before = ","
+            else:
+                file.write(self._line.format(make_visible(data["file"]), place, make_visible(phrase)))
+        file.flush()
 
 
 def _title(name: str) -> str:
     return "<stdin>" if name == "-" else name
 
 
-def _find(bans: BanList, text: str, *, file: str) -> Iterator[Place]:
-    lines = _line_starts(text)
-    for match in bans.find(text):
-        yield Place(file, *_locate(lines, match.start), match.ban.phrase, text[match.start : match.end])
-
-
 def _line_starts(text: str) -> list[int]:
-    return [0, *(i + 1 for i, character in enumerate(text) if character == "\n")]
+    return [0, *(match.end() for match in re.finditer("\n", text))]
 
 
 def _locate(lines: Sequence[int], place: int) -> tuple[int, int]:
     """Return the line and the column of a character, the first one's being 1, 1."""
     line = bisect_right(lines, place)
     return line, place - lines[line - 1] + 1
-
-
-def _print_places(name: str, places: list[Place], *, count: bool) -> None:
-    screen, name = console(), make_visible(name)
-    shown = (
-        [(f":{len(places)}", "")]
-        if count
-        else [(f":{each.line}:{each.column}: ", make_visible(each.ban)) for each in places]
-    )
-    for place, phrase in shown:
-        if screen.is_terminal:
-            screen.print(Text.assemble((name, "magenta"), place, (phrase, "bold red")), soft_wrap=True)
-        else:  # rich takes a hundred times as long
-            screen.file.write(f"{name}{place}{phrase}\n")
 
 
 # -- try --------------------------------------------------------------------------------------------------------------
@@ -195,7 +218,7 @@ class _Trial:
         text = read(name)
         self.words += len(text.split())
         lines = _line_starts(text)
-        for match in self.bans.find(text):
+        for match in chain.from_iterable(found.matches for found in self.bans.search([text])):
             tally = self.tallies.setdefault(match.ban, _Tally())
             tally.count += 1
             if len(tally.contexts) < self.contexts:

@@ -26,6 +26,17 @@ FORBIDDING = -1e4
 """The bias from which on nothing is left of a probability, also in float64."""
 
 
+PIECE = 4096
+"""Characters that are searched at a time: what rules remember of a piece is looked through for each hit in it."""
+
+
+class Found(NamedTuple):
+    """What one more piece of a text decided: matches, in order, and the place before which there are no others."""
+
+    matches: list[Match]
+    settled: int
+
+
 class Refusal(NamedTuple):
     """An entry that can't be used: where it stands, "path:line", and why."""
 
@@ -248,15 +259,35 @@ class BanList(Sequence[Ban]):
         What is found here is what the sampler takes back, except that the sampler lets some of it pass where a
         ban has a weight above 0.
         """
-        detector, size = self._detector, len(text)
-        _, _, reading = detector.read(detector.phrases.start, detector.start, text, final=True)
-        if slow := detector.slow:
-            raise BanError(
-                f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds: simplify it, or "
-                "search shorter texts"
-            )
-        matches = {Match(self._distinct[hit.pattern], size - hit.first, size - hit.last + 1) for hit in reading.hits}
-        return sorted(matches, key=lambda match: (match.start, match.end, match.ban.phrase))
+        return [match for found in self.search([text]) for match in found.matches]
+
+    def search(self, pieces: Iterable[str]) -> Iterator[Found]:
+        """Find bans in a text that comes in pieces, and yield step by step what `find` returns for the whole.
+
+        Memory is bounded by what is undecided, whatever the length of the text. Raises `BanError` for a regex that
+        takes too long.
+
+        >>> [found.matches for found in BanList(["a cat"]).search(["so a c", "at sat"])]
+        [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
+        """
+        detector, size = self._detector, 0
+        place, rest = detector.phrases.start, detector.start
+        pending: set[Match] = set()
+        for piece, is_last in _cut(pieces):
+            place, rest, reading = detector.read(place, rest, piece, final=is_last)
+            if slow := detector.slow:
+                raise BanError(
+                    f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds: simplify it, "
+                    "or search shorter texts"
+                )
+            size += len(piece)
+            pending |= {
+                Match(self._distinct[hit.pattern], size - hit.first, size - hit.last + 1) for hit in reading.hits
+            }
+            settled = size if is_last else size - max(reading.open, default=0)
+            decided = {match for match in pending if match.start < settled}
+            pending -= decided
+            yield Found(sorted(decided, key=lambda match: (match.start, match.end, match.ban.phrase)), settled)
 
     @cached_property
     def _detector(self) -> Detector:
@@ -265,6 +296,16 @@ class BanList(Sequence[Ban]):
     @cached_property
     def _distinct(self) -> list[Ban]:
         return distinct(self._bans)
+
+
+def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Yield a text in pieces of up to `PIECE` characters, each with whether it is the last one."""
+    parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
+    last = next(parts, "")
+    for part in parts:
+        yield last, False
+        last = part
+    yield last, True
 
 
 def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[Refusal]]:

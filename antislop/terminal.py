@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from logging import ERROR, getLogger
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,8 +21,8 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from antislop import whole_files
 from antislop.display import escape_json, make_visible
-from antislop.whole_files import read_bytes
 
 
 class Refused(Exception):
@@ -73,17 +76,28 @@ def first_line(error: Exception) -> str:
 
 def read(name: str) -> str:
     """Return a text file, compressed if it ends in .gz, or standard input for "-"."""
+    return "".join(read_pieces(name))
+
+
+def read_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None) -> Iterator[str]:
+    """Yield a text as `read` returns it, in pieces. advance: is called with the number of bytes of each piece."""
+    decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
-        data = sys.stdin.buffer.read() if name == "-" else read_bytes(name)
+        for piece in chain(_read_stdin() if name == "-" else whole_files.read_pieces(name), [b""]):
+            yield decoder.decode(piece, final=not piece)
+            lines += piece.count(b"\n")
+            advance(len(piece))
     except IsADirectoryError:
         raise Refused(f"{name}: is a folder: pass the files in it, {Path(name, '*.txt')} for instance") from None
     except OSError as error:
         raise Refused(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
-    try:
-        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = lines + error.object.count(b"\n", 0, error.start) + 1
         raise Refused(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
+
+
+def _read_stdin() -> Iterator[bytes]:
+    return iter(partial(sys.stdin.buffer.read, whole_files.PIECE), b"")
 
 
 @contextmanager

@@ -18,6 +18,9 @@ MAX_RATIO = 100
 MIN_BOUND = 2**24
 """Bytes that any compressed file may unpack to."""
 
+PIECE = 1 << 16
+"""Bytes that are read at a time."""
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # a file that is there is never opened
 
 
@@ -27,18 +30,24 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     Raises `OSError` with a `strerror` where it can't be read, is damaged, or unpacks to more than `MAX_RATIO` times
     its size.
     """
+    return b"".join(read_pieces(path))
+
+
+def read_pieces(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the content of a file as `read_bytes` returns it, in pieces of up to `PIECE` bytes."""
     path = Path(path)
-    if path.suffix.lower() != ".gz":
-        return path.read_bytes()
-    bound = max(MIN_BOUND, MAX_RATIO * path.stat().st_size)
-    try:
-        with gzip.open(path, "rb") as file:
-            data = file.read(bound + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise OSError(errno.EIO, f"not gzip, or cut off: {error}") from error
-    if len(data) > bound:
-        raise OSError(errno.EFBIG, f"it unpacks to more than {bound:,} bytes, {MAX_RATIO} times its size or more")
-    return data
+    is_packed = path.suffix.lower() == ".gz"
+    with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
+        bound = room = max(MIN_BOUND, MAX_RATIO * path.stat().st_size)
+        try:
+            while piece := file.read(PIECE):
+                room -= len(piece)
+                if is_packed and room < 0:
+                    problem = f"it unpacks to more than {bound:,} bytes, {MAX_RATIO} times its size or more"
+                    raise OSError(errno.EFBIG, problem)
+                yield piece
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OSError(errno.EIO, f"not gzip, or cut off: {error}") from error
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
