@@ -136,7 +136,8 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
             if not kind == last == _WORD:
                 emit(BOUNDARY * ((last in _WORDS) + (kind in _WORDS)), index)
             if kind != _SPACE or last != _SPACE:
-                emit(characters, index)
+                symbols.append(characters)  # one symbol
+                origins.append(index)
             last = kind
     if final:
         settle_marks()
