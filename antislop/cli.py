@@ -28,7 +28,7 @@ from antislop.display import escape_json
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
 from antislop.options import collect_bans
-from antislop.pretrained import load_model
+from antislop.pretrained import ModelSpec, load_model
 from antislop.render import Page, Piece, Trail, list_bans, paint, point_out, save_svg, summarize
 from antislop.report import Report
 from antislop.terminal import (
@@ -72,10 +72,17 @@ class _Settings:
     """The arguments of `generate`; their meaning is in its help."""
 
     prompt: str
-    model: str | None
     chat: bool
+    system: str | None
     max_new_tokens: int
     stop: list[str] | None
+    model: str | None
+    revision: str | None
+    dtype: options.Dtype
+    device: str
+    device_map: str | None
+    attention: str | None
+    trust_remote_code: bool
     bans: list[Path] | None
     ban: list[str] | None
     no_bans: bool
@@ -95,6 +102,18 @@ class _Settings:
     svg: Path | None
     report: Path | None
 
+    @property
+    def spec(self) -> ModelSpec:
+        return ModelSpec(
+            self.model,
+            revision=self.revision,
+            dtype=self.dtype.value,
+            device=self.device,
+            device_map=self.device_map,
+            attention=self.attention,
+            trust_remote_code=self.trust_remote_code,
+        )
+
 
 _METHOD_HELP = "exact: all else stays as frequent as before; token: the first-token rule."
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
@@ -107,10 +126,17 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads it from standard input.")],
-    model: Annotated[str | None, _option(help="A Hugging Face id or a folder.", show_default="the bundled one")] = None,
     chat: Annotated[bool, _option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False,
+    system: Annotated[str | None, _option(metavar="TEXT", help="The system message of the chat.")] = None,
     max_new_tokens: Annotated[int, _option(min=1, help="The most to generate; what is withdrawn doesn't count.")] = 200,
     stop: Annotated[list[str] | None, _option(metavar="STRING", help="End with this string. Repeatable.")] = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    dtype: options.DtypeName = options.Dtype.AUTO,
+    device: options.Device = "auto",
+    device_map: options.DeviceMap = None,
+    attention: options.Attention = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     bans: options.Bans = None,
     ban: options.Ban = None,
     no_bans: options.NoBans = False,
@@ -183,6 +209,8 @@ def _check(settings: _Settings) -> None:
     given = [f"--{name.replace('_', '-')}" for name in drawn if getattr(settings, name) is not None]
     if settings.greedy and given:
         raise Refused(f"{given[0]} has no effect with --greedy, which draws nothing: leave one of them out")
+    if settings.system is not None and not settings.chat:
+        raise Refused("--system is a message of a chat: add --chat, or put it into the prompt")
     if settings.temperature == 0:
         raise Refused("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
     if settings.repetition_penalty is not None and settings.repetition_penalty <= 0:
@@ -225,12 +253,12 @@ class _Writer:
     @classmethod
     def load(cls, settings: _Settings, bans: BanList, prompt: str) -> _Writer:
         with console(stderr=True).status("loading the model"):
-            model, tokenizer = load_model(settings.model)
+            model, tokenizer = load_model(settings.spec)
             from antislop.vocabulary import Vocabulary
 
             with as_refusal():
                 vocabulary = Vocabulary.of(tokenizer)
-        inputs = _encode(tokenizer, prompt, chat=settings.chat)
+        inputs = _encode(tokenizer, prompt, chat=settings.chat, system=settings.system)
         _check_length(model, inputs["input_ids"].shape[1], settings.max_new_tokens)
         seed = random.randrange(2**32) if settings.seed is None else settings.seed
         inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
@@ -260,13 +288,15 @@ class _Writer:
         return point_out(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool) -> dict[str, Tensor]:
+def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, system: str | None) -> dict[str, Tensor]:
     if not chat:
         encoded = tokenizer(prompt, return_tensors="pt")
     elif tokenizer.chat_template is None:
         raise Refused("--chat needs a chat template, which this model's tokenizer has not: leave it out")
     else:
         messages = [{"role": "user", "content": prompt}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
         encoded = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
@@ -424,7 +454,8 @@ def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
         if isinstance(event, Rewound)
     ]
     return {
-        "model": writer.settings.model or "bundled",
+        **writer.settings.spec.content,
+        "device": str(writer.model.device),
         "bans": len(writer.bans),
         "method": writer.settings.method.value,
         "seed": writer.seed,

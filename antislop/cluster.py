@@ -20,6 +20,7 @@ import pickle
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from antislop.bans import Ban
 from antislop.datasets import Arm, Made, Maker, Order
 from antislop.lists import BanList
 from antislop.pairs import PairFormat
-from antislop.pretrained import load_model
+from antislop.pretrained import ModelSpec, load_model
 from antislop.terminal import Refused, first_line
 
 BATCHES_OF_A_BLOCK = 4
@@ -45,7 +46,7 @@ class ClusterError(RuntimeError):
 class Cluster:
     """Makes records on many machines, as a `Maker` does on one.
 
-    model: the name that `load_model` takes, which each worker loads for itself. batch_size: texts that one worker
+    model: what `load_model` takes, which each worker loads for itself. batch_size: texts that one worker
     writes at a time. workers: one for each GPU of the cluster by default; one for each machine where there are none.
     address: where Ray is reached, "auto" or host:port; without one, the cluster that the process is connected to
     already, or else one of this machine alone, which ends with the work. settings, seed, pairs, options: see `Maker`.
@@ -53,7 +54,7 @@ class Cluster:
 
     def __init__(
         self,
-        model: str | None,
+        model: ModelSpec | str | None,
         bans: BanList | Sequence[str | Ban],
         *,
         seed: int = 0,
@@ -67,8 +68,9 @@ class Cluster:
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}; at least 1 is expected")
         _import_ray()
-        is_folder = model is not None and Path(model).is_dir()
-        self._model = str(Path(str(model)).resolve()) if is_folder else model
+        spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+        is_folder = spec.name is not None and Path(spec.name).is_dir()
+        self._model = replace(spec, name=str(Path(str(spec.name)).resolve())) if is_folder else spec
         self._bans = list(bans)
         self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
         self._block_size = BATCHES_OF_A_BLOCK * batch_size
@@ -121,7 +123,7 @@ class Worker:
     It never raises: what goes wrong is the row of a block, since it would come back as a page of text otherwise.
     """
 
-    def __init__(self, *, model: str | None, bans: Sequence[str | Ban], arm: Arm, options: dict[str, Any]) -> None:
+    def __init__(self, *, model: ModelSpec, bans: Sequence[str | Ban], arm: Arm, options: dict[str, Any]) -> None:
         self._model = model
         self._bans = bans
         self._arm = arm

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ import typer
 from antislop import __version__, options
 from antislop.lists import BanList
 from antislop.options import collect_bans, make_settings
-from antislop.pretrained import load_model, load_tokenizer
+from antislop.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.progress import Stop, follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, Record, read_records
@@ -74,6 +74,8 @@ class _Order:
     arms: str
     seed: int
     generation: dict[str, Any]
+    revision: str | None
+    dtype: str | None
 
 
 def dataset(
@@ -85,9 +87,13 @@ def dataset(
         ),
     ],
     out: Annotated[Path, _option("--out", "-o", metavar="PATH", help="A .jsonl file, or a folder.")],
-    model: Annotated[
-        str | None, _option(metavar="NAME", help="A Hugging Face id or folder.", show_default="the bundled one")
-    ] = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    dtype: options.DtypeName = options.Dtype.AUTO,
+    device: options.Device = "auto",
+    device_map: options.DeviceMap = None,
+    attention: options.Attention = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     engine: Annotated[
         Engine,
         _option(help="transformers: the model in this process; ray: on each worker of a cluster; openai: on a server."),
@@ -145,7 +151,16 @@ def dataset(
         raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
     path = out if out.suffix == ".jsonl" else out / "records.jsonl"
     _check_places(source, out, [path] if pairs is None else [path, pairs])
-    place = _Place(engine, model, workers, address, base_url, tokenizer_name)
+    spec = ModelSpec(
+        model,
+        revision=revision,
+        dtype=dtype.value,
+        device=device,
+        device_map=device_map,
+        attention=attention,
+        trust_remote_code=trust_remote_code,
+    )
+    place = _Place(engine, spec, workers, address, base_url, tokenizer_name)
     place.check()
     if engine is Engine.OPENAI and repetition_penalty:
         raise Refused("--repetition-penalty needs all log-probabilities, which no server tells: leave it out")
@@ -161,7 +176,7 @@ def dataset(
     maker, tokenizer = place.make(banned, options)
     order = _Order(
         source,
-        model or "the bundled model",
+        spec.content["model"] or "",
         f"{len(banned):,} bans, {fingerprint(banned)[:16]}",
         column,
         key,
@@ -172,6 +187,8 @@ def dataset(
         arms.value,
         seed,
         generation,
+        spec.content["revision"],
+        spec.content["dtype"],
     )
     job = _Job(order, maker, tokenizer, limit=limit, engine=engine)
     try:
@@ -195,7 +212,7 @@ class _Place:
     """Where the model runs."""
 
     engine: Engine
-    model: str | None
+    model: ModelSpec
     workers: int | None
     address: str | None
     base_url: str | None
@@ -213,7 +230,16 @@ class _Place:
             if value is not None and engine is not self.engine:
                 advice = f"pass --engine {engine.value}, or leave it out"
                 raise Refused(f"{name} means nothing for --engine {self.engine.value}: {advice}")
-        if self.engine is Engine.OPENAI and (self.base_url is None or self.model is None):
+        loaded = {
+            "--device": self.model.device != "auto",
+            "--device-map": self.model.device_map is not None,
+            "--dtype": self.model.dtype != "auto",
+            "--attention": self.model.attention is not None,
+        }
+        for name, is_given in loaded.items():
+            if is_given and self.engine is Engine.OPENAI:
+                raise Refused(f"{name} means nothing for --engine openai, whose server loads the model: leave it out")
+        if self.engine is Engine.OPENAI and (self.base_url is None or self.model.name is None):
             raise Refused(
                 "--engine openai needs --base-url and --model: where the server is, and what it calls its model"
             )
@@ -228,9 +254,9 @@ class _Place:
 
         try:
             if self.engine is Engine.OPENAI:
-                tokenizer = load_tokenizer(self.tokenizer or self.model)
+                tokenizer = load_tokenizer(replace(self.model, name=self.tokenizer or self.model.name))
                 key = os.environ.get("OPENAI_API_KEY")
-                endpoint = Endpoint(self.base_url or "", self.model, api_key=key)
+                endpoint = Endpoint(self.base_url or "", self.model.name, api_key=key)
                 return EndpointMaker(endpoint, tokenizer, bans, **options), tokenizer
             if self.engine is Engine.RAY:
                 cluster = Cluster(self.model, bans, workers=self.workers, address=self.address, **options)

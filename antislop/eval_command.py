@@ -22,7 +22,7 @@ from antislop.bundled import FOLDER, held_out_bans
 from antislop.lists import BanList
 from antislop.machine import describe_machine, list_versions
 from antislop.options import collect_bans, make_settings
-from antislop.pretrained import load_model
+from antislop.pretrained import ModelSpec, load_model
 from antislop.progress import follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
 from antislop.records import Journal, JournalError, read_records
@@ -56,6 +56,8 @@ class _Order:
     system: str | None
     seed: int
     generation: dict[str, Any]
+    revision: str | None
+    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,13 @@ class _Found:
 
 def evaluate(
     out: Annotated[Path, _option("--out", "-o", metavar="FOLDER", help="Where the report goes.")],
-    model: Annotated[
-        str | None, _option(metavar="NAME", help="A Hugging Face id or folder.", show_default="the bundled one")
-    ] = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    dtype: options.DtypeName = options.Dtype.AUTO,
+    device: options.Device = "auto",
+    device_map: options.DeviceMap = None,
+    attention: options.Attention = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     bans: options.Bans = None,
     ban: options.Ban = None,
     no_bans: options.NoBans = False,
@@ -119,16 +125,25 @@ def evaluate(
     if not made_from:
         raise Refused("--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE")
     other = _find_held_out(held_out, is_bundled=not bans and not no_bans, lenient=lenient)
+    spec = ModelSpec(
+        model,
+        revision=revision,
+        dtype=dtype.value,
+        device=device,
+        device_map=device_map,
+        attention=attention,
+        trust_remote_code=trust_remote_code,
+    )
     generation = make_settings(max_new_tokens, temperature, min_p, top_p, top_k, repetition_penalty, stop)
     if outputs:
         _refuse_with_outputs(prompts=prompts, n=n, arms=arms)
-        found: _Found | None = _read_outputs(outputs, column=column, split=split, limit=limit, model=model)
+        found: _Found | None = _read_outputs(outputs, column=column, split=split, limit=limit, model=spec)
     else:
         if n > 1 and temperature == 0:
             raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
         order = _Order(
             prompts or "openings",
-            model or "the bundled model",
+            spec.content["model"] or "",
             f"{len(made_from):,} bans, {_fingerprint(made_from)}",
             column,
             key,
@@ -137,9 +152,11 @@ def evaluate(
             system,
             seed,
             generation,
+            spec.content["revision"],
+            spec.content["dtype"],
         )
         job = _Job(order, out / "records.jsonl", arms=_read_arms(arms), samples=n, limit=limit)
-        found = job.run(prompts or str(OPENINGS), made_from, model=model, batch_size=batch_size, force=force)
+        found = job.run(prompts or str(OPENINGS), made_from, model=spec, batch_size=batch_size, force=force)
     if found is None:
         return 130
     evaluation = _evaluate(found.outputs, made_from, other, seed=seed)
@@ -218,7 +235,7 @@ class _Job:
         self._limit = limit
         self._console = console(stderr=True)
 
-    def run(self, source: str, bans: BanList, *, model: str | None, batch_size: int, force: bool) -> _Found | None:
+    def run(self, source: str, bans: BanList, *, model: ModelSpec, batch_size: int, force: bool) -> _Found | None:
         """Return the outputs of each arm; None where the user stopped it."""
         from antislop.datasets import open_journal, resume, take_orders
         from antislop.likelihood import ScoredMaker
@@ -317,7 +334,7 @@ def _refuse_with_outputs(*, prompts: str | None, n: int, arms: str) -> None:
 
 
 def _read_outputs(
-    sources: Sequence[str], *, column: str | None, split: str, limit: int | None, model: str | None
+    sources: Sequence[str], *, column: str | None, split: str, limit: int | None, model: ModelSpec
 ) -> _Found:
     from antislop.outputs import read_outputs
 
@@ -337,17 +354,19 @@ def _read_outputs(
         if not found[arm]:
             raise Refused(f"{path}: holds no text for the arm {arm}: there is nothing to measure")
     notes = []
-    if model is not None:
+    if model.name is not None:
         found = _score(found, model)
+    elif model != ModelSpec():
+        raise Refused("--dtype, --device and the like mean nothing for --outputs without --model: leave them out")
         notes.append("Likelihoods are of the texts tokenized anew, which may be in other ways than they were written.")
-    return _Found(found, {"outputs": list(found), "model": _name(model)}, notes)
+    return _Found(found, {"outputs": list(found), "model": _name(model.name)}, notes)
 
 
-def _score(arms: dict[str, list[Output]], name: str) -> dict[str, list[Output]]:
+def _score(arms: dict[str, list[Output]], spec: ModelSpec) -> dict[str, list[Output]]:
     """Return the outputs with their likelihood under a model, where their prompts are known."""
     from antislop.likelihood import score_outputs
 
-    model, tokenizer = load_model(name)
+    model, tokenizer = load_model(spec)
     with as_refusal(), console(stderr=True).status("scoring the texts"):
         return {arm: score_outputs(model, tokenizer, outputs) for arm, outputs in arms.items()}
 

@@ -219,7 +219,10 @@ class Node:
 
     def mass_left(self) -> float:
         """Return how much of the distribution is left, 1 at first."""
-        return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
+        if self._left is None:
+            return 1.0
+        left = self._left.cpu() if self._left.device.type == "mps" else self._left  # which has no float64
+        return float(left.sum(dtype=torch.float64))
 
     def bounce(self, generator: torch.Generator | None = None) -> Node:
         """Return where a rewind to this node really ends: here, or by known ways at an earlier start."""
@@ -263,5 +266,6 @@ class Node:
 
 def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:
     """Draw a number in [0, 1) from a generator, or from torch's global one."""
-    device = "cpu" if generator is None else generator.device
+    device = torch.device("cpu") if generator is None else generator.device
+    dtype = torch.float32 if device.type == "mps" else dtype  # which has no float64
     return float(torch.rand((), dtype=dtype, device=device, generator=generator))

@@ -27,6 +27,7 @@ from antislop.display import escape_json, make_visible
 from antislop.lint import Finding, Kind, find_lines, lint, load_frequencies
 from antislop.lists import BanList
 from antislop.options import collect_bans, load_bans
+from antislop.pretrained import ModelSpec, load_tokenizer
 from antislop.render import Piece, paint
 from antislop.scanning import Place, ReadingBar, find_places, style_line
 from antislop.terminal import (
@@ -35,7 +36,6 @@ from antislop.terminal import (
     check_writable,
     complain,
     console,
-    loading,
     read,
     read_pieces,
     write_json,
@@ -367,6 +367,8 @@ def lint_(
     model: Annotated[
         str | None, _option(help="Also check that this model can write the entries: a Hugging Face id or a folder.")
     ] = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     ignore: Annotated[
         list[str] | None, _option(metavar="KIND", help=f"Don't look for {', '.join(KINDS)}. Repeatable.")
     ] = None,
@@ -384,8 +386,9 @@ def lint_(
     bans = BanList.load(sys.stdin.buffer if str(list_) == "-" else list_, strict=False)
     if not bans and not bans.refused:
         raise Refused(f"{list_}: holds no entry to check: write one phrase per line")
+    spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
-        vocabulary = None if model is None else _load_vocabulary(model)
+        vocabulary = None if model is None else _load_vocabulary(spec)
         findings = lint(bans, frequencies=_load_frequencies(), vocabulary=vocabulary)
     kept = sorted((each for each in findings if each.kind not in ignored), key=lambda each: KINDS.index(each.kind))
     checked = _Checked(str(list_), bans, _find_lines(list_, bans), kept)
@@ -404,13 +407,10 @@ def _load_frequencies() -> Any:
         return None
 
 
-def _load_vocabulary(model: str) -> Vocabulary:
-    with loading(f"the tokenizer of {model!r}", advice="pass a Hugging Face id or a folder with a tokenizer"):
-        from transformers import AutoTokenizer
+def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
+    tokenizer = load_tokenizer(spec)
+    from antislop.vocabulary import Vocabulary
 
-        from antislop.vocabulary import Vocabulary
-
-        tokenizer = AutoTokenizer.from_pretrained(model)
     with as_refusal():
         return Vocabulary.of(tokenizer)
 

@@ -1,9 +1,10 @@
-"""Options that commands share: which bans count, where prompts come from and how texts are sampled."""
+"""Options that commands share: which model, which bans, where prompts come from and how texts are sampled."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,36 @@ _ban_option = partial(typer.Option, rich_help_panel="Bans")
 _BANS_HELP = "Take these bans in place of the bundled list: a list in any format, - for standard input. Repeatable."
 _BAN_HELP = "Ban this phrase too, whatever list there is. Repeatable."
 _CONSTRUCTIONS_HELP = "Ban the bundled constructions too, such as: it's not X; it's Y."
+
+
+class Dtype(str, Enum):
+    """What a model computes in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+_model_option = partial(typer.Option, rich_help_panel="Model")
+_MODEL_HELP = "A Hugging Face id or a folder."
+_DEVICE_HELP = "cpu, cuda, cuda:1, mps; auto: the first of cuda, mps and cpu that is there."
+_DEVICE_MAP_HELP = "Spread the model over devices, as accelerate does: auto, balanced, sequential."
+_ATTENTION_HELP = "How attention is computed: sdpa, eager, flash_attention_2, …"
+
+Model = Annotated[
+    str | None, _model_option("--model", metavar="NAME", show_default="the bundled one", help=_MODEL_HELP)
+]
+Revision = Annotated[
+    str | None, _model_option("--revision", help="A branch, a tag or a commit of the model on the hub.")
+]
+DtypeName = Annotated[Dtype, _model_option("--dtype", help="What the model computes in; auto: as it was saved.")]
+Device = Annotated[str, _model_option("--device", help=_DEVICE_HELP)]
+DeviceMap = Annotated[str | None, _model_option("--device-map", metavar="MAP", help=_DEVICE_MAP_HELP)]
+Attention = Annotated[
+    str | None, _model_option("--attention", metavar="NAME", show_default="the model's", help=_ATTENTION_HELP)
+]
+TrustRemoteCode = Annotated[bool, _model_option("--trust-remote-code", help="Run code that comes with the model.")]
 
 Bans = Annotated[
     list[Path] | None, _ban_option("--bans", metavar="LIST", show_default="the bundled list", help=_BANS_HELP)

@@ -2,37 +2,117 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from antislop.bundled import FOLDER, tiny_model
-from antislop.terminal import loading
+from antislop.bundled import FOLDER
+from antislop.terminal import Refused, loading
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_model(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load (model, tokenizer), None being the bundled ones; raises `Refused` with a sentence for what is no model."""
-    if name is None:
-        with loading("the bundled model", advice="install antislop again"):
-            return tiny_model()
-    with loading(f"the model {name!r}", advice="pass a causal language model's Hugging Face id or folder"):
-        return _load_named(name)
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model, and how it is loaded.
+
+    name: a Hugging Face id or a folder; None is the bundled model. revision: a branch, a tag or a commit of the hub.
+    dtype: "float32", "bfloat16" or "float16"; "auto" is that of the checkpoint. device: "cpu", "cuda", "cuda:1", "mps";
+    "auto" is the first of cuda, mps and cpu that is there. device_map: how accelerate spreads the model over devices,
+    instead of `device`. attention: transformers' `attn_implementation`. trust_remote_code: whether code that comes with
+    the model is run.
+
+    Raises `Refused` for what can't be combined.
+    """
+
+    name: str | None = None
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: str | None = None
+    attention: str | None = None
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if self.device_map is not None and self.device != "auto":
+            raise Refused("--device and --device-map exclude each other: a map says itself which devices it takes")
+        for option, value in (("--revision", self.revision), ("--trust-remote-code", self.trust_remote_code or None)):
+            if self.name is None and value is not None:
+                raise Refused(f"{option} means nothing for the bundled model: leave it out, or pass --model NAME")
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return "the bundled model" if self.name is None else f"the model {self.name!r}"
+
+    @property
+    def source(self) -> str | Path:
+        """What transformers loads."""
+        return FOLDER / "tiny" if self.name is None else self.name
+
+    @property
+    def content(self) -> dict[str, str | None]:
+        """What decides the texts: the model, its revision and its dtype, the latter None unless they were chosen."""
+        dtype = None if self.dtype == "auto" else self.dtype
+        return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 
 
-def load_tokenizer(name: str | None) -> PreTrainedTokenizerBase:
+def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load (model, tokenizer); a name alone is a `ModelSpec` of it. Raises `Refused` with a sentence if it can't."""
+    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+    with loading(spec.title, advice=_advise(spec)):
+        from transformers import AutoModelForCausalLM
+
+        device = None if spec.device_map else choose_device(spec.device)
+        loaded = AutoModelForCausalLM.from_pretrained(spec.source, **_make_options(spec))
+        return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
+
+
+def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of `load_model` alone."""
-    with loading(f"the tokenizer of {name or 'the bundled model'}", advice="pass a model's Hugging Face id or folder"):
-        from transformers import AutoTokenizer
-
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(FOLDER / "tiny" if name is None else name)
-        return tokenizer
+    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+    with loading(f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
+        return _load_tokenizer(spec)
 
 
-def _load_named(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def choose_device(name: str) -> torch.device:
+    """Return the device of a name, "auto" being the first of cuda, mps and cpu that is there.
+
+    Raises `Refused` for one that is not there, with those that are.
+    """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+    cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    known = [*(["cuda", *cuda] if cuda else []), *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+    if name not in ("auto", *known):
+        raise Refused(f"--device {name}: there is no such device here: pass one of auto, {', '.join(known)}")
+    return torch.device(known[0] if name == "auto" else name)
+
+
+def _advise(spec: ModelSpec) -> str:
+    if spec.name is not None:
+        return "pass a causal language model's Hugging Face id or folder, and options that it supports"
+    return "install antislop again" if spec == ModelSpec() else "change the options of the model"
+
+
+def _make_options(spec: ModelSpec) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained`."""
+    chosen = {
+        "revision": spec.revision,
+        "device_map": spec.device_map,
+        "attn_implementation": spec.attention,
+        "trust_remote_code": spec.trust_remote_code or None,
+    }
+    dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
+    return {"dtype": dtype, **{name: value for name, value in chosen.items() if value is not None}}
+
+
+def _load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    chosen = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None}
+    options = {name: value for name, value in chosen.items() if value is not None}
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **options)
+    return tokenizer

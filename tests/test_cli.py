@@ -229,6 +229,23 @@ def test_chat_wraps_the_prompt_in_the_template(toy: str, tmp_path: Path) -> None
     assert_refused(generate(toy, PROMPT, "--chat"), "--chat needs a chat template", "leave it out")
 
 
+def test_a_system_message_comes_before_the_prompt_of_a_chat(toy: str, tmp_path: Path) -> None:
+    tokenizer, model = build_toy()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    shown = generate(str(tmp_path), PROMPT, "--chat", "--system", "a cat").stdout
+    assert shown == generate(toy, f"system a cat user {PROMPT} ").stdout
+    assert_refused(generate(toy, PROMPT, "--system", "a cat"), "--system is a message of a chat: add --chat")
+
+
+@pytest.mark.parametrize("command", ["generate", "dataset", "eval"])
+def test_every_command_with_a_model_can_choose_how_it_is_loaded(command: str) -> None:
+    text = invoke(command, "--help", env={"COLUMNS": "150"}).stdout
+    for name in ("model", "revision", "dtype", "device", "device-map", "attention", "trust-remote-code"):
+        assert f"--{name} " in text
+
+
 def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Path) -> None:
     for part in build_toy(sharpness=50):
         part.save_pretrained(tmp_path)

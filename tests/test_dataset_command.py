@@ -225,6 +225,7 @@ def test_the_same_command_goes_on_and_makes_only_what_is_missing() -> None:
         ),
         (["--ban", "of"], "with bans='4 bans, "),
         (["--model", "other"], "with model='the bundled model', and this run has model='other'"),
+        (["--dtype", "bfloat16"], "with dtype=None, and this run has dtype='bfloat16'"),
         (["--stop", "."], "with generation.stop_strings=None, and this run has generation.stop_strings=['.']"),
     ],
 )
@@ -328,6 +329,8 @@ def test_damaged_lines_cost_their_records_only() -> None:
         (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
         (["--repetition-penalty", "0"], "must be above 0"),
         (["--arms", "none"], "--arms"),
+        (["--device", "cpu", "--device-map", "auto"], "exclude each other"),
+        (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype means nothing"),
     ],
 )
 def test_what_can_not_be_used_is_said_in_one_sentence(args: list[str], sentence: str) -> None:

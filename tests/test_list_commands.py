@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 import antislop
 from antislop import Ban, BanList, list_commands
 from antislop.cli import app
+from antislop.pretrained import ModelSpec
 
 TEXT = "Über a cat,\r\nit was a  Testament\nto cats. Cat"
 COLORED = {"FORCE_COLOR": "1", "TERM": "xterm"}
@@ -221,7 +222,7 @@ def test_lint_asks_a_model_s_tokenizer_what_it_can_write(folder: Path) -> None:
     backend.decoder = decoders.WordPiece()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(folder / "uncased")
     bans = BanList(["Elara whispered", "elara said", Ban("Elara", case_sensitive=True)])
-    vocabulary = list_commands._load_vocabulary("uncased")
+    vocabulary = list_commands._load_vocabulary(ModelSpec("uncased"))
     kinds = [(finding.index, finding.kind) for finding in list_commands.lint(bans, vocabulary=vocabulary)]
     assert kinds == [(1, "untypable"), (2, "case")]
     result = invoke("lint", write("bans.txt", "elara said"), "--model", "uncased")
