@@ -356,9 +356,9 @@ def _read_outputs(
     notes = []
     if model.name is not None:
         found = _score(found, model)
+        notes.append("Likelihoods are of the texts tokenized anew, which may be in other ways than they were written.")
     elif model != ModelSpec():
         raise Refused("--dtype, --device and the like mean nothing for --outputs without --model: leave them out")
-        notes.append("Likelihoods are of the texts tokenized anew, which may be in other ways than they were written.")
     return _Found(found, {"outputs": list(found), "model": _name(model.name)}, notes)
 
 
