@@ -66,9 +66,7 @@ def test_what_can_not_be_combined_is_refused(options: dict[str, Any], sentence: 
 
 
 def test_what_transformers_refuses_is_one_sentence() -> None:
-    with pytest.raises(
-        Refused, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"
-    ):
+    with pytest.raises(Refused, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
         load_model(ModelSpec(attention="magic"))
     with pytest.raises(Refused, match=r"^the model 'nowhere/x' can't be loaded \("):
         load_model("nowhere/x")
