@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from antislop.automaton import ROOT, Automaton
 from antislop.bans import Ban, distinct
@@ -171,6 +171,10 @@ class Matcher:
         self._surfaces = surfaces
         self._cores: dict[tuple[bytes, int, Place, int], _Core] = {}
         self._steps_kept = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was learned from texts: it is learned again, and deeper than pickle can follow."""
+        return {**self.__dict__, "_cores": {}, "_steps_kept": 0}
 
     @property
     def slow(self) -> list[Ban]:

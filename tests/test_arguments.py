@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from antislop import AntiSlop, BanError
+from antislop import AntiSlop, Ban, BanError
 from antislop.events import Settled
 
 TOKENIZER = build_tokenizer()
@@ -198,3 +200,18 @@ def test_what_is_no_list_of_bans(bans: Any) -> None:
 def test_bans_without_a_visible_character(other: dict[str, Any]) -> None:
     with pytest.raises(BanError):
         AntiSlop(TOKENIZER, **other)
+
+
+@pytest.mark.parametrize(
+    "copied", [deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))], ids=["deep", "pickle"]
+)
+def test_a_used_sampler_can_be_copied_and_the_copy_writes_the_same(
+    llama: PreTrainedModel, copied: Callable[[AntiSlop], AntiSlop]
+) -> None:
+    sampler = AntiSlop(
+        TOKENIZER, ["ad", Ban.regex("b[ea]"), Ban.words(["f", "a"], gap=1)], method="token", max_rewinds=7
+    )
+    written = seeded(lambda: sampler.generate(llama, TEXT, **ASKED))
+    copy = copied(sampler)
+    assert torch.equal(seeded(lambda: copy.generate(llama, TEXT, **ASKED)), written)
+    assert (copy.bans, copy.method, copy.max_rewinds) == (sampler.bans, "token", 7)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import cache
 from itertools import accumulate, chain, combinations, pairwise, product
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -554,3 +557,23 @@ def test_a_state_of_a_very_long_text_can_be_dropped() -> None:
 def test_a_special_token_of_the_vocabulary_is_needed_for_nothing() -> None:
     assert not BYTES.breaks
     assert spans(["cat"], "cat") == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "copied", [deepcopy, lambda matcher: pickle.loads(pickle.dumps(matcher))], ids=["deep", "pickle"]
+)
+def test_a_matcher_that_has_read_much_can_be_copied_and_the_copy_finds_the_same(copied: Callable[[Any], Any]) -> None:
+    """What it has learned of 2,000 situations in a row goes deeper than pickle does."""
+    chance = random.Random(0)
+    text = "".join(chance.choice("abcdefgh") for _ in range(2000))
+    matcher = Matcher([anywhere(text), Ban("cat")], Bytes())
+
+    def read(one: Matcher) -> tuple[Violation, ...]:
+        state = one.start()
+        for token in f"a cat {text[:-1]}".encode():
+            state = one.feed(state, token)
+        return one.feed(state, ord(text[-1])).violations
+
+    found = read(matcher)
+    assert [violation.start for violation in found] == [6]
+    assert read(copied(matcher)) == found
