@@ -84,6 +84,10 @@ class Detector:
             rules, reading = self._rules.read(rules, piece, reading, final=final)
         return Rest(regexes, tuple(after), rules), reading
 
+    def begin(self) -> None:
+        """Begin with a text that has nothing to do with those before: each regex has all of its time for it."""
+        self._searches.begin()
+
     def forget(self, place: Place, rest: Rest) -> tuple[Place, Rest]:
         """Return where reading stands with the same text behind it, of which nothing counts as part of a ban."""
         return self.phrases.forget(place), Rest(

@@ -24,6 +24,8 @@ MAX_DEPTH = 10
 """Lists and groups inside of each other."""
 MAX_REGEXES = 10_000
 """Regexes of a list."""
+MAX_WRITTEN_OUT = 2_000_000
+"""Characters of a list's regexes with their repetitions written out, some 100 bytes each where they are compiled."""
 MAX_SLOW = 10
 """Regexes that take too long to be tried, until a list is given up."""
 

@@ -22,7 +22,7 @@ from antislop.automaton import ROOT, Automaton
 from antislop.bans import Ban
 from antislop.folding import BOUNDARY, find_words, fold_phrase
 from antislop.lists import BanList
-from antislop.regexes import TIME_LIMIT, Regex
+from antislop.regexes import TIME_LIMIT, Allowance, Regex
 from antislop.sequences import split_words
 from antislop.spelling import Speller, Surfaces
 
@@ -281,10 +281,10 @@ def _find_regexes_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
     for other, ban in enumerate(bans):
         if ban.kind != "regex" or not _always_forbids(ban):
             continue
-        compiled = Regex(ban.phrase, max_span=ban.max_span)
+        compiled, allowance = Regex(ban.phrase, max_span=ban.max_span), Allowance()
         at = {bisect_right(starts, start) - 1 for start in _search(ban.phrase, joined)}
         for index in (phrases[number] for number in sorted(at)):
-            if all(_matches_within(compiled, text) for text in _ways_to_write(bans[index])):
+            if all(_matches_within(compiled, text, allowance) for text in _ways_to_write(bans[index])):
                 yield index, other
 
 
@@ -305,11 +305,11 @@ def _ways_to_write(ban: Ban) -> set[str]:
     return ways
 
 
-def _matches_within(compiled: Regex, text: str) -> bool:
+def _matches_within(compiled: Regex, text: str, allowance: Allowance) -> bool:
     """Tell whether a regex matches within a text at the beginning of another, and in the middle of one."""
     try:
         for before, after in (("", " so"), ("so ", ", so")):
-            matches = compiled.finish(before + text + after, 0)
+            matches = compiled.finish(before + text + after, 0, allowance)
             if not any(len(before) <= match.start and match.end <= len(before + text) for match in matches):
                 return False
     except TimeoutError:
@@ -386,9 +386,9 @@ def _zipf(word: str, frequencies: Mapping[str, float]) -> float:
 
 
 def _find_words(pattern: str, words: Iterable[str]) -> list[str]:
+    search = partial(Allowance().search, regex.compile(pattern), start=0, partial=False)
     try:
-        search = partial(regex.compile(pattern).search, timeout=TIME_LIMIT)
-        return [word for word in words if search(word)]
+        return [word for word in words if search(word, end=len(word))]
     except TimeoutError:
         return []
 
@@ -482,13 +482,13 @@ def find_slow(bans: Sequence[Ban]) -> Findings:
 
 def _find_slow_text(ban: Ban) -> str:
     """Return a text that takes too long, empty if none is found: shorter than a match may be, so searched once."""
-    compiled = Regex(ban.phrase, max_span=ban.max_span)
+    compiled, allowance = Regex(ban.phrase, max_span=ban.max_span), Allowance()
     parts: dict[str, None] = dict.fromkeys(regex.findall(r"\w", ban.phrase)[:12])
     phrases = (" ".join(regex.findall(r"[^\W_]+", ban.phrase)), "word ", " ", "a", "0", "a, ")
     for part in (*phrases, *parts):
         text: str = (part * ban.max_span)[: max(1, ban.max_span - 1)]
         try:
-            compiled.finish(text, 0)
+            compiled.finish(text, 0, allowance)
         except TimeoutError:
             return text
     return ""

@@ -15,11 +15,12 @@ from typing import IO, Any, NamedTuple, get_args, overload
 
 from antislop.bans import Ban, BanError, Match, SlowError, distinct
 from antislop.detector import Detector
-from antislop.entries import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, Format, Line
+from antislop.entries import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Format, Line
 from antislop.files import read_text, write_text
 from antislop.folding import Edges, fold_phrase
 from antislop.formats import read
 from antislop.notation import read_heading, write_lines
+from antislop.regex_size import measure
 from antislop.regexes import TIME_LIMIT
 
 FORBIDDING = -1e4
@@ -103,7 +104,8 @@ class BanList(Sequence[Ban]):
             lists rely on stems, "word" in all others.
         strict: False leaves out entries that can't be used, and keeps why in `refused`.
 
-        A list may hold 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes.
+        A list may hold 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes, whose
+        repetitions written out have 2,000,000 characters.
 
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. Raises `BanError`, with
         path:line, for the first entry that can't be used, and for what is no list of that format.
@@ -271,14 +273,15 @@ class BanList(Sequence[Ban]):
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
         """
         detector, size = self._detector, 0
+        detector.begin()
         place, rest = detector.phrases.start, detector.start
         pending: set[Match] = set()
         for piece, is_last in _cut(pieces):
             place, rest, reading = detector.read(place, rest, piece, final=is_last)
             if slow := detector.slow:
                 raise BanError(
-                    f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds: simplify it, "
-                    "or search shorter texts"
+                    f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
+                    "simplify it, or search shorter texts"
                 )
             size += len(piece)
             pending |= {
@@ -312,17 +315,20 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[Refusal]
     """Return the bans of a list and what was refused, or give up a list that is too long."""
     bans: list[Ban] = []
     refused: list[Refusal] = []
-    regexes = slow = 0
+    regexes = slow = written_out = 0
     for number, ban in lines:
         if isinstance(ban, Ban):
             bans.append(ban)
-            regexes += ban.kind == "regex"
+            if ban.kind == "regex":
+                regexes += 1
+                written_out += measure(ban.phrase).characters
         else:
             refused.append(Refusal(f"{place}:{number}", str(ban)))
             slow += isinstance(ban, SlowError)
         for what, found, most in (
             ("entries", len(bans) + len(refused), MAX_ENTRIES),
             ("regexes", regexes, MAX_REGEXES),
+            ("characters in regexes, with their repetitions written out", written_out, MAX_WRITTEN_OUT),
         ):
             if found > most:
                 raise BanError(f"{place}:{number}: more than {most} {what}: split the list")

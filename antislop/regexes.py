@@ -10,27 +10,31 @@ Knows nothing of bans or tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
+from time import perf_counter, thread_time
 from typing import NamedTuple
 
 import regex
 
+from antislop.regex_size import COMMENT, LETTERS, SET, measure
+
 MAX_SPAN = 200
 """Characters that a match may cover, unless told otherwise."""
 TIME_LIMIT = 0.25
-"""Seconds that one pattern may take for one piece of a text."""
-BRIEF = 12
-"""Characters in which no pattern can lose much time, so that looking at the clock would cost more."""
+"""Seconds of processor time that one pattern may take beyond what all of its searches earn."""
+SEARCH_EARNS = 1e-5
+"""Seconds that a search earns, and `CHARACTER_EARNS` for each character: some ten times what searches take."""
+CHARACTER_EARNS = 5e-7
+FEW_PATHS = 30_000
+"""Ways through a pattern along `LETTERS` characters that take no time worth a look at the clock, which costs more."""
 MAX_SIZE = 20_000
-"""Characters of a regex times its least repetitions, `{n}`: the package regex writes these out when it compiles."""
+"""Characters of a regex with its repetitions written out, as the package regex does when it compiles."""
 GROUP = 8
 """Patterns that are tried together: most pieces of a text are of no interest to any of them."""
 
-_ATOM = regex.compile(r"\\.|\(\?#[^)]*\)|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|.", regex.S)
+_ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
 _BEHIND = regex.compile(r"\(\?<[=!]")
-_REPEATED = regex.compile(r"\{\s*([0-9]{1,9})")
 _REFERENCES = regex.compile(r"\\[1-9]|\\g<|\(\?(?:P[=>]|&|\(|[+-]?\d)")
 _REFUSED = {
     r"\(\?(?:R|0)\)": "calls itself as a whole: put it into a group and call that",
@@ -44,6 +48,40 @@ class Match(NamedTuple):
 
     start: int
     end: int
+
+
+class Allowance:
+    """The time that one regex may still take, so that none can bring everything to a standstill.
+
+    Each search earns more than it costs where its time grows with the characters that it reads. A regex that does not
+    work like that uses up `TIME_LIMIT` seconds, in one search or in many, and every search after that is refused.
+    """
+
+    def __init__(self) -> None:
+        self._left = TIME_LIMIT
+        self._clock: Callable[[], float] = perf_counter  # costs least, but counts what other processes take
+
+    def search(
+        self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
+    ) -> regex.Match[str] | None:
+        """Search text[:end] from start on, with a look at the clock. Raises `TimeoutError` when the time is used up."""
+        while self._left > 0:
+            began = self._clock()
+            try:
+                found = pattern.search(text, start, end, partial=partial, timeout=self._left)
+            except TimeoutError:
+                self._spend(self._clock() - began)
+                continue
+            earned = SEARCH_EARNS + (end - start) * CHARACTER_EARNS
+            self._spend(self._clock() - began - earned)
+            return found
+        raise TimeoutError
+
+    def _spend(self, seconds: float) -> None:
+        left = self._left - seconds
+        self._left = left if left < TIME_LIMIT else TIME_LIMIT
+        if left <= 0 and self._clock is perf_counter:  # perhaps somebody else had the processor
+            self._clock, self._left = thread_time, TIME_LIMIT
 
 
 class Regex:
@@ -64,8 +102,11 @@ class Regex:
     def __init__(self, pattern: str, *, max_span: int = MAX_SPAN) -> None:
         if isinstance(max_span, bool) or not isinstance(max_span, int) or max_span < 1:
             raise ValueError(f"max_span of {pattern!r} is {max_span!r}; it counts characters, 1 or more")
-        if len(pattern) * prod(max(1, int(count)) for count in _REPEATED.findall(pattern)) > MAX_SIZE:
-            raise ValueError(f"the regex {pattern[:80]!r} becomes too large: shorten it, or repeat less in it")
+        if len(pattern) > MAX_SIZE or (size := measure(pattern)).characters > MAX_SIZE:
+            raise ValueError(
+                f"the regex {pattern[:80]!r} becomes too large, more than {MAX_SIZE} characters with its repetitions "
+                "written out: shorten it, or nest fewer repetitions"
+            )
         self.pattern = pattern
         self.max_span = max_span
         self._whole = _compile(pattern)
@@ -76,22 +117,27 @@ class Regex:
         self._decided = _compile(self.source)
         self._open = _compile(f"(?:{self.source})(*FAIL)")
         self.looks_behind = bool(_BEHIND.search(pattern))
+        is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
+        self.brief = LETTERS if is_tame else 0
+        """Characters in which no time can be lost."""
 
-    def advance(self, text: str, start: int, end: int) -> tuple[Match | None, int]:
+    def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Match | None, int]:
         """Return the first match from start on that is decided within text[:end], and where to search next.
 
-        Without a match that is the first place where one may still begin, or `end`. Raises `TimeoutError`.
+        Without a match that is the first place where one may still begin, or `end`. Raises `TimeoutError` when the
+        allowance is used up, or that of a search alone.
         """
+        allowance = allowance or Allowance()
         while True:
             limit = start + self.max_span if start + self.max_span < end else end
-            timeout = TIME_LIMIT if limit - start > BRIEF or self.looks_behind else None
-            found = self._decided.search(text, start, limit, partial=True, timeout=timeout)
+            search = allowance.search if limit - start > self.brief else _search_at_once
+            found = search(self._decided, text, start, limit)
             if found is None:
                 undecided, match = limit, None
             elif found.partial:
                 undecided, match = found.start(), None
             else:
-                first = self._open.search(text, start, limit, partial=True, timeout=timeout)
+                first = search(self._open, text, start, limit)
                 undecided, match = limit if first is None else first.start(), Match(*found.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
@@ -105,13 +151,14 @@ class Regex:
             else:
                 start = undecided
 
-    def finish(self, text: str, start: int) -> list[Match]:
+    def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Match]:
         """Return the matches from start on, now that the text ends here. Raises `TimeoutError`."""
+        allowance = allowance or Allowance()
         found = []
         while start < len(text):
-            match, start = self.advance(text, start, len(text))
+            match, start = self.advance(text, start, len(text), allowance)
             if match is None:
-                last = self._whole.search(text, start, timeout=TIME_LIMIT)
+                last = allowance.search(self._whole, text, start, len(text), partial=False)
                 if last is None:
                     break
                 match = Match(*last.span())
@@ -135,6 +182,10 @@ def join(regexes: Sequence[Regex]) -> list[tuple[list[Regex], regex.Pattern[str]
     return [*joined, *(([one], None) for one in alone)]
 
 
+def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:
+    return pattern.search(text, start, end, partial=True)
+
+
 def _compile(pattern: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern)
@@ -152,7 +203,8 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
         if regex.search(refused, pattern):
             raise ValueError(f"the regex {pattern!r} {why}")
     for probe in _PROBES:
-        if any(match.start() == match.end() for match in compiled.finditer(probe, timeout=TIME_LIMIT)):
+        matches = compiled.finditer(probe, timeout=TIME_LIMIT / len(_PROBES))
+        if any(match.start() == match.end() for match in matches):
             raise ValueError(f"the regex {pattern!r} matches the empty text, so everywhere: let it need a character")
 
 

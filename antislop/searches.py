@@ -13,7 +13,7 @@ from typing import NamedTuple
 import regex
 
 from antislop.patterns import Hit, Reading
-from antislop.regexes import BRIEF, TIME_LIMIT, Match, Regex, join
+from antislop.regexes import TIME_LIMIT, Allowance, Match, Regex, join
 
 
 class SearchState(NamedTuple):
@@ -30,19 +30,28 @@ class SearchState(NamedTuple):
 class Searches:
     """Regexes, compiled. Of each, matches that overlap an earlier one don't count.
 
-    A regex that once takes longer than `TIME_LIMIT` for one piece is not searched for any more, by anybody who reads
-    with this object, or a single one could bring everything to a standstill. Those are in `slow`.
+    A regex that uses up its `Allowance` is not searched for any more, by anybody who reads with this object, or a
+    single one could bring everything to a standstill. Those are in `slow`.
     """
 
     def __init__(self, regexes: Sequence[Regex]) -> None:
         self._regexes = regexes
-        numbers = {id(one): number for number, one in enumerate(regexes)}
-        self._groups = [
-            ([numbers[id(one)] for one in group], joined, min(one.max_span for one in group))
-            for group, joined in join(regexes)
-        ]
         self.slow: list[int] = []
         self._looks_behind = any(one.looks_behind for one in regexes)
+        self._groups = self._join()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with a text that has nothing to do with those before: each regex has all of its time for it."""
+        self._allowances = [Allowance() for _ in self._regexes]
+        for group in self._groups:
+            group.allowance = Allowance()
+
+    def _join(self) -> list[_Group]:
+        """Return the regexes that are not too slow, in groups."""
+        numbers = {id(one): number for number, one in enumerate(self._regexes) if number not in self.slow}
+        groups = join([self._regexes[number] for number in numbers.values()])
+        return [_Group([numbers[id(one)] for one in members], members, joined) for members, joined in groups]
 
     def read(self, state: SearchState, piece: str, *, final: bool = False) -> tuple[SearchState, Reading]:
         """Read one more piece; `final` also decides what depends on the text ending here."""
@@ -57,7 +66,7 @@ class Searches:
             if number in self.slow:
                 continue
             try:
-                found, start = self._search(self._regexes[number], text, start, final=final)
+                found, start = self._search(number, text, start, final=final)
             except TimeoutError:
                 self._drop(number)
                 continue
@@ -74,22 +83,24 @@ class Searches:
         """Return a state with the same text behind it, of which nothing counts as part of a match."""
         return state._replace(starts=())
 
-    def _search(self, one: Regex, text: str, start: int, *, final: bool) -> tuple[list[Match], int]:
+    def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[Match], int]:
         """Return the matches from start on that are decided, and where to search next."""
+        one, allowance = self._regexes[number], self._allowances[number]
         if final:
-            return one.finish(text, start), len(text)
+            return one.finish(text, start, allowance), len(text)
         found: list[Match] = []
         while True:
-            match, start = one.advance(text, start, len(text))
+            match, start = one.advance(text, start, len(text), allowance)
             if match is None:
                 return found, start
             found.append(match)
 
     def _drop(self, number: int) -> None:
         self.slow.append(number)
+        self._groups = self._join()
         warnings.warn(
-            f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds for a piece of text "
-            "and is not looked for any more: simplify it, most likely by nesting fewer repetitions",
+            f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is not "
+            "looked for any more: simplify it, most likely by nesting fewer repetitions",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -97,17 +108,32 @@ class Searches:
     def _awake(self, text: str, begun: int, going_on: dict[int, int], *, final: bool) -> list[int]:
         """Return the regexes that may find something from `begun` on, beside those that go on."""
         awake: list[int] = []
-        for numbers, joined, max_span in self._groups:
-            # What is beyond the span may decide otherwise.
-            if final or joined is None or len(text) - begun > max_span or self._stirs(joined, text, begun):
-                awake += [number for number in numbers if number not in going_on]
+        for group in self._groups:
+            if final or group.stirs(text, begun):
+                awake += [number for number in group.numbers if number not in going_on]
         return awake
 
-    def _stirs(self, joined: regex.Pattern[str], text: str, begun: int) -> bool:
-        """Tell whether any of a group matches, or may begin to match, from `begun` on."""
-        timeout = TIME_LIMIT if len(text) - begun > BRIEF or self._looks_behind else None
-        try:
-            found = joined.search(text, begun, partial=True, timeout=timeout)
-        except TimeoutError:
-            return True  # each alone shows which it is
-        return found is not None and found.start() < len(text)
+
+class _Group:
+    """Regexes that are tried together. joined: a pattern that matches where any of them does; None for one alone."""
+
+    def __init__(self, numbers: list[int], regexes: Sequence[Regex], joined: regex.Pattern[str] | None) -> None:
+        self.numbers = numbers
+        self._joined = joined
+        self._max_span = min(one.max_span for one in regexes)
+        self._brief = min(one.brief for one in regexes)
+        self.allowance = Allowance()
+
+    def stirs(self, text: str, begun: int) -> bool:
+        """Return whether any of them matches, or may begin to match, from `begun` on."""
+        end = len(text)
+        if self._joined is None or end - begun > self._max_span:  # what is beyond the span may decide otherwise
+            return True
+        if end - begun <= self._brief:
+            found = self._joined.search(text, begun, partial=True)
+        else:
+            try:
+                found = self.allowance.search(self._joined, text, begun, end)
+            except TimeoutError:
+                return True  # each alone shows which it is
+        return found is not None and found.start() < end

@@ -114,13 +114,12 @@ class Sequences:
         self._case_sensitive = case_sensitive
         self._beginning: dict[str, list[int]] = {}
         self._prefixes: set[str] = {""}
-        self._globs: dict[str, regex.Pattern[str]] = {}
+        self._globs: dict[str, list[str]] = {}
         self._beginning_with_glob: list[int] = []
         for number, items in enumerate(sequences):
             for item in items:
                 if "*" in item.word:
-                    pattern = ".*".join(map(regex.escape, item.word.split("*")))
-                    self._globs[item.word] = regex.compile(pattern, flags=regex.S)
+                    self._globs[item.word] = item.word.split("*")
             self._add_beginning(number, items[0].word)
 
     def _add_beginning(self, number: int, word: str) -> None:
@@ -186,6 +185,22 @@ class Sequences:
         return {partial for partial in going_on if (partial.sequence, partial.first) not in done}, list(done.values())
 
     def _matches(self, wanted: str, word: str, number: int) -> bool:
-        if glob := self._globs.get(wanted):
-            return glob.fullmatch(word) is not None
+        if parts := self._globs.get(wanted):
+            return _fits(parts, word)
         return word == wanted or (number in self._skipping and wanted in _CONTRACTED and word == wanted + "n")
+
+
+def _fits(parts: Sequence[str], word: str) -> bool:
+    """Return whether a word has these parts, in order, first and last at its ends, and any letters between them.
+
+    The leftmost place is always a good one for the next part, so that this takes no more time than reading the word.
+    """
+    first, *middle, last = parts
+    at, end = len(first), len(word) - len(last)
+    if end < at or not (word.startswith(first) and word.endswith(last)):
+        return False
+    for part in middle:
+        at = word.find(part, at, end) + len(part)
+        if at < len(part):
+            return False
+    return True

@@ -15,7 +15,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "chats", "arms", "whole_files", "display"},
+    {"folding", "chats", "arms", "whole_files", "display", "regex_size"},
     {"automaton", "record_files"},
     {"sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
@@ -69,6 +69,7 @@ TORCH_FREE = {
     "folding",
     "automaton",
     "patterns",
+    "regex_size",
     "regexes",
     "scopes",
     "sequences",

@@ -1,0 +1,139 @@
+r"""Tell from a regex alone how long it becomes when it is compiled, and whether it can waste time on a short text.
+
+The package regex writes repetitions out: `X{2,}` is compiled as X, X and a loop over X, `X+` as X and a loop over X. So
+nested repetitions multiply: 26 nested `+` around a letter would take 14 GB. Compiles nothing.
+"""
+
+from __future__ import annotations
+
+from math import comb, prod
+from typing import NamedTuple
+
+import regex
+
+MANY = 1 << 40
+"""Stands for any larger number."""
+LETTERS = 12
+"""Characters of a text for which `Size.paths` is counted."""
+
+COMMENT = r"\(\?#(?:\\.|[^)\\])*+(?:\)|\Z)"
+SET = r"\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+(?:\]|\Z)"
+_REPEAT = r"(?:[*+?]|\{(?P<least>[0-9]*)(?P<most>,[0-9]*)?\})[?+]?"
+_PART = regex.compile(rf"(?P<comment>{COMMENT})|(?P<set>{SET})|(?P<open>\([?*]?)|(?P<repeat>{_REPEAT})|\\.|.", regex.S)
+_INNER_BRACKET = regex.compile(r"(?<!\\)(?:\\\\)*\[")
+_VERBOSE = regex.compile(r"\(\?\w*x")
+_SPACE = rf"(?:\s|#[^\n]*\n|{COMMENT})*"
+_REPEATED_GROUP = regex.compile(rf"\){_SPACE}\+")
+_COUNTED = regex.compile(rf"\{{({_SPACE}(?:[0-9]{_SPACE})*)")
+_VERBOSE_COMMENT = regex.compile(r"#[^\n]*\n")
+
+
+class Size(NamedTuple):
+    """What a regex becomes.
+
+    characters: of the pattern with its repetitions written out.
+    paths: at most so many ways lead through the pattern along `LETTERS` characters of a text; `MANY` where that is not
+        known.
+    """
+
+    characters: int
+    paths: int
+
+
+class _Part(NamedTuple):
+    """A part of a pattern: its length, the choices within it, and its loops over single characters."""
+
+    characters: int = 0
+    choices: int = 1
+    loops: int = 0
+    is_group: bool = False
+
+
+class _Level:
+    """A group that is being read. The latest part is kept apart, since a repetition may follow it."""
+
+    def __init__(self) -> None:
+        self.characters, self.choices, self.loops, self.other_choices = 0, 1, 0, 0
+        self.part = _Part()
+
+    def add(self, part: _Part) -> None:
+        self.characters = min(MANY, self.characters + self.part.characters)
+        self.choices = min(MANY, self.choices * self.part.choices)
+        self.loops = min(MANY, self.loops + self.part.loops)
+        self.part = part
+
+    def repeat(self, least: int, most: int | None) -> None:
+        characters, choices, loops, is_group = self.part
+        if least and (least, most) != (1, 1):
+            characters = min(MANY, characters * (least + 1))
+        if not is_group and most != 1:
+            loops = 1
+        elif most is None or most > LETTERS:
+            choices = MANY
+        else:
+            choices, loops = min(MANY, (choices + 1) ** most), loops * most
+        self.part = _Part(characters, choices, loops, is_group)
+
+    def branch(self) -> None:
+        self.add(_Part(1))
+        self.other_choices, self.choices = min(MANY, self.other_choices + self.choices), 1
+
+    def close(self) -> _Part:
+        self.add(_Part())
+        return _Part(self.characters + 2, min(MANY, self.other_choices + self.choices), self.loops, is_group=True)
+
+
+def measure(pattern: str) -> Size:
+    r"""Return how long a regex becomes, and how many ways lead through it.
+
+    Where it can't be read part by part, being verbose or with a bracket within a set, `characters` is more than enough.
+
+    >>> measure("ab+"), measure("(?:ab+){2}").characters
+    (Size(characters=3, paths=13), 18)
+    >>> measure("(?:" * 26 + "a" + "+)" * 26).characters > 10**8
+    True
+    """
+    sets = (part["set"] for part in _PART.finditer(pattern))
+    if _VERBOSE.search(pattern) or any(found and _INNER_BRACKET.search(found, 1) for found in sets):
+        return Size(_multiply(pattern), MANY)
+    levels = [_Level()]
+    for part in _PART.finditer(pattern):
+        if part["comment"]:
+            continue
+        if part["open"]:
+            levels.append(_Level())
+        elif part["repeat"]:
+            levels[-1].repeat(*_read_counts(part))
+        elif part[0] == ")" and len(levels) > 1:
+            group = levels.pop().close()
+            levels[-1].add(group)
+        elif part[0] == "|":
+            levels[-1].branch()
+        else:
+            levels[-1].add(_Part(len(part[0])))
+    while len(levels) > 1:  # it does not compile
+        levels[-2].add(levels.pop().close())
+    whole = levels[0].close()
+    ways = comb(LETTERS + min(LETTERS, whole.loops), LETTERS)  # to share the characters out to the loops
+    return Size(whole.characters - 2, min(MANY, whole.choices * ways) if whole.loops <= LETTERS else MANY)
+
+
+def _read_counts(repeat: regex.Match[str]) -> tuple[int, int | None]:
+    """Return how often the part before must come at least and at most, None for any number."""
+    if repeat[0][0] in "*+?":
+        return int(repeat[0][0] == "+"), 1 if repeat[0][0] == "?" else None
+    least, most = repeat["least"], repeat["most"]
+    if most is None:
+        return _to_int(least), _to_int(least)
+    return _to_int(least), _to_int(most[1:]) if most[1:] else None
+
+
+def _to_int(digits: str) -> int:
+    return int(digits[:12] or 0)
+
+
+def _multiply(pattern: str) -> int:
+    """Return a length that is enough wherever the groups of a pattern are: all repetitions are within each other."""
+    counts = [_to_int("".join(filter(str.isdecimal, _VERBOSE_COMMENT.sub("", c)))) for c in _COUNTED.findall(pattern)]
+    factors = [*(count + 1 for count in counts), *(2 for _ in _REPEATED_GROUP.finditer(pattern))]
+    return min(MANY, len(pattern) * prod(factors[:1000]) * (1 if len(factors) <= 1000 else MANY))
