@@ -151,6 +151,11 @@ def dataset(
         raise Refused(f"with --temperature 0 all {n} responses to a prompt are the same: leave out --n")
     path = out if out.suffix == ".jsonl" else out / "records.jsonl"
     _check_places(source, out, [path] if pairs is None else [path, pairs])
+    if to_parquet or push_to_hub:
+        from antislop.publishing import check_folder
+
+        with as_refusal():
+            check_folder(out)
     spec = ModelSpec(
         model,
         revision=revision,

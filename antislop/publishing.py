@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop.records import read_records
+from antislop.whole_files import replace_text, replacing
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 _COUNTS = ("violations", "withdrawn", "conceded")
 ROWS = 100_000
 """Records in a file of Parquet."""
+MANIFEST = ".parquet-files.json"
+"""The file of a folder that names the Parquet files which were written into it, and no others may be replaced."""
 
 
 def load_records(path: Path) -> Dataset:
@@ -34,18 +38,50 @@ def load_records(path: Path) -> Dataset:
 
 
 def write_parquet(path: Path, folder: Path) -> list[Path]:
-    """Write the records of a journal into Parquet files of a folder, and remove those that were there before."""
+    """Write the records of a journal into Parquet files of a folder, in place of those that it wrote there before.
+
+    Raises `ValueError` for a folder that holds Parquet files of others by such names.
+    """
+    check_folder(folder)
     records = load_records(path)
     shards = max(1, -(-len(records) // ROWS))
-    names = [folder / f"data-{number:05}-of-{shards:05}.parquet" for number in range(shards)]
+    names = [f"data-{number:05}-of-{shards:05}.parquet" for number in range(shards)]
+    before = _read_own(folder)
+    _write_own(folder, before.union(names))
     for number, name in enumerate(names):
-        part = name.with_suffix(".new")
-        with _without_bars():
-            records.shard(shards, number, contiguous=True).to_parquet(part)
-        part.replace(name)
-    for other in set(folder.glob("data-*-of-*.parquet")) - set(names):
-        other.unlink()
-    return names
+        with _without_bars(), replacing(folder / name) as file:
+            records.shard(shards, number, contiguous=True).to_parquet(file)
+    for other in before.difference(names):
+        (folder / other).unlink(missing_ok=True)
+    _write_own(folder, names)
+    return [folder / name for name in names]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ValueError` for a folder with Parquet files or a card that are not ours, but have the names of ours.
+
+    They would be overwritten, removed, or taken for a part of the data set.
+    """
+    own, card = _read_own(folder), folder / "README.md"
+    strangers = [file for file in sorted(folder.glob("data-*-of-*.parquet")) if file.name not in own]
+    if card.is_file() and "\n- antislop\n" not in card.read_text(encoding="utf-8", errors="replace")[:1000]:
+        strangers.append(card)
+    if strangers:
+        raise ValueError(f"{strangers[0]}: was not written by this command: move it, or choose another folder")
+
+
+def _read_own(folder: Path) -> set[str]:
+    """Return the names of the Parquet files that `write_parquet` wrote, without anything that is no such name."""
+    try:
+        names = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # none, or not ours: then no file is
+        return set()
+    known = names if isinstance(names, list) else []
+    return {name for name in known if isinstance(name, str) and re.fullmatch(r"data-\d{5,}-of-\d{5,}\.parquet", name)}
+
+
+def _write_own(folder: Path, names: Iterable[str]) -> None:
+    replace_text(folder / MANIFEST, json.dumps(sorted(names)) + "\n")
 
 
 def push(folder: Path, repo: str) -> None:

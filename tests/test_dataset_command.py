@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typer.testing import CliRunner, Result
 
 import antislop
-from antislop import BanList, dataset_command, progress
+from antislop import BanList, dataset_command, progress, publishing
 from antislop.cli import app
 from antislop.datasets import measure_slop
 from antislop.prompts import fingerprint_text
@@ -435,6 +435,34 @@ def test_parquet_and_a_card_come_beside_the_records() -> None:
     assert DatasetCard.load("out/README.md").data.tags == ["synthetic", "antislop"]
     assert "| banned | 0.00 |" in card
     assert "10 responses to the prompts of `p.txt`, written by `the bundled model`" in card
+
+
+def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others by such names were deleted."""
+    mine = Path("out/data-00001-of-00007.parquet")
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for name in (mine.name, "../victim", 7):
+        Path("out", publishing.MANIFEST).write_text("[" * 9999 if name == 7 else json.dumps(name))
+        result = make("--to-parquet", out="out")
+        assert_refused(result, f"{mine}: was not written by this command: move it, or choose another folder")
+    assert mine.read_text() == "mine"
+    Path("README.md").write_text("# Mine")
+    assert_refused(make("--push-to-hub", "me/it", out="."), "README.md: was not written by this command")
+    assert not Path("out/records.jsonl").exists(), "it is refused before any text is made"
+    mine.unlink()
+    Path("out/other.parquet").write_text("mine, too")
+    Path("victim").touch()
+    Path("out", publishing.MANIFEST).write_text('["../victim"]')
+    monkeypatch.setattr(publishing, "ROWS", 2)
+    assert_made(make("--to-parquet", out="out"), "3 Parquet files")
+    monkeypatch.setattr(publishing, "ROWS", 9)
+    assert_made(make("--to-parquet", out="out"), "1 Parquet file ")
+    assert sorted(path.name for path in Path("out").glob("*.parquet")) == [
+        "data-00000-of-00001.parquet",
+        "other.parquet",
+    ]
+    assert Path("victim").exists()
 
 
 def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> None:
