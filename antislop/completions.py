@@ -25,6 +25,8 @@ from threading import TIMEOUT_MAX, Event
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
+from antislop.display import make_visible
+
 Api = Literal["openai", "sglang"]
 Key: TypeAlias = int | bytes
 """A token as the server names it: by its id, or by its text."""
@@ -453,7 +455,7 @@ def _message(content: bytes) -> str:
         return _shorten(content) or "nothing more"
     error = said.get("error", said) if isinstance(said, dict) else said
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
-    return message[:500] if isinstance(message, str) else _shorten(content)
+    return make_visible(message[:500]) if isinstance(message, str) else _shorten(content)
 
 
 def _advise(status: int) -> str:
@@ -463,4 +465,4 @@ def _advise(status: int) -> str:
 
 
 def _shorten(content: bytes) -> str:
-    return content[:200].decode(errors="replace")
+    return make_visible(content[:200].decode(errors="replace"))

@@ -97,7 +97,7 @@ def read_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None)
 
 
 def _read_stdin() -> Iterator[bytes]:
-    return iter(partial(sys.stdin.buffer.read, whole_files.PIECE), b"")
+    return iter(partial(sys.stdin.buffer.read1, whole_files.PIECE), b"")  # type: ignore[union-attr]
 
 
 @contextmanager

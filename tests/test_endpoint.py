@@ -453,6 +453,17 @@ def test_the_answer_after_an_interim_one_is_not_taken_for_that_to_the_next_reque
     assert other.error is None
 
 
+@pytest.mark.parametrize(
+    "content", [b'{"error": {"message": "\\u001b[2J\\u202egnp"}}', b"\x1b[2J \xe2\x80\xae"], ids=["JSON", "text"]
+)
+def test_words_of_a_server_in_an_error_steer_no_terminal(letters: PreTrainedTokenizerFast, content: bytes) -> None:
+    with serve(lambda tokens: torch.zeros(4), letters) as server:
+        server.failures.append(in_http(content).replace(b"200 OK", b"400 Bad"))
+        error = fail(server)
+    assert "answered 400: ␛[2J" in error
+    assert error.isprintable()
+
+
 def test_log_probabilities_of_few_bits_are_taken(letters: PreTrainedTokenizerFast) -> None:
     """A little above 0, and a little more than 1 in all; some servers say -9999 for what can't come."""
     with serve(lambda tokens: torch.zeros(4), letters) as server:
