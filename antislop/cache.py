@@ -2,7 +2,8 @@
 
 Which layers can be taken back was measured, not read off `is_croppable`, which promises more than it holds: sliding
 windows forget what a rewind needs, and a recurrent state has to be remembered at points to go back to. So the layers of
-the cache that `generate` prepared are replaced by our own while we run, and put back at the end.
+the cache that `generate` prepared are replaced by our own while we run: from the first forward pass on, so that a call
+that never begins changes nothing, until the text is finished or the call breaks off.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from transformers.cache_utils import (
 from antislop.fixed import FixedLayer, without_window
 from antislop.inference import KVCache, KVStates, send
 from antislop.layers import AHEAD, Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
+from antislop.originals import Originals, copy_states, decoders_of
 from antislop.snapshots import SNAPSHOT_EVERY, Snapshots, clear_row, narrowed, put_row, repeat_rows
 
 TRIM = 64
@@ -42,7 +44,8 @@ class TransformersCache:
     Tokens count from the first column of the prompt, padding included. A rewind is an assignment; where rows went back
     by different numbers, those that went further are moved right before the next forward.
 
-    cache: transformers' own, as the model is given it; it may hold tokens already. attention_mask: [rows, columns] of
+    cache: transformers' own, as the model is given it; it may hold tokens already. is_fixed: whether its memory can't
+    grow, and queries come one at a time so that a compiled model sees one shape. attention_mask: [rows, columns] of
     them and the prompt, or None where nothing is masked. most: the columns that the run will need, if known. prompt:
     what else the first forward is given.
     """
@@ -66,15 +69,25 @@ class TransformersCache:
         self._first_offset = 0
         self._steps: Tensor | None = None
         self.is_new = True
-        own = _decoders(cache)
+        own = decoders_of(cache)
         held = _length_of(own)
-        self.columns = Columns(end=held, most=most)
+        self.is_fixed = any(isinstance(layer, StaticLayer) for layer in own.layers)
+        self._originals: Originals | None = None  # while our own layers are in the cache
+        self.columns, self._held = Columns(end=held, most=most), held
         self._starts, self._lengths, self._settled = [0] * rows, [held] * rows, [0] * rows
         self._prompt_masks = list(attention_mask) if attention_mask is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, columns and more]; what is to come is 1 already
         self._snapshots = Snapshots(rows, every=snapshot_every)
         self._fixed: list[FixedLayer] = []
-        if any(isinstance(layer, StaticLayer) for layer in own.layers):
+
+    def _take_over(self) -> None:
+        """Put our own layers into the cache, if they are not there; `give_back` takes them out again."""
+        if self._originals is not None:
+            return
+        own = decoders_of(self.cache)
+        _refuse_changed(own, held=self.columns.end)
+        self._originals = Originals(self.cache, rows=self.rows)
+        if self.is_fixed:
             self._take_fixed(own)
         own.layers = [_own_layer(layer, self.columns) for layer in own.layers]
         if own.layer_class_to_replicate is not None:
@@ -119,23 +132,23 @@ class TransformersCache:
     @property
     def layers(self) -> list[Any]:
         """The layers, ours; those of the decoder where there is an encoder."""
-        layers: list[Any] = _decoders(self.cache).layers
+        layers: list[Any] = decoders_of(self.cache).layers
         return layers
 
     @property
     def _stores(self) -> list[GrowingLayer | FixedLayer]:
         """What holds keys and values."""
-        return [*self._fixed, *(layer for layer in self.layers if isinstance(layer, GrowingLayer))]
+        return [*self._fixed, *self._growing]
+
+    @property
+    def _growing(self) -> list[GrowingLayer]:
+        """Our own layers."""
+        return [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
 
     @property
     def _forgets(self) -> bool:
         """Whether some layers forget what no row can go back to."""
         return any(isinstance(layer, WindowLayer) for layer in self.layers)
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the memory can't grow, and queries come one at a time so that a compiled model sees one shape."""
-        return bool(self._fixed)
 
     @property
     def is_ragged(self) -> bool:
@@ -166,6 +179,7 @@ class TransformersCache:
 
         Shorter rows are filled on the left; layers with a window give what they still hold.
         """
+        self._take_over()
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self._stores]
         return [(keys, values) for keys, values in states if keys is not None and values is not None]
@@ -175,6 +189,7 @@ class TransformersCache:
         sizes = {(states.shape[0], states.shape[2]) for pair in kv_states for states in pair}
         if len(sizes) > 1 or any(rows != self.rows for rows, _ in sizes):
             raise ValueError(f"states of {self.rows} rows and equally many tokens are expected, not {sorted(sizes)}")
+        self._take_over()
         if any(type(layer) is not GrowingLayer for layer in self.layers):
             raise ValueError("only a cache of full attention in every layer can be given other states")
         if self.layers and kv_states and len(self.layers) != len(kv_states):
@@ -183,7 +198,7 @@ class TransformersCache:
         layers = [GrowingLayer(self.columns) for _ in kv_states or self.layers]
         for layer, (keys, values) in zip(layers, kv_states, strict=False):
             layer.take_over(keys, values)
-        _decoders(self.cache).layers = layers
+        decoders_of(self.cache).layers = layers
         self._starts, self._lengths = [0] * self.rows, [self.columns.end] * self.rows
         self._settled, self._prompt_masks, self._mask = [0] * self.rows, [None] * self.rows, None
         self.is_new, self.offsets, self._is_aligned = self.columns.end == 0, None, False
@@ -235,6 +250,7 @@ class TransformersCache:
             raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
         if isinstance(self.cache, EncoderDecoderCache):
             raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
+        self._take_over()
         length = other.columns.end
         if self.columns.end < length:
             self._shift_all(length - self.columns.end)
@@ -266,8 +282,9 @@ class TransformersCache:
     @contextmanager
     def feeding(self, counts: Sequence[int]) -> Iterator[None]:
         """Let a forward of max(counts) queries run inside; each row feeds the last `counts[row]` of them."""
+        self._take_over()
         self._align(counts)
-        most = max(counts)
+        most, end = max(counts), self.columns.end
         self.columns.counts = None if min(counts) == most else list(counts)
         for fixed in self._fixed:
             fixed.set_length()
@@ -275,7 +292,7 @@ class TransformersCache:
             self.columns.settled = self._settled_columns()
         yield
         self.columns.counts = None
-        self.columns.end += most
+        self.columns.end = end + most
         self._lengths = [length + count for length, count in zip(self._lengths, counts, strict=True)]
         self._is_aligned, self.is_new = True, False
         if self.is_recurrent:
@@ -344,15 +361,75 @@ class TransformersCache:
         found = (layer.device for layer in self.layers if getattr(layer, "device", None) is not None)
         return next(found, torch.device("cpu"))
 
-    def restore(self) -> None:
-        """Give the cache transformers' own layers back; its columns are the tokens of rows that are equally long."""
-        self._align([0] * self.rows)
-        for fixed in self._fixed:
-            fixed.set_length()
-        own = _decoders(self.cache)
-        own.layers = [layer.as_standard() if isinstance(layer, GrowingLayer) else layer for layer in own.layers]
+    def take_layers(self, other: Cache) -> None:
+        """Hold what a model put into a cache of its own, because it read a prompt from the start."""
+        if self.is_fixed or self._held or type(other) is not DynamicCache:
+            raise ValueError(
+                "the model read its prompt into a cache of its own: leave out past_key_values and cache_implementation"
+            )
+        self.columns.end = _length_of(other)
+        decoders_of(self.cache).layers = [_own_layer(layer, self.columns) for layer in other.layers]
+
+    def refuse_unread(self, model: PreTrainedModel) -> None:
+        """Raise `ValueError` where layers hold nothing after a prompt, or other states than those of its tokens.
+
+        What the model then remembers is elsewhere, where a rewind does not reach it.
+        """
+        config = model.config.get_text_config(decoder=True)
+        images = [self.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
+        if any(layer.is_initialized for layer in images):
+            raise ValueError(
+                f"{type(model).__name__} keeps an image in layers of its cache, where only tokens can be taken back: "
+                "pass text alone"
+            )
+        is_read = [layer in images or _holds(layer, self.columns.end) for layer in self.layers]
+        if isinstance(self.cache, EncoderDecoderCache):  # there is a layer for each of the encoder's, too
+            while len(is_read) > 1 and not is_read[-1]:
+                is_read.pop()
+        if not all(is_read) or not is_read:
+            raise ValueError(
+                f"{type(model).__name__} does not keep all that it has read in its cache, the only place where tokens "
+                "can be taken back: choose a model of a family in docs/families.md"
+            )
+
+    @contextmanager
+    def following(self, model: PreTrainedModel) -> Iterator[None]:
+        """Let a prompt be read in several forwards inside: each writes behind the one before it."""
+        if self.is_fixed:  # its layers count for themselves
+            yield
+            return
+
+        def move_on(*_: object) -> None:
+            self.columns.end = max((layer.reached for layer in self._growing), default=self.columns.end)
+
+        handle = model.register_forward_hook(move_on)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def give_back(self, *, is_whole: bool) -> bool:
+        """Give the cache transformers' own layers back; return whether it holds the texts of the rows.
+
+        It does if the call came to its end (`is_whole`) with all rows in the same columns, which are then their tokens.
+        Otherwise the cache is as it was before: too short is safe, and nobody knows what else it would hold.
+        """
+        if self._originals is None:
+            return False
+        is_whole = is_whole and not self.is_ragged
+        own = decoders_of(self.cache)
+        if is_whole:
+            self._align([0] * self.rows)
+            for fixed in self._fixed:
+                fixed.set_length()
+            own.layers = [layer.as_standard() if isinstance(layer, GrowingLayer) else layer for layer in own.layers]
+        else:
+            self.columns.end = self._held
+            self._originals.put_back(self.cache)
         if own.layer_class_to_replicate is not None:
             own.layer_class_to_replicate = DynamicLayer
+        self._originals = None
+        return is_whole
 
     def _align(self, counts: Sequence[int]) -> None:
         """Have all rows end in the same column once they have fed `counts` tokens."""
@@ -431,9 +508,14 @@ def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
     """
     if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    if cache is None and not model._supports_default_dynamic_cache():
+        raise ValueError(
+            f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that tokens can be "
+            "taken back from: choose a model of a family in docs/families.md"
+        )
     if cache is None:
         raise ValueError("the model generates without a cache, so tokens can't be taken back: pass use_cache=True")
-    own = _decoders(cache)
+    own = decoders_of(cache)
     if type(own) not in (DynamicCache, StaticCache) or own.offloading:
         name = type(own).__name__ + (" with offloading" if own.offloading else "")
         raise ValueError(
@@ -466,13 +548,36 @@ def _refuse_static(model: PreTrainedModel) -> None:
         )
 
 
-def _decoders(cache: Cache) -> Cache:
-    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+def _holds(layer: Any, columns: int) -> bool:
+    """Tell whether a layer holds the states of so many columns."""
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
+        if any(state is not None for state in states):
+            return not isinstance(layer, GrowingLayer) or not layer.is_initialized or layer.reached == columns
+    if isinstance(layer, GrowingLayer):
+        return layer.is_initialized and layer.reached == columns
+    if isinstance(layer, StaticLayer):
+        return layer.is_initialized and int(layer.cumulative_length) == columns
+    return not isinstance(layer, LinearAttentionCacheLayerMixin)
 
 
 def _length_of(cache: Cache) -> int:
     lengths = [int(layer.get_seq_length()) for layer in cache.layers if hasattr(layer, "get_seq_length")]
     return max(lengths, default=0)
+
+
+def _refuse_changed(own: Cache, *, held: int) -> None:
+    """Raise `ValueError` for a cache that is not any more what it was when the call was prepared."""
+    if any(isinstance(layer, GrowingLayer) for layer in own.layers):
+        raise ValueError(
+            "another text is being written with the cache that was passed: finish or close that one first, "
+            "or pass another cache"
+        )
+    if (now := _length_of(own)) != held:
+        raise ValueError(
+            f"the cache that was passed held {held} tokens when the call was prepared, and holds {now} now: "
+            "call again with all tokens, those that it holds now too"
+        )
 
 
 def _own_layer(layer: Any, columns: Columns) -> Any:
@@ -488,6 +593,8 @@ def _own_layer(layer: Any, columns: Columns) -> Any:
         own = HybridWindowLayer(columns, layer.sliding_window, layer.number_of_states)
     else:
         return layer
+    if isinstance(own, LinearAttentionLayer):
+        copy_states(own, layer)
     if layer.is_initialized:
         own.take_over(layer.keys, layer.values)
     return own

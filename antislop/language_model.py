@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -24,11 +25,35 @@ PROMPT_ONLY = {*MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL, *_TYPES, "position_id
 """Arguments of a forward that belong to one prompt; so does the attention mask of a model without an encoder."""
 
 
+class DecodeMode:
+    """What transformers changes in a model for decoding: other kernels for experts, on a GPU.
+
+    Not for prompts, where they would take more memory and give other bits. Does nothing without a model.
+    """
+
+    def __init__(self, model: PreTrainedModel | None) -> None:
+        self._model = model
+        self._stack: ExitStack | None = None  # while it is entered
+
+    def enter(self) -> None:
+        """Change the model, if it is not changed yet."""
+        if self._stack is None and self._model is not None:
+            self._stack = ExitStack()
+            self._stack.enter_context(self._model._optimize_model_for_decode())
+
+    def leave(self) -> None:
+        """Undo the change, if there is one."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.close()
+
+
 class TransformersModel:
     """A model and the arguments that all of its forward passes share.
 
     model_kwargs: what `generate` prepared, without the cache and what belongs to one prompt; nothing for a plain model.
-    copies: how often each prompt stands in a batch, one after another; it is read once.
+    copies: how often each prompt stands in a batch, one after another; it is read once. decode_mode: entered by each
+    forward but those that read a prompt, and left by its owner; nothing for none.
     """
 
     def __init__(
@@ -38,8 +63,10 @@ class TransformersModel:
         generation_config: GenerationConfig | None = None,
         model_kwargs: dict[str, Any] | None = None,
         copies: int = 1,
+        decode_mode: DecodeMode | None = None,
     ) -> None:
         self._model = model
+        self._decode_mode = decode_mode or DecodeMode(None)
         self._config = generation_config or model.generation_config
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
@@ -70,7 +97,9 @@ class TransformersModel:
         if kv_cache.is_new:
             if not kv_cache.prompt:
                 count_queries(query_token_ids)
+            self._decode_mode.leave()
             return self._prefill(query_token_ids, kv_cache)
+        self._decode_mode.enter()
         counts = count_queries(query_token_ids)
         ids = query_token_ids.to(self._device)
         if max(counts) > 1 and kv_cache.is_recurrent:
@@ -90,12 +119,16 @@ class TransformersModel:
         few = {name: _every(value, self._copies) for name, value in prompt.items()}
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
-        with cache.feeding([length - cache.get_num_tokens()] * cache.rows):
-            outputs = self._model._prefill(
-                ids[:: self._copies], self._config, {**self._kwargs, **few, self._cache_name: cache.cache}
-            )
+        kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
+        in_parts = cache.following(self._model) if self._config.prefill_chunk_size else nullcontext()
+        with cache.feeding([length - cache.get_num_tokens()] * cache.rows), in_parts:
+            outputs = self._model._prefill(ids[:: self._copies], self._config, kwargs)
+            held = outputs.get("past_key_values")
+            if held is not None and held is not cache.cache:
+                cache.take_layers(held)
             if self._copies > 1:
                 cache.repeat(self._copies)
+        cache.refuse_unread(self._model)
         logits: Tensor = outputs.logits[:, -1:]
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
@@ -199,14 +232,19 @@ def _every(value: Any, step: int) -> Any:
 
 
 def split_arguments(
-    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *, rows: int
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    *,
+    rows: int,
+    decode_mode: DecodeMode | None = None,
 ) -> tuple[LanguageModel, KVCache]:
     """Return a language model and a cache for what `generate` prepared: arguments of all forwards, and of the first.
 
     Raises `ValueError`, before anything is computed, where no exact cache is known.
     """
     if rows > 1 and _counts_by_cache(model):
-        each = [_split_row(model, config, model_kwargs, row=row, rows=rows) for row in range(rows)]
+        each = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
         return RowwiseModel([own for own, _ in each]), RowwiseCache([cache for _, cache in each])
     name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
     own = choose_cache(model_kwargs.get(name), model=model)
@@ -225,6 +263,7 @@ def split_arguments(
         generation_config=config,
         model_kwargs={**shared, "use_cache": True},
         copies=_copies(config, prompt, cache, model),
+        decode_mode=decode_mode,
     )
     return language_model, cache
 
@@ -237,14 +276,25 @@ def _counts_by_cache(model: PreTrainedModel) -> bool:
 
 
 def _split_row(
-    model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *, row: int, rows: int
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    decode_mode: DecodeMode | None,
+    *,
+    row: int,
+    rows: int,
 ) -> tuple[LanguageModel, KVCache]:
     """Do as `split_arguments` for one row of an encoder-decoder model's batch."""
-    choose_cache(model_kwargs.get("past_key_values"), model=model)
+    given = choose_cache(model_kwargs.get("past_key_values"), model=model)
+    if getattr(given, "_is_user_defined", False):
+        raise ValueError(
+            f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
+            "leave out past_key_values, or pass one prompt"
+        )
     kwargs = {name: slice_row(value, row, rows) for name, value in model_kwargs.items() if name != "past_key_values"}
     decoder = model.config.get_text_config(decoder=True)
     kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
-    return split_arguments(model, config, kwargs, rows=1)
+    return split_arguments(model, config, kwargs, rows=1, decode_mode=decode_mode)
 
 
 def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:

@@ -59,6 +59,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self.base = 0
+        self.reached = 0  # the columns after the latest query
         self.is_initialized = False
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
@@ -82,6 +83,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the states of a query [rows, heads, queries, head_dim]; return all that it may attend to."""
         columns, count = self.columns, key_states.shape[2]
+        self.reached = columns.end + count
         at = columns.end - self.base
         is_together = columns.counts is None and columns.row is None
         if self._keys is None or self._values is None or at + count > self._keys.shape[2]:
@@ -172,6 +174,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def take_over(self, keys: Tensor, values: Tensor) -> None:
         """Start with states [rows, heads, columns, head_dim] that end at the columns' end."""
+        self.reached = self.columns.end
         if keys.numel():
             self.base = self.columns.end - keys.shape[2]
             self.lazy_initialization(keys[:, :, :0], values[:, :, :0])
@@ -282,7 +285,7 @@ class WindowLayer(GrowingLayer):
 
     def _start(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Attend to a whole prompt, but keep only the end of it."""
-        length = key_states.shape[2]
+        self.reached = length = key_states.shape[2]
         self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         room = length - self.base + AHEAD_IN_WINDOW

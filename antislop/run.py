@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.generation.streamers import BaseStreamer
@@ -16,8 +17,10 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.cache import TransformersCache
 from antislop.decoding import decode
 from antislop.engine import BatchEngine
-from antislop.events import Conceded, Event, Forwarded, Settled
+from antislop.events import Conceded, Event, Finished, Forwarded, Settled
 from antislop.inference import KVCache, LanguageModel
+from antislop.language_model import DecodeMode
+from antislop.lengths import PromptLengths, warn_if_too_long
 from antislop.matcher import Matcher, Violation
 from antislop.report import Report
 from antislop.row import Row
@@ -34,7 +37,9 @@ class Run:
     model: PreTrainedModel
     language_model: LanguageModel
     cache: KVCache
+    decode_mode: DecodeMode
     rows: list[Row]
+    prompts: PromptLengths
     matcher: Matcher
     policy: Policy
     config: GenerationConfig
@@ -43,6 +48,7 @@ class Run:
     run_ahead: bool = False
 
     def __post_init__(self) -> None:
+        self._past: Cache | None = None  # what is handed back with the sequences
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
     @property
@@ -57,30 +63,26 @@ class Run:
             raise ValueError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
             )
-        try:
+        with self._borrowed_model():
             for _, event in self._decode():
                 yield event
             self._finish([Report()])
-        finally:
-            self._past()
 
     def complete(self, streamer: BaseStreamer | None = None) -> Output:
         """Run to the end and return what `generate` returns."""
         reports = [Report() for _ in self.rows]
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
-        try:
+        with self._borrowed_model():
             for number, event in self._decode():
                 reports[number].add(event)
                 if streamer is not None and isinstance(event, Settled):
                     for token in event.tokens:
                         streamer.put(torch.tensor([token]))
             self._finish(reports)
-        finally:
-            past = self._past()
         if streamer is not None:
             streamer.end()
-        return self._output(reports, past) if self.config.return_dict_in_generate else self._sequences()
+        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
 
     def _finish(self, reports: list[Report]) -> None:
         """Have a cache that somebody will see hold all of a text but its last token, and count what was cut."""
@@ -96,19 +98,20 @@ class Run:
                 reports[0].add(Forwarded(fed, cut))
 
     def _decode(self) -> Iterator[tuple[int, Event]]:
-        with self.model._optimize_model_for_decode():
-            events = decode(
-                self.rows,
-                engine=self.engine,
-                matcher=self.matcher,
-                policy=self.policy,
-                drafter=self.drafter,
-                run_ahead=self.run_ahead,
-            )
-            for number, event in events:
-                if isinstance(event, Conceded):
-                    self.warn(event.violation)
-                yield number, event
+        events = decode(
+            self.rows,
+            engine=self.engine,
+            matcher=self.matcher,
+            policy=self.policy,
+            drafter=self.drafter,
+            run_ahead=self.run_ahead,
+        )
+        for number, event in events:
+            if isinstance(event, Conceded):
+                self.warn(event.violation)
+            elif isinstance(event, Finished):
+                warn_if_too_long(self.model, self.prompts.tokens[number] + len(self.rows[number].tokens))
+            yield number, event
 
     def _sequences(self) -> Tensor:
         """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
@@ -119,30 +122,34 @@ class Run:
             sequence[: row.ids.shape[1]] = row.ids[0]
         return sequences
 
-    def _output(
-        self, reports: list[Report], past: Cache | None
-    ) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
+    def _output(self, reports: list[Report]) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
         kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
         output = kind(
             sequences=self._sequences(),
             scores=self._steps(1) if self.config.output_scores else None,
             logits=self._steps(0) if self.config.output_logits else None,
-            past_key_values=past,
+            past_key_values=self._past,
         )
+        if type(self.model).generate is not GenerationMixin.generate:
+            return output  # it goes through all that there is, and expects tensors
         output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
         output["reports"] = reports
         return output
 
-    def _past(self) -> Cache | None:
-        """Hand transformers' cache back, also to a user who passed it; None where rows went apart.
+    @contextmanager
+    def _borrowed_model(self) -> Iterator[None]:
+        """Leave the model and transformers' cache as they belong to the caller.
 
-        No cache of theirs goes with the sequences then.
+        The cache holds the texts, or is as it was before if the end comes too early or rows went apart.
         """
-        if not isinstance(self.cache, TransformersCache):
-            return None
-        is_ragged = self.cache.is_ragged
-        self.cache.restore()
-        return None if is_ragged else self.cache.cache
+        is_whole = False
+        try:
+            yield
+            is_whole = True
+        finally:
+            self.decode_mode.leave()
+            if isinstance(self.cache, TransformersCache) and self.cache.give_back(is_whole=is_whole):
+                self._past = self.cache.cache
 
     def _steps(self, which: int) -> tuple[Tensor, ...]:
         """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""

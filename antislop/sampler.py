@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +37,8 @@ from antislop.decoding import decode
 from antislop.drafts import PhraseDrafter, first_of
 from antislop.engine import BatchEngine
 from antislop.events import Conceded, ConcededWarning, Event, Finished, Forwarded
-from antislop.language_model import device_of, prompt_mask, split_arguments
+from antislop.language_model import DecodeMode, device_of, prompt_mask, split_arguments
+from antislop.lengths import measure_prompts, refuse_lengths, warn_if_too_long
 from antislop.lists import BanList
 from antislop.matcher import Matcher, State, Violation
 from antislop.report import Report
@@ -51,6 +52,11 @@ from antislop.walker import MASS_FLOOR, PROBABILITY_FLOOR, Drafter, Method, OnEx
 
 SEED_STEP = 2654435769
 """From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""
+
+_OWN_GENERATE = (
+    "{name} makes more of what it writes, in a generate() of its own, and can only hand it out as a whole: "
+    "call sampler.generate(model, …) instead"
+)
 
 
 @dataclass(frozen=True)
@@ -197,15 +203,15 @@ class AntiSlop:
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
         output has two fields more: `report`, and `reports` with one for each row.
         """
-        run = self._start(
+        return self._enter(
             model,
             inputs,
+            lambda run: run.complete(streamer),  # within `generate`: some models make more of what it returns
             stop_strings=stop_strings,
             assistant_model=assistant_model,
             assistant_tokenizer=assistant_tokenizer,
             **kwargs,
         )
-        return run.complete(streamer)
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""
@@ -281,6 +287,7 @@ class AntiSlop:
             )
         if len(run.rows) > 1:
             raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
+        refuse_lengths(model, run.prompts, new=run.rows[0].capacity, in_flight=True)
         run.rows[0].generator = torch.Generator(device_of(model)).manual_seed(seed)
         return run
 
@@ -309,7 +316,7 @@ class AntiSlop:
             drafter=first_of(self._draft_bans()),
             run_ahead=self.run_ahead,
         )
-        with model._optimize_model_for_decode():
+        try:
             for number, event in events:
                 reports[number].add(event)
                 if isinstance(event, Conceded):
@@ -318,12 +325,35 @@ class AntiSlop:
                     row = rows.pop(number)
                     reports[number].add(Forwarded(0, engine.excess(row)))
                     tokens = row.tokens
+                    warn_if_too_long(model, len(tokens) + row.prompt_length)
                     text = self._vocabulary.decode(tokens, after=row.ids[0, : row.prompt_length].tolist())
                     error = _describe_failure(row) if event.reason == "failed" else None
                     yield Completion(number, text, tokens, reports.pop(number), error=error)
+        finally:
+            first[0].decode_mode.leave()
 
     def _start(self, model: PreTrainedModel, inputs: str | Tensor | None, **kwargs: Any) -> Run:
         """Have `generate` prepare a run and hand it out before the first forward pass."""
+        runs: list[Run] = []
+
+        def keep(run: Run) -> Run:
+            runs.append(run)
+            return run
+
+        try:
+            out = self._enter(model, inputs, keep, **kwargs)
+        except Exception as error:
+            if not runs:
+                raise
+            raise ValueError(_OWN_GENERATE.format(name=type(model).__name__)) from error
+        if not isinstance(out, Run):
+            raise ValueError(_OWN_GENERATE.format(name=type(model).__name__))
+        return out
+
+    def _enter(
+        self, model: PreTrainedModel, inputs: str | Tensor | None, use: Callable[[Run], Any], **kwargs: Any
+    ) -> Any:
+        """Have `generate` prepare a run and return what it makes of `use(run)`."""
         refuse_arguments(kwargs, tokenizer=self._tokenizer)
         inputs, kwargs = read_inputs(inputs, kwargs, self._tokenizer, device_of(model))
         assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
@@ -337,13 +367,19 @@ class AntiSlop:
             else:
                 kwargs["generation_config"] = copy(config)
                 kwargs["generation_config"].stop_strings = None
-        run = model.generate(inputs, custom_generate=partial(self._prepare, assistant=assistant), **kwargs)
-        if not isinstance(run, Run):
+        used = []
+
+        def prepare_and_use(model: PreTrainedModel, input_ids: Tensor, **prepared: Any) -> Any:
+            used.append(True)
+            return use(self._prepare(model, input_ids, assistant=assistant, **prepared))
+
+        out = model.generate(inputs, custom_generate=prepare_and_use, **kwargs)
+        if not used:
             raise ValueError(
-                f"{type(model).__name__} has a generate of its own, which a sampler can't take the place of: "
-                "use a model whose generate is transformers'"
+                f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
+                "leave out what makes it do so, or take another model"
             )
-        return run
+        return out
 
     def _add_stop_strings(self, criteria: Iterable[Any], stop_strings: str | list[str]) -> StoppingCriteriaList:
         own = StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)
@@ -360,7 +396,7 @@ class AntiSlop:
         assistant: Assistant | None = None,
         **model_kwargs: Any,
     ) -> Run:
-        prompts = input_ids.shape[0]
+        prompts, mask = input_ids.shape[0], prompt_mask(model, model_kwargs)
         refuse_tokenizer(model, self._tokenizer)
         refuse_settings(model, generation_config, logits_processor)
         speculation = speculate(
@@ -374,9 +410,12 @@ class AntiSlop:
         )
         if input_ids.shape[1] == 0 and model_kwargs.get("inputs_embeds") is None:
             raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
-        settings = Settings(logits_processor=logits_processor, stopping_criteria=stopping_criteria, rows=prompts)
-        language_model, cache = split_arguments(model, generation_config, model_kwargs, rows=prompts)
         capacity = generation_config.max_length - input_ids.shape[1]
+        lengths = measure_prompts(input_ids, mask, generation_config, model_kwargs)
+        refuse_lengths(model, lengths, new=capacity)
+        settings = Settings(logits_processor=logits_processor, stopping_criteria=stopping_criteria, rows=prompts)
+        mode = DecodeMode(model)
+        language_model, cache = split_arguments(model, generation_config, model_kwargs, rows=prompts, decode_mode=mode)
         keep_scores = generation_config.return_dict_in_generate and (
             generation_config.output_scores or generation_config.output_logits
         )
@@ -384,7 +423,7 @@ class AntiSlop:
             Row(
                 input_ids[place : place + 1],
                 settings=settings,
-                state=self._read_prompt(input_ids[place], prompt_mask(model, model_kwargs), place=place),
+                state=self._read_prompt(input_ids[place], mask, place=place),
                 capacity=capacity,
                 place=place,
                 keep_scores=keep_scores,
@@ -395,7 +434,9 @@ class AntiSlop:
             model,
             language_model,
             cache,
+            mode,
             rows,
+            lengths,
             self._matcher,
             self._policy(do_sample=generation_config.do_sample),
             generation_config,

@@ -163,8 +163,21 @@ def test_a_model_whose_generate_is_its_own(llama: PreTrainedModel) -> None:
             return {"sequences": None}
 
     model = Own(llama.config)
-    with refusing(model, "Own has a generate of its own"):
-        SAMPLER.generate(model, TEXT, **ASKED)
+    for way in (SAMPLER.stream, SAMPLER.events):
+        with refusing(model, "Own makes more of what it writes, in a generate"):
+            way(model, TEXT, **ASKED)
+    with refusing(model, "Own makes more of what it writes, in a generate"):
+        next(SAMPLER.generate_many(model, [TEXT], **ASKED))
+    assert SAMPLER.generate(model, TEXT, **ASKED) == {"sequences": None}
+
+
+def test_a_model_that_asks_no_sampler(llama: PreTrainedModel) -> None:
+    class Alone(type(llama)):  # type: ignore[misc]
+        def generate(self, *args: Any, custom_generate: Any, **kwargs: Any) -> Any:
+            return super().generate(*args, **kwargs)
+
+    with pytest.raises(ValueError, match=r"Alone.generate\(\) wrote the text by itself and never called the sampler"):
+        SAMPLER.generate(Alone(llama.config), TEXT, **ASKED)
 
 
 def test_another_tokenizer_than_the_samplers(llama: PreTrainedModel) -> None:

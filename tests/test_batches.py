@@ -465,8 +465,9 @@ def columns_after(
     """Columns in memory after a run: of layers with a window, and of the others."""
     set_seed(0)
     run = AntiSlop(TOKENIZER, bans)._start(model, **pad(prompts), do_sample=True, **kwargs)
-    layers = list(run.cache.layers)  # transformers' own take their place in the end
-    run.complete()
+    for _ in run._decode():
+        pass
+    layers = list(run.cache.layers)  # transformers' own would take their place in the end
     kept: tuple[list[int], list[int]] = [], []
     for layer in layers:
         kept[type(layer) is GrowingLayer].append(layer._keys.shape[2])
