@@ -16,6 +16,7 @@ from typing import Any
 
 from antislop.counting import Census
 from antislop.grams import Kind, cut_words
+from antislop.quantiles import find_gamma
 from antislop.whole_files import read_bytes, replace_bytes
 from antislop.words import drop_stop_words
 
@@ -108,12 +109,15 @@ class HumanRates:
 
     also: further baselines, however small or incomplete, whose rates count where they are certainly higher: with the
         lower end of their interval. One that does not list a phrase is asked for its content words in a row, which
-        the phrase is no more frequent than. language: of wordfreq.
+        the phrase is no more frequent than. language: of wordfreq. modern: False leaves wordfreq out, so that nothing
+        is carried over: rates are those of the baseline.
     """
 
-    def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en") -> None:
+    def __init__(
+        self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en", modern: bool = True
+    ) -> None:
         self._baseline, self._also = baseline, also
-        self._frequency = load_frequency(language)
+        self._frequency = load_frequency(language) if modern else None
         self._words: dict[str, tuple[float, float]] = {}
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
@@ -123,6 +127,8 @@ class HumanRates:
         shown = (base.bound(kind) if count is None else count) / base.words
         low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
         rate = shown
+        if self._frequency is None:
+            return self._veto(kind, text, HumanRate(count, rate, low, high))
         if kind == "word":
             rate = max(self._frequency(text), RAREST if count is None else shown)
         elif kind != "construction":
@@ -150,6 +156,7 @@ class HumanRates:
 
     def _judge(self, word: str) -> tuple[float, float]:
         """Return by how much a word has gained since the baseline, 1 if it has not, and its rate."""
+        assert self._frequency is not None
         if word not in self._words:
             count, today = self._baseline.count("word", word), self._frequency(word)
             shown = (self._baseline.bound("word") if count is None else count) / self._baseline.words
@@ -165,10 +172,8 @@ def interval(count: int, *, level: float = 0.95) -> tuple[float, float]:
     >>> [round(edge, 3) for edge in interval(10)]
     [4.795, 18.39]
     """
-    from scipy.stats import gamma
-
     tail = (1 - level) / 2
-    return float(gamma.ppf(tail, count)) if count else 0.0, float(gamma.ppf(1 - tail, count + 1))
+    return find_gamma(tail, count) if count else 0.0, find_gamma(1 - tail, count + 1)
 
 
 def load_frequency(language: str) -> Callable[[str], float]:
@@ -179,8 +184,6 @@ def load_frequency(language: str) -> Callable[[str], float]:
     try:
         from wordfreq import get_frequency_dict
     except ImportError as error:
-        raise BaselineError(
-            "rates of words need the packages wordfreq and scipy: pip install 'antislop[eval]'"
-        ) from error
+        raise BaselineError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
     known = get_frequency_dict(language, wordlist="best")
     return lambda word: float(known.get(word, 0.0))

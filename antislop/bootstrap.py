@@ -5,10 +5,9 @@ These are the sample; what stands within one of them is no independent observati
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import log
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,7 @@ def bootstrap(
     function: from sums [..., columns] to values [values, ...].
     resamples: how often the texts are drawn again; 0 gives no bounds.
 
-    The percentile interval (Efron 1979, doi 10.1214/aos/1176344552; `scipy.stats.bootstrap`), not BCa: it stays defined
+    The percentile interval (Efron 1979, doi 10.1214/aos/1176344552), not BCa: it stays defined
     where a column is the same for all texts and where a score is cut off at 0 and 100. One text has no bounds, nor has
     a value that is not defined in each resample.
 
@@ -55,19 +54,17 @@ def bootstrap(
     values = function(sums.sum(axis=0))
     if len(sums) < 2 or not resamples:
         return Intervals(values, np.full_like(values, np.nan), np.full_like(values, np.nan))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The BCa confidence interval cannot")  # said of any bound that is NaN
-        result = _scipy_stats().bootstrap(
-            (np.arange(len(sums)),),
-            lambda drawn, axis: function(_add(sums, drawn)),  # noqa: ARG005 - scipy passes -1
-            n_resamples=resamples,
-            batch=max(1, _BATCH // len(sums)),
-            confidence_level=level,
-            method="percentile",
-            vectorized=True,
-            rng=np.random.default_rng(seed),
-        )
-    return Intervals(values, result.confidence_interval.low, result.confidence_interval.high)
+    drawn = np.concatenate([function(_add(sums, rows)) for rows in _draw(len(sums), resamples, seed)], axis=-1)
+    tail = (1 - level) / 2
+    lows, highs = np.percentile(drawn, [100 * tail, 100 * (1 - tail)], axis=-1)  # NaN where any of the values is
+    return Intervals(values, lows, highs)
+
+
+def _draw(texts: int, resamples: int, seed: int) -> Iterator[NDArray[np.intp]]:
+    """Yield the numbers of the texts of each resample, in batches [resamples, texts]."""
+    generator, size = np.random.default_rng(seed), max(1, _BATCH // texts)
+    for first in range(0, resamples, size):
+        yield generator.integers(0, texts, (min(size, resamples - first), texts))
 
 
 def bound_unseen(trials: float, *, level: float = 0.95) -> float:
@@ -89,11 +86,3 @@ def _add(sums: Floats, drawn: NDArray[np.intp]) -> Floats:
     cells = rows + len(sums) * np.arange(len(rows))[:, None]
     times = np.bincount(cells.ravel(), minlength=len(rows) * len(sums)).reshape(len(rows), len(sums))
     return (times.astype(np.float64) @ sums).reshape(*drawn.shape[:-1], sums.shape[1])
-
-
-def _scipy_stats() -> Any:
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise ImportError("intervals need the package scipy: pip install 'antislop[eval]'") from error
-    return stats

@@ -183,8 +183,8 @@ def _describe(
 def _require_packages() -> None:
     """Refuse to begin what could not be finished."""
     try:
+        import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
-        import scipy  # noqa: F401
     except ImportError as error:
         raise Refused(f"eval needs the package {error.name}: pip install 'antislop[eval]'") from error
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from antislop.baselines import HumanRate
 from antislop.grams import Kind, cut_words
+from antislop.quantiles import find_normal, find_student
 from antislop.words import drop_stop_words
 
 EXPLAINED = 0.95
@@ -75,10 +76,8 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
 @cache
 def quantile(freedom: int, level: float) -> float:
     """Return how many standard errors an interval reaches to either side: Student's t, normal without clusters."""
-    from scipy.stats import norm, t
-
     chance = (1 + level) / 2
-    return float(t.ppf(chance, freedom) if freedom > 0 else norm.ppf(chance))
+    return find_student(chance, freedom) if freedom > 0 else find_normal(chance)
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:

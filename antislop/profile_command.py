@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from enum import Enum
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,6 +139,7 @@ def profile(
                 raise Refused("--as-baseline sets TEXTS against nothing: leave out --baseline and --also-human")
             return _make_baseline(texts, reader, out, min_count=min_count or 3, memory=memory)
         _refuse_both(texts, baseline or [])
+        modern = find_spec("wordfreq") is not None
         human = _load_baseline(baseline or [HUMAN], column, min_count=3, memory=memory)
         others = [_load_baseline([one], also_column or column, min_count=1, memory=memory) for one in also_human or []]
         with _bar() as progress:
@@ -149,12 +151,15 @@ def profile(
                 min_prompts=min_prompts,
                 min_ratio=min_ratio,
                 examples=True,
+                modern=modern,
                 megabytes=memory,
                 made_with=_describe(texts, human, others, half),
                 progress=progress,
             )
         with writing_or_stdout(out) as path:
             made.save(path)
+        if not modern:
+            complain(_WITHOUT_WORDFREQ)
         complain(f"texts: {_list_names(texts)}; held against: {human.name}")
         _report_profile(made, min_count=min_count or 5, min_prompts=min_prompts)
         return 0
@@ -395,6 +400,10 @@ def _report_profile(made: Profile, *, min_count: int, min_prompts: int) -> None:
         complain(f"the smallest count had to be {made.made_with['min_count']}, not {min_count}, for want of --memory")
 
 
+_WITHOUT_WORDFREQ = (
+    "wordfreq is not installed, so that people's rates are those of the baseline alone: words that are newer than it "
+    "count as over-used; pip install 'antislop[eval]' for rates of today"
+)
 _KIND_NAMES = {"content": "content n-gram"}
 
 
@@ -414,6 +423,8 @@ def _compare(
         check_writable(out)
         if out.suffix.lower() not in (".svg", ".png", ".pdf"):
             raise Refused(f"{out}: no kind of picture: name it .svg, .png or .pdf")
+        if find_spec("matplotlib") is None:
+            raise Refused("a picture needs the package matplotlib: pip install 'antislop[eval]', or leave out -o")
     changes = compare(*(_load_side(path, reader, memory=memory) for path in (before, after)))
     chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
     titles = _name_sides(before, after)

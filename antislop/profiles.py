@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import exp, log, sqrt
+from math import erfc, exp, log, sqrt
 from typing import Any, NamedTuple
 
 import regex
@@ -126,6 +126,7 @@ def make_profile(
     min_prompts: int = 2,
     min_ratio: float = 0.0,
     examples: bool = False,
+    modern: bool = True,
     megabytes: int = 256,
     made_with: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -133,7 +134,8 @@ def make_profile(
     """Count what texts hold and set it against a baseline.
 
     texts: a function that returns them anew at each call: they are read two times, three with examples.
-    baseline, also: human texts, see `HumanRates`; without any, entries have no ratio.
+    baseline, also: human texts, see `HumanRates`; without any, entries have no ratio. modern: whether rates of words
+        today, of wordfreq, count too.
     min_count, min_prompts: what occurs less often, or in texts to fewer prompts, is left out; so is what has a ratio
         under min_ratio, and what says no more than a longer entry (`find_explained`).
     megabytes: of counters, see `count`, which may have to raise min_count; made_with says how far.
@@ -143,7 +145,7 @@ def make_profile(
     census = take_census(texts, min_count=min_count, min_prompts=min_prompts, megabytes=megabytes, progress=progress)
     if not census.words:
         raise ProfileError("no words in the texts: there is nothing to profile")
-    rates = None if baseline is None else HumanRates(baseline, also=also)
+    rates = None if baseline is None else HumanRates(baseline, also=also, modern=modern)
     entries = _weigh(census, rates, min_ratio=min_ratio)
     if examples:
         kept = {(entry.kind, entry.text) for entry in entries}
@@ -161,6 +163,7 @@ def make_profile(
             "min_count": census.min_count,
             "min_prompts": min_prompts,
             "min_ratio": min_ratio if baseline else 0.0,
+            "modern": modern and baseline is not None,
         },
         entries=tuple(entries),
     )
@@ -315,9 +318,21 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
 
 
 def _discover(changes: list[Change], share: float) -> Iterator[Change] | list[Change]:
-    from scipy.stats import false_discovery_control, norm
-
-    if not changes:
-        return []
-    chances = false_discovery_control([2 * norm.sf(each.evidence) for each in changes])
+    chances = control_discoveries([erfc(each.evidence / sqrt(2)) for each in changes])
     return [each for each, chance in zip(changes, chances, strict=True) if chance <= share]
+
+
+def control_discoveries(chances: Sequence[float]) -> list[float]:
+    """Return the share of false discoveries if all that are as improbable as each are taken for true.
+
+    By Benjamini and Hochberg (1995, doi 10.1111/j.2517-6161.1995.tb02031.x).
+
+    >>> control_discoveries([0.01, 0.04, 0.02])
+    [0.03, 0.04, 0.03]
+    """
+    adjusted, least = list(chances), 1.0
+    order = sorted(range(len(chances)), key=lambda index: -chances[index])
+    for above, index in enumerate(order):
+        least = min(least, chances[index] * len(chances) / (len(chances) - above))
+        adjusted[index] = least
+    return adjusted

@@ -15,7 +15,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "chats", "arms", "whole_files", "display", "regex_size"},
+    {"folding", "chats", "arms", "whole_files", "display", "regex_size", "quantiles"},
     {"automaton", "record_files"},
     {"sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
@@ -66,6 +66,7 @@ LAYERS = (
 )
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 TORCH_FREE = {
+    "quantiles",
     "folding",
     "automaton",
     "patterns",

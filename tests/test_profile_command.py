@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,24 @@ def test_what_was_held_against_what_is_said() -> None:
     assert made.stderr.startswith("antislop: texts: sloppy.jsonl; held against: plain.jsonl, more.jsonl\n")
     baseline = Profile.load("profile.json").baseline
     assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
+
+
+def test_a_core_install_makes_profiles_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("scipy", "matplotlib", "wordfreq"):
+        monkeypatch.setitem(sys.modules, name, None)
+    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
+    assert (made.exit_code, made.stdout) == (0, ""), made.output
+    assert made.stderr.startswith(
+        "antislop: wordfreq is not installed, so that people's rates are those of the baseline"
+    )
+    profile = Profile.load("profile.json")
+    assert profile.made_with["modern"] is False
+    assert all(entry.low is not None for entry in profile.entries)
+    assert "testament" in " ".join(entry.text for entry in profile.entries)
+    assert "What fell" in invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
+    picture = ("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", "x.svg")
+    assert "a picture needs the package matplotlib" in refusal(*picture)
+    assert "wordfreq" in refusal("bans-from", "profile.json")
 
 
 def test_a_profile_goes_through_a_pipe() -> None:
