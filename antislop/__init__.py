@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from antislop.events import ConcededWarning
     from antislop.lists import BanList
     from antislop.report import Report
+    from antislop.rewindable import Rewindable
     from antislop.sampler import AntiSlop
     from antislop.scopes import Scope
     from antislop.walker import Exhausted
@@ -31,6 +32,7 @@ __all__ = [
     "Exhausted",
     "Match",
     "Report",
+    "Rewindable",
     "Scope",
     "constructions",
     "default_bans",
@@ -47,6 +49,7 @@ _LATER = {
     "Exhausted": "walker",
     "Match": "bans",
     "Report": "report",
+    "Rewindable": "rewindable",
     "Scope": "scopes",
     "constructions": "bundled",
     "default_bans": "bundled",

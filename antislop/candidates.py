@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.row import NO_DRAFT, Draft, Row
+from antislop.support import is_of_transformers
 
 
 class Assistant(NamedTuple):
@@ -52,7 +53,8 @@ def speculate(
         generation_config=config,
         inputs_tensor=None,
         assistant_model=helper.model,
-        logits_processor=logits_processor,
+        # The user's own see the text alone: a draft shows them tokens that are never written.
+        logits_processor=LogitsProcessorList(p for p in logits_processor if is_of_transformers(p)),
         **different,
     )
     mask = model_kwargs.get("attention_mask")

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from antislop.events import Event, Forwarded
 from antislop.inference import send
+from antislop.lockstep import advance_together
 from antislop.matcher import Matcher
-from antislop.row import Row
+from antislop.row import History, Row
 from antislop.walker import NONE_DRAWN, Drafter, Policy, Walker
 
 
@@ -106,7 +107,7 @@ def _advance(
 ) -> Iterator[tuple[int, Event]]:
     """Fill nodes with what a forward pass says, draw in all rows that go on, and walk on from there."""
     known = range(len(walkers)) if passes.at is None else passes.at
-    going = [number for number in known if not walkers[number].row.is_finished]
+    going = [number for number in known if not (walkers[number].row.is_finished or walkers[number].row.is_waiting)]
     rows = [walkers[number].row for number in going]
     logits = passes.logits if len(going) == len(walkers) else passes.logits[_index(going, passes.logits)]
     _note(walkers, passes)
@@ -115,7 +116,7 @@ def _advance(
         _fill_paths(rows, logits)
     else:
         drawn = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy)
-        if ahead is None or any(len(row.tokens) + 1 >= row.capacity for row in rows):
+        if ahead is None or any(_is_in_step(row) or len(row.tokens) + 1 >= row.capacity for row in rows):
             first = drawn.tolist()
         else:
             read = ahead.read_ahead([walker.row for walker in walkers], drawn, at=going)
@@ -128,9 +129,22 @@ def _advance(
             walker.walk_drafted()
         else:
             walker.walk(token)
+    for group, history in _groups(walkers):
+        advance_together(group, history)
+    for walker in walkers:
         for event in walker.events:
             yield walker.number, event
         walker.events.clear()
+
+
+def _is_in_step(row: Row) -> bool:
+    return row.history is not None and row.history.is_together
+
+
+def _groups(walkers: Sequence[Walker]) -> list[tuple[list[Walker], History]]:
+    """Return the rows that are asked about together, with what they share."""
+    histories = {id(w.row.history): w.row.history for w in walkers if w.row.history is not None and _is_in_step(w.row)}
+    return [([w for w in walkers if w.row.history is history], history) for history in histories.values()]
 
 
 def _note(walkers: Sequence[Walker], costs: Passes | Ahead) -> None:

@@ -38,7 +38,13 @@ class BatchEngine:
             return self._prefill(rows)
         if (known := self._take_ahead(rows)) is not None:
             return known
-        cut = [0 if row.is_finished else self._cut_back(place, row) for place, row in enumerate(rows)]
+        # A waiting row reads on beside the others, to be cut if it ever resumes: a cut moves it in the cache, which
+        # changes the last bits of all rows. Once one has happened, it is cut to its text.
+        is_even = not self._is_ragged
+        cut = [
+            0 if row.is_finished or (row.is_waiting and is_even) else self._cut_back(p, row)
+            for p, row in enumerate(rows)
+        ]
         queries = [self._query(place, row) for place, row in enumerate(rows)]
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
@@ -143,6 +149,8 @@ class BatchEngine:
             return self._query_nothing(place)
         fed = self._fed[place]
         query = row.tokens[len(fed) :]
+        if row.is_waiting and not query:
+            query = [self._filler]
         if row.draft.proposed:
             query += row.draft.tokens
         fed += query

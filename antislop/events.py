@@ -1,7 +1,7 @@
 """What happens while tokens are drawn, as small frozen records.
 
-The loop yields events and nothing else. Streaming, reports and pictures are folds over them; replaying `Drawn` and
-`Rewound` gives the text. Plain data: no torch, no transformers.
+The loop yields events and nothing else. Streaming, reports and pictures are folds over them; replaying `Drawn`,
+`Rewound` and `Shortened` gives the text. Plain data: no torch, no transformers.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortened:
+    """The text was cut to `length` tokens: a criterion that looks at all rows ends it there since another rewound."""
+
+    length: int
+    withdrawn: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """A ban was completed and stays, as its weight allows."""
 
@@ -96,4 +104,6 @@ class Finished:
     matcher_seconds: float
 
 
-Event: TypeAlias = Forwarded | Drafted | Drawn | Rewound | Admitted | Conceded | Dropped | Settled | Finished
+Event: TypeAlias = (
+    Forwarded | Drafted | Drawn | Rewound | Shortened | Admitted | Conceded | Dropped | Settled | Finished
+)

@@ -18,6 +18,7 @@ from antislop.events import (
     Reason,
     Rewound,
     Settled,
+    Shortened,
 )
 
 
@@ -56,7 +57,7 @@ class Report:
     def add(self, event: Event) -> None:
         """Count one more event."""
         self.events.append(event)
-        if isinstance(event, (Drawn, Settled)):  # most events are
+        if isinstance(event, (Drawn, Settled, Shortened)):  # most events are
             return
         if isinstance(event, Forwarded):
             self.forward_passes += event.fed > 0

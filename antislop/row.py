@@ -27,6 +27,29 @@ class Settings(Protocol):
         """The tokens that end a text."""
 
 
+class History(Protocol):
+    """What processors and criteria were asked about the rows of a batch, where they may remember it."""
+
+    is_together: bool
+    """Whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows."""
+
+    @property
+    def asked(self) -> int:
+        """About how many tokens of each row the criteria were asked."""
+
+    def ask(self) -> Sequence[bool]:
+        """Ask about one token more of each row; return for each whether it ends there."""
+
+    def rewind(self, row: Row, length: int) -> None:
+        """Take note that a row was taken back to `length` tokens; raise `ValueError` if that can't be followed."""
+
+    def settle(self, length: int) -> None:
+        """Take note that no row will be taken back below `length` tokens."""
+
+    def may_ask_again(self, length: int) -> bool:
+        """Tell whether the processors can be asked a second time after `length` tokens."""
+
+
 class Draft(NamedTuple):
     """Tokens that may come next, and, where they were drawn, the distribution of each, [tokens, vocab].
 
@@ -52,7 +75,9 @@ class Row:
 
     prompt: ids [1, tokens]. state: the matcher's after the prompt. capacity: the most tokens that may be generated.
     place: its row in the batch. generator: its own random numbers, so that it does not matter what it is batched with.
-    keep_scores: remember logits and scores of the kept tokens.
+    keep_scores: remember logits and scores of the kept tokens. history: what has to follow rewinds, shared by the rows
+    of a batch; None if nothing remembers the text. end: where the text ends, unless another row of the batch is
+    rewritten in a way that changes that.
     """
 
     def __init__(
@@ -65,6 +90,7 @@ class Row:
         place: int = 0,
         generator: torch.Generator | None = None,
         keep_scores: bool = False,
+        history: History | None = None,
     ) -> None:
         self.prompt_length = prompt.shape[1]
         self._ids = torch.cat([prompt, prompt.new_zeros((1, capacity))], dim=1)
@@ -82,6 +108,9 @@ class Row:
         self.withdrawn = 0
         self.matcher_seconds = 0.0
         self.is_finished = False
+        self.is_waiting = False  # for the other rows of its batch
+        self.end: int | None = None
+        self.history = history
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep_scores else None
 
     @property
@@ -103,6 +132,12 @@ class Row:
             self._written = min(length, len(self.tokens))
         return self._ids[:, : self.prompt_length + length]
 
+    def ids_filled(self, length: int, filler: int) -> Tensor:
+        """Prompt and the first `length` tokens, [1, tokens]; those that the text does not have are the filler."""
+        held = min(length, len(self.tokens) + len(self.draft.tokens))
+        ids = self.ids_up_to(held)
+        return ids if held == length else torch.cat([ids, ids.new_full((1, length - held), filler)], dim=1)
+
     def append(self, token: int, state: State) -> None:
         """Add a token to the text."""
         self.tokens.append(token)
@@ -122,4 +157,6 @@ class Row:
         self._written = min(self._written, length)
         self.withdrawn += len(withdrawn)
         self.draft = self.draft._replace(proposals=None)  # each was good for one draw
+        if self.history is not None:
+            self.history.rewind(self, length)
         return withdrawn

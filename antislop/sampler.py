@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -101,7 +101,7 @@ class AntiSlop:
         both happen at once. An end before the length limit then costs one pass more, and a violation up to one, during
         which the other rows of a batch go on. Without violations the output is the same to the bit; after one, rows of
         a batch draw other random numbers, and logits may differ in their last bits. Not done for a token with which a
-        row reaches its length limit, nor where tokens are drafted.
+        row reaches its length limit, nor where tokens are drafted or rows wait for each other.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
     mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.
@@ -248,7 +248,8 @@ class AntiSlop:
         last bits of its logits; without a seed, torch's global generator gives one. seeds: one for each prompt, which
         then decides alone, read after its prompt. kwargs: the settings that `generate` takes; instead of asking for
         several sequences, repeat a prompt. Where the model gives no probabilities, NaN for instance, that text ends
-        with an `error`, and the others go on.
+        with an `error`, and the others go on. logits_processor, stopping_criteria: a list for all texts, or, for
+        those that remember a text, a function that makes a list for each.
         """
         check_prompts(prompts)
         refuse_per_prompt(kwargs)
@@ -278,7 +279,10 @@ class AntiSlop:
     def _start_one(self, model: PreTrainedModel, prompt: Prompt, seed: int, **kwargs: Any) -> Run:
         """Prepare one text with its own random numbers."""
         inputs = encode(prompt, self._tokenizer, device_of(model))[None]
-        run = self._start(model, inputs, **{**kwargs, "attention_mask": torch.ones_like(inputs)})
+        shared = {name for name in ("logits_processor", "stopping_criteria") if isinstance(kwargs.get(name), list)}
+        for name in {"logits_processor", "stopping_criteria"} - shared:
+            kwargs[name] = make() if (make := kwargs.get(name)) else None
+        run = self._start(model, inputs, shared=shared, **{**kwargs, "attention_mask": torch.ones_like(inputs)})
         if run.config.prompt_lookup_num_tokens is not None or run.config.assistant_early_exit is not None:
             raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
         if run.rows[0].kept is not None:
@@ -351,9 +355,18 @@ class AntiSlop:
         return out
 
     def _enter(
-        self, model: PreTrainedModel, inputs: str | Tensor | None, use: Callable[[Run], Any], **kwargs: Any
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None,
+        use: Callable[[Run], Any],
+        *,
+        shared: Collection[str] = (),
+        **kwargs: Any,
     ) -> Any:
-        """Have `generate` prepare a run and return what it makes of `use(run)`."""
+        """Have `generate` prepare a run and return what it makes of `use(run)`.
+
+        shared: the lists of processors and criteria that other texts use at the same time.
+        """
         refuse_arguments(kwargs, tokenizer=self._tokenizer)
         inputs, kwargs = read_inputs(inputs, kwargs, self._tokenizer, device_of(model))
         assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
@@ -371,7 +384,7 @@ class AntiSlop:
 
         def prepare_and_use(model: PreTrainedModel, input_ids: Tensor, **prepared: Any) -> Any:
             used.append(True)
-            return use(self._prepare(model, input_ids, assistant=assistant, **prepared))
+            return use(self._prepare(model, input_ids, assistant=assistant, shared=shared, **prepared))
 
         out = model.generate(inputs, custom_generate=prepare_and_use, **kwargs)
         if not used:
@@ -394,6 +407,7 @@ class AntiSlop:
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         assistant: Assistant | None = None,
+        shared: Collection[str] = (),
         **model_kwargs: Any,
     ) -> Run:
         prompts, mask = input_ids.shape[0], prompt_mask(model, model_kwargs)
@@ -413,7 +427,16 @@ class AntiSlop:
         capacity = generation_config.max_length - input_ids.shape[1]
         lengths = measure_prompts(input_ids, mask, generation_config, model_kwargs)
         refuse_lengths(model, lengths, new=capacity)
-        settings = Settings(logits_processor=logits_processor, stopping_criteria=stopping_criteria, rows=prompts)
+        drafters, pad = [*self._draft_bans(), *speculation], generation_config._pad_token_tensor
+        settings = Settings(
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            rows=prompts,
+            pad=None if pad is None else int(pad),
+            is_drafted=bool(drafters),
+            shares_processors="logits_processor" in shared,
+            shares_criteria="stopping_criteria" in shared,
+        )
         mode = DecodeMode(model)
         language_model, cache = split_arguments(model, generation_config, model_kwargs, rows=prompts, decode_mode=mode)
         keep_scores = generation_config.return_dict_in_generate and (
@@ -430,6 +453,7 @@ class AntiSlop:
             )
             for place in range(prompts)
         ]
+        settings.follow(rows)
         return Run(
             model,
             language_model,
@@ -441,7 +465,7 @@ class AntiSlop:
             self._policy(do_sample=generation_config.do_sample),
             generation_config,
             self._warn_once,
-            drafter=first_of([*self._draft_bans(), *speculation]),
+            drafter=first_of(drafters),
             run_ahead=self.run_ahead,
         )
 

@@ -4,117 +4,90 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
-from transformers.generation import EosTokenCriteria
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
-from antislop.inference import send
+from antislop.criteria import Criteria
+from antislop.memory import name_of
+from antislop.processors import Processors
 from antislop.row import Row
-from antislop.support import memory_of, refuse_memory
-
-# These look at the scores alone: rows of any length and any prompt go through them together.
-_BLIND = {
-    "TemperatureLogitsWarper",
-    "TopKLogitsWarper",
-    "TopPLogitsWarper",
-    "TopHLogitsWarper",
-    "MinPLogitsWarper",
-    "TypicalLogitsWarper",
-    "EpsilonLogitsWarper",
-    "EtaLogitsWarper",
-    "LogitNormalization",
-    "SuppressTokensLogitsProcessor",
-    "InfNanRemoveLogitsProcessor",
-}
-# These ask which row of the batch they look at.
-_COUNTING = {
-    "RepetitionPenaltyLogitsProcessor",
-    "PrefixConstrainedLogitsProcessor",
-    "EncoderRepetitionPenaltyLogitsProcessor",
-    "EncoderNoRepeatNGramLogitsProcessor",
-}
 
 
 class Settings:
-    """The processors and criteria of a batch of `rows` rows."""
+    """The processors and criteria of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with, if there is one. is_drafted: whether tokens are read ahead.
+    shares_processors, shares_criteria: whether other texts use the same objects. Raises `ValueError` for those that
+    can't be used in this way.
+    """
 
     def __init__(
-        self, *, logits_processor: LogitsProcessorList, stopping_criteria: StoppingCriteriaList, rows: int
+        self,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        rows: int,
+        pad: int | None = None,
+        is_drafted: bool = False,
+        shares_processors: bool = False,
+        shares_criteria: bool = False,
     ) -> None:
-        self._processor = logits_processor
-        self._strangers = [p for p in logits_processor if not type(p).__module__.startswith("transformers.")]
-        self._memories: list[dict[str, tuple[int, int]]] = []
-        names = {type(processor).__name__ for processor in logits_processor}
-        self._rows = rows
-        self._is_blind = not self._strangers and names <= _BLIND
-        self._is_counting = rows > 1 and bool(self._strangers or names & _COUNTING)
-        eos = [criterion for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
-        self.eos_token_ids = frozenset(int(i) for criterion in eos for i in criterion.eos_token_id.flatten())
-        # The two criteria that every run has are a look at an int; only others are worth their tensors.
-        self._other_criteria = StoppingCriteriaList(
-            c for c in stopping_criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)
-        )
+        self._processors = Processors(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
+        self._criteria = Criteria(stopping_criteria, rows=rows, pad=pad, is_shared=shares_criteria)
+        self._batch: Sequence[Row] = ()
+        self.eos_token_ids = self._criteria.eos_token_ids
+        rewindable = self._processors.rewindable if rows > 1 else []
+        self.is_together = self._criteria.is_together or bool(rewindable)
+        if rewindable and is_drafted:
+            raise ValueError(
+                f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
+                "leave out draft_bans or prompt_lookup_num_tokens, or pass one prompt at a time"
+            )
 
     @property
     def fits_any_prompt(self) -> bool:
         """Whether rows with other prompts may share these settings, as far as their processors and criteria go."""
-        return self._is_blind and not self._other_criteria
+        return self._processors.is_blind and not self._criteria.others
 
-    @torch.no_grad()
+    @property
+    def asked(self) -> int:
+        """About how many tokens of each row the criteria were asked."""
+        return self._criteria.asked
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        """Take the rows of the batch, and have them report their rewinds if anything here may remember their text."""
+        self._batch = self._processors.batch = rows
+        if self.is_together or self._processors.has_strangers:
+            for row in rows:
+                row.history = self
+
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return the scores [n, vocab] that the processors make of logits [n, vocab].
 
         The i-th logits follow the first `lengths[i]` generated tokens of the i-th row.
         """
-        if not self._processor:
-            return logits
-        if self._is_blind:
-            return self._process(rows, torch.cat([row.ids_up_to(0)[:, -1:] for row in rows]), logits)
-        sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
-        if len(set(sizes)) == 1:
-            return self._process(rows, _ids_of(rows, sizes[0]), logits)
-        scores = torch.empty_like(logits)
-        for size in set(sizes):
-            numbers = [number for number, own in enumerate(sizes) if own == size]
-            some, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
-            scores[index] = self._process(some, _ids_of(some, size), logits[index])
-        return scores
+        return self._processors.process(rows, lengths, logits)
+
+    def may_ask_again(self, length: int) -> bool:
+        """Tell whether the processors can be asked a second time after `length` tokens."""
+        return self._processors.may_ask_again(length)
 
     def is_done(self, row: Row) -> bool:
-        """Tell whether the text is at its end: an end token, the length limit or any other criterion."""
+        """Tell whether the text is at its end: an end token, the length limit or a criterion that looks at one row."""
         if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:
             return True
-        if not self._other_criteria:
-            return False
-        scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
-        return bool(self._other_criteria(row.ids, scores).all())
+        return not self.is_together and bool(self._criteria.others) and self._criteria.is_done(row)
 
-    def _process(self, rows: Sequence[Row], ids: Tensor, logits: Tensor) -> Tensor:
-        if self._is_counting and len(rows) < self._rows:
-            return self._process_in_place(rows, ids, logits)
-        scores: Tensor = self._processor(ids, logits)
-        if self._strangers:
-            self._check_strangers()
-        return scores
+    def ask(self) -> list[bool]:
+        """Ask the criteria about one token more of each row; return for each whether it ends there."""
+        return self._criteria.ask(self._batch)
 
-    def _process_in_place(self, rows: Sequence[Row], ids: Tensor, logits: Tensor) -> Tensor:
-        """Let processors that count rows see each one at its place, and copies of the first in all others."""
-        places = send(torch.tensor([row.place for row in rows]), logits.device)
-        all_ids, all_logits = (t[:1].repeat(self._rows, 1) for t in (ids, logits))
-        all_ids[places], all_logits[places] = ids, logits
-        scores: Tensor = self._processor(all_ids, all_logits)
-        return scores[places]
+    def rewind(self, row: Row, length: int) -> None:
+        """Take note that a row was taken back to `length` tokens; raise `ValueError` if that can't be followed."""
+        self._processors.rewind(row, length)
+        if self.is_together:
+            self._criteria.rewind(self._batch, length)
 
-    def _check_strangers(self) -> None:
-        """Compare each processor of the user's with itself, after the first and the second call."""
-        if self._memories:
-            for processor, before in zip(self._strangers, self._memories, strict=True):
-                refuse_memory(processor, before=before)
-            self._strangers = []
-        self._memories = [memory_of(processor) for processor in self._strangers]
-
-
-def _ids_of(rows: Sequence[Row], size: int) -> Tensor:
-    """Return the first `size` ids of each row, prompt included, [rows, size]."""
-    return torch.cat([row.ids_up_to(size - row.prompt_length) for row in rows])
+    def settle(self, length: int) -> None:
+        """Take note that no row will be taken back below `length` tokens."""
+        self._criteria.settle(length)

@@ -76,6 +76,11 @@ def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
         )
 
 
+def is_of_transformers(processor: Callable[..., Any]) -> bool:
+    """Tell whether a processor is one of transformers' own, which depend on ids and scores alone."""
+    return type(processor).__module__.startswith("transformers.")
+
+
 def memory_of(processor: Callable[..., Any]) -> dict[str, tuple[int, int]]:
     """Return what tells whether a processor's own attributes were bound anew or have grown."""
     attributes: dict[str, Any] = getattr(processor, "__dict__", {})

@@ -15,7 +15,19 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from antislop.events import Admitted, Conceded, Drafted, Drawn, Dropped, Event, Finished, Reason, Rewound, Settled
+from antislop.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Dropped,
+    Event,
+    Finished,
+    Reason,
+    Rewound,
+    Settled,
+    Shortened,
+)
 from antislop.ledger import Node, draw_uniform
 from antislop.matcher import Matcher, State, Violation
 from antislop.row import NO_DRAFT, Draft, Row
@@ -81,11 +93,14 @@ class Walker:
         self.policy = policy
         self.events: list[Event] = []
         self._dropped = 0  # how many of the matcher's are told
+        self._is_together = row.history is not None and row.history.is_together
+        self._ends_itself = False  # by what it has written, not by a criterion's answer about all rows
+        self._reason: Reason = "done"
 
     def draft(self) -> None:
         """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
         row = self.row
-        if self.drafter is None or row.is_finished or not row.tokens:
+        if self.drafter is None or row.is_finished or row.is_waiting or not row.tokens:
             return
         draft, state, read = self.drafter.propose(row), row.state, 0
         for token in draft.proposed[: row.capacity - len(row.tokens) - 1]:
@@ -98,7 +113,7 @@ class Walker:
     def walk_drafted(self) -> None:
         """Walk, first along the draft; tell how far that was right."""
         assert self.drafter is not None
-        row, draft, before = self.row, self.row.draft.tokens, len(self.events)
+        row, draft, before, length = self.row, self.row.draft.tokens, len(self.events), len(self.row.tokens)
         self.walk()
         accepted = 0
         for event in self.events[before:]:
@@ -110,6 +125,8 @@ class Walker:
                 accepted += 1
         self.drafter.learn(row, proposed=len(draft), accepted=accepted)
         row.draft = NO_DRAFT
+        if row.history is not None and accepted < len(draft):
+            row.history.rewind(row, min(length + accepted, len(row.tokens)))
         self.events.append(Drafted(len(draft), accepted))
 
     def _draw(self) -> int:
@@ -126,7 +143,7 @@ class Walker:
     def walk(self, token: int | None = None) -> None:
         """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
         row = self.row
-        while not row.is_finished and row.node.is_filled:
+        while row.node.is_filled and not (row.is_finished or row.is_waiting):
             if token is None:
                 token = self._draw()
             if token == NONE_DRAWN:
@@ -145,8 +162,32 @@ class Walker:
             row.node = row.node.child(drawn)
             if is_done:
                 self._finish("done")
+            elif self._is_together:
+                row.is_waiting = True
             else:
-                self._settle(row.state.hold)
+                self.settle(row.state.hold)
+
+    def end_at(self, length: int) -> None:
+        """End the text after `length` tokens, unless that completes a ban: then rewind it."""
+        row = self.row
+        row.end, self._ends_itself = None, False
+        if len(row.tokens) > length:
+            self.events.append(Shortened(length, row.rewind(length)))
+        token = row.tokens[-1]
+        if violations := _in_order(self.matcher.finish(row.state)):
+            row.node = row.node.back_to(length - 1)
+            if not self._judge(token, violations):
+                return
+            row.node = row.node.child(token)
+        self._finish("done")
+        self._ends_itself = False
+
+    def wait(self, asked: int) -> None:
+        """Wait at an end, or for the answer about a token, where criteria were asked about `asked` tokens so far."""
+        row = self.row
+        if row.end is not None and row.end > asked and not self._ends_itself:
+            row.end = None  # the answer that ended it was about text that is withdrawn
+        row.is_waiting = row.end is not None or len(row.tokens) > asked
 
     def _tell_dropped(self) -> None:
         slow = self.matcher.slow
@@ -159,7 +200,7 @@ class Walker:
         self.row.matcher_seconds += time.perf_counter() - began
         return after
 
-    def _settle(self, length: int) -> None:
+    def settle(self, length: int) -> None:
         """Let go of what no rewind can reach."""
         row = self.row
         if length > row.settled:
@@ -168,13 +209,26 @@ class Walker:
             row.node.back_to(length).cut_loose()
 
     def _finish(self, reason: Reason) -> None:
+        row, self._reason = self.row, reason
+        if self._is_together:
+            row.end, row.is_waiting, self._ends_itself = len(row.tokens), True, True
+        else:
+            self.conclude()
+
+    def conclude(self) -> None:
+        """Finish the text as it is."""
         self.row.is_finished = True
-        self._settle(len(self.row.tokens))
-        self.events.append(Finished(reason, self.row.matcher_seconds))
+        self.settle(len(self.row.tokens))
+        self.events.append(Finished(self._reason, self.row.matcher_seconds))
 
     def _judge(self, token: int, violations: Sequence[Violation]) -> bool:
         """Return whether the token stays; if not, the row has gone back or is finished."""
         for violation in violations:
+            if violation.start < self.row.settled:
+                raise ValueError(
+                    f"the rows of the batch end together, and {violation.ban.phrase!r} would end one at token "
+                    f"{violation.start}, which is settled: pass one prompt at a time"
+                )
             if self._is_admitted(token, violation):
                 self.events.append(Admitted(violation))
                 continue
@@ -294,6 +348,8 @@ class Walker:
 
     def _look_further(self, node: Node) -> bool:
         """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
+        if self.row.history is not None and not self.row.history.may_ask_again(node.depth):
+            return False
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)
         scores = self.row.settings.process([self.row], [node.depth], rest)[0]

@@ -1,0 +1,216 @@
+"""Notice what a call changes in an object of the user's, and undo it.
+
+A stopping criterion may keep a flag for each row, counters, or parts of the text, in attributes, lists and objects of
+its own. Only what the call itself changed is undone: a flag that another thread sets to cancel the run stays set.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from functools import partial
+from logging import Logger
+from operator import is_
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+Result = TypeVar("Result")
+
+LIMIT = 10_000
+"""Objects that may be looked through at each call."""
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+# These don't remember the text, and some are large.
+_CONSTANTS = (
+    *(type, ModuleType, BuiltinFunctionType, Enum, Logger, io.IOBase),
+    *(PreTrainedTokenizerBase, torch.nn.Module, torch.Generator, torch.dtype, torch.device),
+)
+_LIBRARIES = ("abc", "builtins", "collections", "functools", "numpy", "torch", "transformers", "types")
+_ABSENT = object()
+
+
+class Change(NamedTuple):
+    """What an object held before a call: all of its contents, or of attributes those that are different now."""
+
+    where: Any
+    before: Any
+
+
+class Memory:
+    """All that can be reached from an object and be changed: attributes, containers, tensors, closures.
+
+    Raises `ValueError` for what can't be undone: an iterator, or more than 10,000 objects.
+    """
+
+    def __init__(self, owner: Callable[..., Any]) -> None:
+        self._owner = owner
+        self._shared = _class_containers(type(owner))
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._look()
+
+    def watch(self, call: Callable[[], Result]) -> tuple[Result, list[Change]]:
+        """Return what a call returns, and what it changed."""
+        self._look()  # what others changed in the meantime is not the call's
+        result = call()
+        return result, self._look()
+
+    def has_rewritten(self, changes: Sequence[Change]) -> bool:
+        """Tell whether anything changed that was there before: attributes that a first call sets up are new."""
+        return any(
+            not isinstance(c.before, dict) or any(old is not _ABSENT for old in c.before.values()) for c in changes
+        )
+
+    def undo(self, changes: Sequence[Change]) -> None:
+        """Put back what was there before a call."""
+        for where, before in reversed(changes):
+            _restore(where, before)
+
+    def _look(self) -> list[Change]:
+        """Return what is different from the last look, and remember what is there now."""
+        changes = [
+            Change(where, difference)
+            for where, before in self._known.values()
+            if (difference := _compare(where, before)) is not None
+        ]
+        known: dict[int, tuple[Any, Any]] = {}
+        coming: list[Any] = [self._owner, *self._shared]
+        while coming:
+            value = coming.pop()
+            if type(value) in _ATOMS or id(value) in known or isinstance(value, _CONSTANTS):
+                continue
+            if isinstance(value, Iterator):
+                raise ValueError(
+                    f"{name_of(self._owner)} keeps a {type(value).__name__}, which can't be rewound: keep a list and "
+                    "an index, or give it a method rewind(row, length)"
+                )
+            known[id(value)] = value, _copy(value)
+            coming.extend(_children(value))
+            if len(known) > LIMIT:
+                raise ValueError(
+                    f"{name_of(self._owner)} holds more than {LIMIT} objects, too many to find what a rewind must undo "
+                    "in them: keep less in it, or give it a method rewind(row, length)"
+                )
+        self._known = known
+        return changes
+
+
+def name_of(asked: object) -> str:
+    """Return how to refer to a criterion or processor of the user's in a message."""
+    named = asked if hasattr(asked, "__name__") else type(asked)
+    return f"{named.__module__}.{named.__name__}"
+
+
+def _copy(value: Any) -> Any:
+    """Return the contents of an object, one level deep; slots and cells as dicts."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, (list, deque)):
+        return list(value)
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, (set, bytearray, np.ndarray)):
+        return value.copy()
+    return {name: _read(value, name) for name in _slots(type(value))}
+
+
+def _children(value: Any) -> Iterator[Any]:
+    """Yield what an object refers to, its own attributes as the dict that holds them."""
+    if isinstance(value, (list, deque, tuple, set, frozenset)):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, FunctionType):
+        yield from (*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    elif isinstance(value, MethodType):
+        yield value.__self__
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    if isinstance(attributes := getattr(value, "__dict__", None), dict) and not isinstance(value, Tensor):
+        yield attributes
+    yield from (_read(value, name) for name in _slots(type(value)))
+
+
+def _read(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name)
+    except (AttributeError, ValueError):  # an empty slot, an empty cell
+        return _ABSENT
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    """Return the names of attributes that lie in slots, or in a closure's cell."""
+    if kind is CellType:
+        return ("cell_contents",)
+    if kind.__module__.partition(".")[0] in _LIBRARIES:
+        return ()
+    slots = (vars(own).get("__slots__", ()) for own in kind.__mro__)
+    names = (name for own in slots for name in ((own,) if isinstance(own, str) else own))
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _class_containers(kind: type) -> list[Any]:
+    """Return the containers that all instances share."""
+    own = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES)
+    return [value for base in own for value in vars(base).values() if isinstance(value, (list, dict, set, deque))]
+
+
+def _compare(where: Any, before: Any) -> Any:
+    """Return what to put back, of a dict and attributes only what is different; None if nothing has changed."""
+    now = _copy(where)
+    if isinstance(where, Tensor):
+        return None if torch.equal(now, before) else before
+    if isinstance(where, np.ndarray):
+        return None if np.array_equal(now, before) else before
+    if isinstance(where, (set, bytearray)):
+        return None if now == before else before
+    if isinstance(now, list):
+        return None if _are_same(now, before) else before
+    if _are_same(list(now), list(before)) and _are_same(list(now.values()), list(before.values())):
+        return None
+    old = ((name, before.get(name, _ABSENT)) for name in {**before, **now})
+    return {name: value for name, value in old if not _are_same([value], [now.get(name, _ABSENT)])}
+
+
+def _are_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """Tell whether two sequences hold the same objects, or equal numbers and texts."""
+    if len(now) != len(before):
+        return False
+    if all(map(is_, now, before)):
+        return True
+    pairs = zip(now, before, strict=True)
+    return all(a is b or (type(a) is type(b) and type(a) in _ATOMS and a == b) for a, b in pairs)
+
+
+@torch.no_grad()
+def _restore(where: Any, before: Any) -> None:
+    if isinstance(where, Tensor):
+        where.copy_(before)
+    elif isinstance(where, (list, bytearray)):
+        where[:] = before
+    elif isinstance(where, np.ndarray):
+        where[...] = before
+    elif isinstance(where, set):
+        where.clear()
+        where.update(before)
+    elif isinstance(where, deque):
+        where.clear()
+        where.extend(before)
+    elif isinstance(where, dict):
+        for name, value in before.items():
+            if value is _ABSENT:
+                dict.pop(where, name, None)
+            else:
+                dict.__setitem__(where, name, value)
+    else:
+        for name, value in before.items():
+            if value is _ABSENT:
+                object.__delattr__(where, name)
+            else:
+                object.__setattr__(where, name, value)

@@ -1,0 +1,19 @@
+"""The protocol for logits processors and stopping criteria that remember the text and can forget a part of it."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """A logits processor or stopping criterion that remembers the text, such as one with a grammar's matcher.
+
+    It is called once per position, in order, with all rows of its batch: first with the prompts, then with one more
+    token in each row, as `generate` does. After `rewind(row, length)` the next call shows the row with `length + 1`
+    generated tokens. Finished rows are filled with the pad token, as `generate` fills them, and not rewound below
+    their end.
+    """
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget all but the first `length` generated tokens of a row of the batch."""
