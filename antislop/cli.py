@@ -24,6 +24,7 @@ from rich.text import Text
 
 from antislop import options
 from antislop.app import app as app  # the command line as a whole
+from antislop.characters import decode
 from antislop.display import escape_json
 from antislop.events import Admitted, Conceded, Event, Rewound, Settled
 from antislop.lists import BanList
@@ -447,7 +448,7 @@ def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
     withdrawn = [
         {
             "at": event.length,
-            "text": writer.vocabulary.join(event.withdrawn).decode(errors="replace"),
+            "text": decode(writer.vocabulary, event.withdrawn),
             **_place(event.violation),
         }
         for event in report.events

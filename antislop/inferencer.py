@@ -89,6 +89,7 @@ class _Blank:
     """Surfaces of tokens whose text does not matter."""
 
     breaks: Mapping[int, str] = MappingProxyType({})
+    byte_tokens: frozenset[int] = frozenset()
 
     def surface(self, token_id: int) -> bytes:  # noqa: ARG002
         return b""

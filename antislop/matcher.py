@@ -7,12 +7,13 @@ size of the list. Knows the text of tokens, but no model and no probabilities.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from antislop import characters
 from antislop.automaton import ROOT, Automaton
 from antislop.bans import Ban, distinct
+from antislop.characters import NOTHING, Pending
 from antislop.detector import Detector, Rest
 from antislop.patterns import Place, Reading
 
@@ -31,12 +32,11 @@ class Violation(NamedTuple):
     end: int
 
 
-class Surfaces(Protocol):
+class Surfaces(characters.Surfaces, Protocol):
     """The text of tokens, as in `Vocabulary`: `breaks` holds the special tokens with their contents."""
 
     @property
     def breaks(self) -> Mapping[int, str]: ...
-    def surface(self, token_id: int, /) -> bytes: ...
 
 
 class _Hit(NamedTuple):
@@ -50,27 +50,26 @@ class _Hit(NamedTuple):
 class _Core:
     """All that the future of a text depends on as far as phrases go; one object for each such situation."""
 
-    __slots__ = ("age", "pending", "place", "spelled", "steps", "waits")
+    __slots__ = ("pending", "place", "spelled", "steps", "waits")
 
-    def __init__(self, pending: bytes, age: int, place: Place, spelled: int) -> None:
-        self.pending = pending  # bytes of a character that is not complete
-        self.age = age  # tokens since the first of them
+    def __init__(self, pending: Pending, place: Place, spelled: int) -> None:
+        self.pending = pending
         self.place = place
         self.spelled = spelled  # state of the automaton of token ids
-        self.waits = age > 0 or any(standing.context.marks for standing in place)
+        self.waits = pending.data != b"" or any(standing.context.marks for standing in place)
         self.steps: dict[int, _Step] = {}
 
 
 class _Step(NamedTuple):
     """What one token does in one situation: to phrases and token ids, which can be remembered.
 
-    text: the characters that it completes. begun: how many tokens ago the first of them began. spelled: bans of token
-    ids that it completes. spelling: how many tokens belong to some in the making.
+    text: the characters that it completes. begun: of those that earlier tokens began, how many tokens before. spelled:
+    bans of token ids that it completes. spelling: how many tokens belong to some in the making.
     """
 
     core: _Core
     text: str
-    begun: int
+    begun: tuple[int, ...]
     reading: Reading
     hits: tuple[_Hit, ...]
     spelled: tuple[Ban, ...] = ()
@@ -127,8 +126,8 @@ class State:
     def _open_starts(self) -> Iterator[int]:
         """Yield the tokens in which the bans in the making, and incomplete characters, begin."""
         core = self._step.core
-        if core.age:
-            yield max(0, self.length - core.age)
+        if core.pending.data:
+            yield max(0, self.length - core.pending.ages[0])
         for standing in core.place:
             for _, _, back in standing.context.marks:
                 yield max(0, self._token_of(back))
@@ -145,8 +144,8 @@ class State:
             if state.parent is None:  # before a prompt that was forgotten
                 return state.length - 1
             state = state.parent
-        is_first = back == len(state._step.text)
-        return state.length - 1 - (state._step.begun if is_first else 0)
+        index, begun = len(state._step.text) - back, state._step.begun
+        return state.length - 1 - (begun[index] if index < len(begun) else 0)
 
     def _violations(self, end: int) -> tuple[Violation, ...]:
         found = {
@@ -169,7 +168,7 @@ class Matcher:
         self._spelled = [ban for ban in self._bans if ban.kind == "tokens"]
         self._spelling = Automaton(["".join(map(chr, ban.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
-        self._cores: dict[tuple[bytes, int, Place, int], _Core] = {}
+        self._cores: dict[tuple[Pending, Place, int], _Core] = {}
         self._steps_kept = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,7 +196,7 @@ class Matcher:
         core, rest = state._step.core, state._rest or self._detector.start
         if not lookback:
             place, rest = self._detector.forget(core.place, rest)
-            state = self._begin(place, rest, pending=core.pending, age=core.age)
+            state = self._begin(place, rest, pending=core.pending)
         elif not self._detector.is_plain:
             state._rest = self._detector.count_anew(rest)
         state.muted = frozenset(held) if exempt_prompt else state.muted
@@ -239,8 +238,8 @@ class Matcher:
         endings = self._detector.phrases.endings(state._step.core.place, count)
         return max(0, state._token_of(max(marks))), [ending for ending in endings if ending]
 
-    def _begin(self, place: Place, rest: Rest, *, length: int = 0, pending: bytes = b"", age: int = 0) -> State:
-        step = _Step(self._core(pending, age, place, ROOT), "", 0, Reading(), ())
+    def _begin(self, place: Place, rest: Rest, *, length: int = 0, pending: Pending = NOTHING) -> State:
+        step = _Step(self._core(pending, place, ROOT), "", (), Reading(), ())
         return State(None, step, length, rest=None if self._detector.is_plain else rest)
 
     def _end(self, state: State) -> State:
@@ -262,36 +261,26 @@ class Matcher:
 
     def _work_out(self, core: _Core, token: int) -> _Step:
         ends = token == _END or token in self._surfaces.breaks
-        text, pending = _decode(b"" if ends else self._surfaces.surface(token), core.pending, final=ends)
+        if ends:
+            text, begun, pending = characters.finish(self._surfaces, core.pending)
+        else:
+            text, begun, pending = characters.complete(self._surfaces, token, core.pending)
         place, reading = self._detector.read_phrases(core.place, text, final=ends)
-        age = 0 if not pending else core.age + 1 if not text and core.pending else 1
         spelled = ROOT if token == _END else self._spelling.step(core.spelled, chr(token))
         if ends:
-            reading, place, age = reading._replace(open=()), self._detector.phrases.start, 0
+            reading, place = reading._replace(open=()), self._detector.phrases.start
         return _Step(
-            self._core(pending, age, place, spelled),
+            self._core(pending, place, spelled),
             text,
-            core.age,  # bytes that were waiting belong to the first character of this piece
+            begun,
             reading,
             self._name(reading),
             tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
             self._spelling.depths[spelled],
         )
 
-    def _core(self, pending: bytes, age: int, place: Place, spelled: int) -> _Core:
-        key = (pending, age, place, spelled)
+    def _core(self, pending: Pending, place: Place, spelled: int) -> _Core:
+        key = (pending, place, spelled)
         if key not in self._cores:
-            self._cores[key] = _Core(pending, age, place, spelled)
+            self._cores[key] = _Core(pending, place, spelled)
         return self._cores[key]
-
-
-def _decode(surface: bytes, pending: bytes, *, final: bool) -> tuple[str, bytes]:
-    """Return the characters that are now complete, and the bytes of one that is not."""
-    if not pending:
-        try:
-            return surface.decode(), b""
-        except UnicodeDecodeError:
-            pass  # a character goes on in the next token, or never
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.setstate((pending, 0))
-    return decoder.decode(surface, final=final), decoder.getstate()[0]

@@ -5,7 +5,6 @@ As on paper: a withdrawn piece stays where it was written, struck through, and w
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
 import re
@@ -19,6 +18,7 @@ from rich.cells import cell_len
 from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
 from rich.text import Text
 
+from antislop.characters import NOTHING, complete, finish
 from antislop.display import make_visible
 from antislop.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled
 from antislop.lists import BanList
@@ -55,16 +55,22 @@ class Piece(NamedTuple):
 class _Entry:
     """The characters that one token completed. `attempt` numbers the rewind that withdrew it, 0 while it stands.
 
-    kinds: of its characters; of a withdrawn token's, only those of the ban are "withdrawn".
+    kinds: of its characters; of a withdrawn token's, only those of the ban are "withdrawn". begun: how many tokens ago
+    the first of them began.
     """
 
-    text: str
-    kinds: list[Kind] = field(init=False)
+    text: str = ""
+    kinds: list[Kind] = field(default_factory=list)
+    begun: tuple[int, ...] = ()
     attempt: int = 0
     is_settled: bool = False
 
-    def __post_init__(self) -> None:
-        self.kinds = ["kept"] * len(self.text)
+    def append(self, text: str) -> None:
+        self.text += text
+        self.kinds += ["kept"] * len(text)
+
+    def drop(self, count: int) -> None:
+        self.text, self.kinds = self.text[count:], self.kinds[count:]
 
 
 class Trail:
@@ -81,7 +87,7 @@ class Trail:
         self._surfaces = surfaces
         self._standing: list[_Entry] = []  # the text as it is, by position
         self._waiting: list[_Entry] = []  # not handed out, in order of time
-        self._pending = [b""]  # bytes of an incomplete character, by length of the text
+        self._pending = [NOTHING]  # bytes that are no characters yet, by length of the text
         self._settled = 0
         self._attempts = 0
         self._ends_withdrawn = False
@@ -103,14 +109,25 @@ class Trail:
         return list(self._release())
 
     def _write(self, token: int) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        decoder.setstate((self._pending[-1], 0))
-        entry = _Entry(decoder.decode(self._surfaces.surface(token)))
-        self._pending.append(decoder.getstate()[0])
+        text, begun, pending = complete(self._surfaces, token, self._pending[-1])
+        entry = _Entry(begun=begun)
+        entry.append(text)
+        self._pending.append(pending)
         self._standing.append(entry)
         self._waiting.append(entry)
 
+    def _divide_run(self, length: int) -> None:
+        """Give each side of a cut within a run of bytes its own characters, which only the run's end completed."""
+        if not self._surfaces.byte_tokens:
+            return
+        for index, entry in enumerate(self._standing[length:], start=length):
+            entry.drop(sum(index - age < length for age in entry.begun))
+        pending, withdrawn = self._pending[-1], len(self._standing) - length
+        count = sum(age <= withdrawn for age in pending.ages)
+        self._standing[-1].append(pending.data[len(pending.data) - count :].decode(errors="ignore"))
+
     def _strike(self, event: Rewound) -> None:
+        self._divide_run(event.length)
         self._mark(event.violation, "withdrawn")
         self._attempts += 1
         for entry in self._standing[event.length :]:
@@ -133,7 +150,8 @@ class Trail:
         self._settled += count
 
     def _end(self) -> None:
-        rest = _Entry(self._pending[-1].decode(errors="replace"))
+        rest = _Entry()
+        rest.append(finish(self._surfaces, self._pending[-1]).text)
         rest.is_settled = True
         self._waiting.append(rest)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Iterator
 
+from antislop.characters import NOTHING, Surfaces, complete, finish
 from antislop.events import Event, Settled
-from antislop.matcher import Surfaces
 
 
 def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False) -> Iterator[str]:
@@ -15,14 +14,17 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
     Joined, the pieces are the text of the final tokens; bytes at its end that are no character come as U+FFFD.
     drops_space: leave out one space at the very beginning.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pending = NOTHING
     for event in events:
         if isinstance(event, Settled):
-            text = decoder.decode(b"".join(map(surfaces.surface, event.tokens)))
+            text = ""
+            for token in event.tokens:
+                added, _, pending = complete(surfaces, token, pending)
+                text += added
             if text and drops_space:
                 text, drops_space = text.removeprefix(" "), False
             if text:
                 yield text
-    rest = decoder.decode(b"", final=True)
+    rest = finish(surfaces, pending).text
     if rest:
         yield rest

@@ -14,6 +14,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.characters import decode
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -25,11 +27,14 @@ class Vocabulary:
         `decode(…, skip_special_tokens=False)` writes for it, such as "<think>". Scopes read it.
     drops_space: whether the decoder removes the space in front of a text's first token, as those of SentencePiece and
         WordPiece do.
+    byte_tokens: the tokens of byte fallback, each of which stands for a byte. A run of them is text where it is valid
+        UTF-8, and otherwise U+FFFD for each byte.
     """
 
     surfaces: Sequence[bytes]
     breaks: Mapping[int, str]
     drops_space: bool = False
+    byte_tokens: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -56,7 +61,9 @@ class Vocabulary:
             if token_id not in special:
                 surfaces[token_id] = to_bytes(token)
         breaks = {token_id: token for token, token_id in tokens.items() if token_id in special}
-        return cls(surfaces, breaks, any(map(_drops_space, parts)))
+        has_fallback = any(part.get("type") == "ByteFallback" for part in parts)
+        byte_tokens = {i for token, i in tokens.items() if has_fallback and i not in special and _BYTE.fullmatch(token)}
+        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens))
 
     def join(self, token_ids: Iterable[int]) -> bytes:
         """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""
@@ -73,7 +80,7 @@ class Vocabulary:
         with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing; bytes
         that are no character become U+FFFD.
         """
-        text = self.join(token_ids).decode(errors="replace")
+        text = decode(self, token_ids)
         return text.removeprefix(" ") if self.drops_space_after(after) else text
 
     def drops_space_after(self, prompt: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 
 LAYERS = (
-    {"folding", "chats", "arms", "whole_files", "display", "regex_size", "quantiles"},
+    {"folding", "chats", "arms", "whole_files", "display", "regex_size", "characters", "quantiles"},
     {"automaton", "record_files"},
     {"sources"},
     {"patterns", "regexes", "scopes", "prompts", "texts"},
@@ -71,6 +71,7 @@ TORCH_FREE = {
     "folding",
     "automaton",
     "patterns",
+    "characters",
     "regex_size",
     "regexes",
     "scopes",

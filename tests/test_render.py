@@ -156,6 +156,13 @@ def test_a_rewind_into_the_middle_of_a_character_still_shows_both() -> None:
     assert shown(events, Bytes()) == "[-—-]’"
 
 
+def test_both_sides_of_a_rewind_within_a_run_of_byte_tokens_show_their_own_characters() -> None:
+    words = Words("\n", "é".encode()[:1], "é".encode()[1:], "cat", "dog")
+    words.byte_tokens = frozenset(range(3))
+    first = [*drawn(0, 3), rewound(1, 3), *drawn(1, 2), rewound(1, 1, 2)]
+    assert shown([*first, *drawn(4), *ended(0, 4)], words) == "[-cat-] [-é-]\ndog"
+
+
 def test_bytes_that_never_became_a_character_are_left_out_where_withdrawn_and_shown_where_kept() -> None:
     half = "—".encode()[:2]
     assert shown([*drawn(*half), rewound(0, *half), *drawn(*half), *ended(*half)], Bytes()) == "�"

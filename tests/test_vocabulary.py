@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import random
-import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import DEPTH
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import antislop
 from antislop.bans import Ban
+from antislop.characters import decode
+from antislop.events import Settled
+from antislop.lists import BanList
 from antislop.matcher import Matcher
 from antislop.scopes import Scope
+from antislop.streaming import stream_text
 from antislop.vocabulary import Vocabulary
 
 BYTE_LEVEL = ["gpt2", "gpt-neox-20b", "qwen2", "llama3", "tinystories-chat-3m"]
@@ -91,13 +96,6 @@ def known(request: pytest.FixtureRequest, folders: Path) -> Known:
     return Known(request.param, AutoTokenizer.from_pretrained(folders / request.param))
 
 
-def collapsed(text: str) -> str:
-    """Runs of replacement characters as one: a byte-fallback decoder puts one for each byte, Python one for as many as
-    may begin a character.
-    """
-    return re.sub("\ufffd+", "\ufffd", text)
-
-
 def without_first_space(known: Known, tokens: list[int], joined: str) -> str:
     """What a decoder leaves out at the very beginning of a text."""
     if known.name in BYTE_FALLBACK:
@@ -109,20 +107,18 @@ def without_first_space(known: Known, tokens: list[int], joined: str) -> str:
 
 
 def check_join(known: Known, tokens: list[int]) -> None:
-    decoded, joined = known.decode(tokens), known.vocabulary.join(tokens).decode(errors="replace")
-    joined = without_first_space(known, tokens, joined)
-    if known.name in BYTE_FALLBACK:
-        decoded, joined = collapsed(decoded), collapsed(joined)
-    assert joined == decoded
+    assert without_first_space(known, tokens, decode(known.vocabulary, tokens)) == known.decode(tokens)
 
 
 def random_tokens(known: Known, *, seed: int) -> Iterator[list[int]]:
     drawn = random.Random(seed)
-    is_byte = {token for token, name in known.names.items() if re.fullmatch("<0x..>", name)}
     for _ in range(50 * DEPTH):
-        tokens = drawn.choices(known.plain, k=drawn.randint(0, 12))
-        # A byte-fallback decoder gives up a whole run of bytes where one of them is wrong: never two in a row here.
-        yield [token for i, token in enumerate(tokens) if not (i and {token, tokens[i - 1]} <= is_byte)]
+        yield drawn.choices(known.plain, k=drawn.randint(0, 12))
+    spelled = [[known.tokenizer.get_vocab().get(f"<0x{byte:02X}>") for byte in text.encode()] for text in "é猫🚀\n"]
+    runs = [run[:end] for run in spelled if None not in run for end in range(1, len(run) + 1)]
+    for _ in range(50 * DEPTH if runs else 0):
+        parts = [drawn.choice([drawn.choice(runs), drawn.choices(known.plain)]) for _ in range(drawn.randint(0, 8))]
+        yield [token for part in parts for token in part if token is not None]
 
 
 def test_surfaces_of_random_tokens_join_to_what_the_tokenizer_decodes(known: Known) -> None:
@@ -311,6 +307,67 @@ def test_a_sentencepiece_tokenizer_without_its_first_space_joins_to_what_it_deco
     ids = [known.tokenizer.get_vocab()[token] for token in tokens]
     assert known.vocabulary.join(ids).decode().removeprefix(" ") == known.decode(ids)
     assert known.decode(ids).endswith("é" if fallback else "<0xA9>")
+
+
+BYTE = dict(enumerate(sentencepiece().tokenizer.convert_tokens_to_ids([f"<0x{i:02X}>" for i in range(256)])))
+FALLBACK = sentencepiece()
+CAT, SPACE, EOS = (FALLBACK.tokenizer.convert_tokens_to_ids(token) for token in ("cat", "▁", "<eos>"))
+byte_runs = st.lists(
+    st.sampled_from([[BYTE[byte] for byte in text.encode()] for text in "é猫\n"]).flatmap(
+        lambda run: st.integers(1, len(run)).map(lambda end: run[:end])
+    )
+    | st.sampled_from([[CAT], [SPACE], [EOS], [10_000]]),
+    max_size=7,
+).map(lambda parts: list(chain.from_iterable(parts)))
+
+
+def test_a_run_of_byte_tokens_that_is_cut_within_a_character_is_no_text() -> None:
+    tokens = [BYTE[byte] for byte in b"\xc3\xa9\xe4"]
+    assert FALLBACK.decode(tokens) == decode(FALLBACK.vocabulary, tokens) == "\ufffd" * 3
+    assert "".join(stream_text([Settled((token,)) for token in tokens], FALLBACK.vocabulary)) == "\ufffd" * 3
+
+
+@given(tokens=byte_runs, sizes=st.lists(st.integers(1, 3)))
+def test_a_stream_of_byte_tokens_is_what_the_tokenizer_decodes(tokens: list[int], sizes: list[int]) -> None:
+    edges = [0, *(edge for edge in accumulate(sizes) if edge < len(tokens)), len(tokens)]
+    events = [Settled(tuple(tokens[start:end])) for start, end in pairwise(edges)]
+    streamed = "".join(stream_text(events, FALLBACK.vocabulary, drops_space=True))
+    assert streamed == FALLBACK.tokenizer.decode([t for t in tokens if t < 10_000], skip_special_tokens=True)
+
+
+@given(tokens=byte_runs, bans=st.sets(st.sampled_from(["\ufffd", "é", "猫", "\n", "cat", "é cat", "cat\ufffd"])))
+def test_bans_are_found_in_what_the_tokenizer_decodes_between_special_tokens(tokens: list[int], bans: set[str]) -> None:
+    listed = [Ban(phrase, edges="word" if phrase == "cat" else "anywhere") for phrase in sorted(bans) if phrase.strip()]
+    matcher = Matcher(listed, FALLBACK.vocabulary)
+    states = list(accumulate(tokens, matcher.feed, initial=matcher.start()))
+    found = [*chain.from_iterable(state.violations for state in states), *matcher.finish(states[-1])]
+    expected = []
+    for is_end, part in groupby(enumerate(tokens), key=lambda numbered: numbered[1] == EOS):
+        if not is_end:
+            text, owners = read_naively(list(part))
+            expected += [(match.ban, owners[match.start]) for match in BanList(listed).find(text)]
+    assert {(violation.ban, violation.start) for violation in found} == set(expected)
+    for violation in found:
+        assert all(state.horizon <= violation.start for state in states[: violation.end + 1]), "it was not held"
+
+
+def read_naively(numbered: list[tuple[int, int]]) -> tuple[str, list[int]]:
+    """A text, and for each character the number of the token in which it begins."""
+    numbered = [(number, token) for number, token in numbered if token < 10_000]
+    text, owners = "", list[int]()
+    for is_run, part in groupby(numbered, key=lambda each: each[1] in BYTE.values()):
+        members = list(part)
+        if not is_run:
+            piece, places = (
+                FALLBACK.vocabulary.join(token for _, token in members).decode(),
+                [n for n, t in members for _ in FALLBACK.vocabulary.surface(t)],
+            )
+        else:
+            piece = FALLBACK.tokenizer.backend_tokenizer.decoder.decode([FALLBACK.names[token] for _, token in members])
+            sizes = [1] * len(piece) if "\ufffd" in piece else [len(char.encode()) for char in piece]
+            places = [members[end - size][0] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        text, owners = text + piece, owners + places
+    return text, owners
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

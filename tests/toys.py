@@ -22,6 +22,7 @@ class Words:
     """Surfaces that are spelled out; `None` is a special token, whose content may be given by its id."""
 
     def __init__(self, *surfaces: str | bytes | None, contents: Mapping[int, str] | None = None) -> None:
+        self.byte_tokens: frozenset[int] = frozenset()  # those of byte fallback
         self._surfaces = [s.encode() if isinstance(s, str) else s or b"" for s in surfaces]
         self.breaks = {i: "" for i, s in enumerate(surfaces) if s is None} | dict(contents or {})
 
