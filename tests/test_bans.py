@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[str | bytes, int, str]] = {
     "a count among weights": ('[["a", 0.5],\n["b", 12]]', 2, "the weight of 'b' is 12"),
     "a weight that is a word": ('[["one", 0.5], ["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
     "a weight that is no number": ('[["a", NaN]]', 1, "the weight of 'a' is nan"),
-    "a dict": ('{"a": 0.5}', 1, "a JSON list of phrases was expected, not dict"),
+    "a dict": ('{"a": "b"}', 1, "a JSON list of phrases was expected, not dict"),
     "a list that does not end": ('["a",\n"b"', 2, "not JSON"),
     "a comma too many": ('["a",\n"b",\n]', 3, "not JSON"),
     "more after the list": ('["a"]\n["b"]', 2, "not JSON"),
