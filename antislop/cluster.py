@@ -17,7 +17,10 @@ import logging
 import math
 import os
 import pickle
+import signal
 import socket
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +37,11 @@ from antislop.terminal import Refused, first_line
 
 BATCHES_OF_A_BLOCK = 4
 """A batch runs half empty at a block's end: at one end in four batches about a tenth of the time is lost."""
+
+LOST_AFTER = 20.0
+"""Seconds without an answer after which the head of a cluster is given up; Ray would end the process after 60."""
+WATCH_EVERY = 2.0
+"""Seconds between two looks at the head."""
 
 QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Of what Ray writes to a terminal by itself, and to its makers; who sets these otherwise has it so."""
@@ -85,7 +93,7 @@ class Cluster:
         first = list(islice(orders, 1))
         if not first:
             return
-        with _joining(self._address, workers=self._workers), _without_bars():
+        with _joining(self._address, workers=self._workers), _watching(_find_head()), _without_bars():
             crew = _find_crew(self._workers)
             blocks = _send(chain(first, orders), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
@@ -209,13 +217,59 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
             _reach(address)
         there = own if address is None else {}
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **there)
-    except (RuntimeError, ValueError, OSError, ImportError) as error:
+    except (RuntimeError, ValueError, OSError, OverflowError, ImportError) as error:  # OverflowError: a port of 99999
         advice = "start it with ray start --head, or pass its address" if address else "Ray's logs are in /tmp/ray"
         raise ClusterError(f"no cluster at {address or 'hand'} ({first_line(error)}): {advice}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _watching(head: str) -> Iterator[None]:
+    """Raise `ClusterError` where a cluster's head, host:port, does not answer for `LOST_AFTER` seconds.
+
+    Ray ends the process then, after a minute and without a sentence. Only the main thread can be interrupted, and not
+    on Windows.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
+        yield
+        return
+    is_over, is_lost = threading.Event(), threading.Event()
+    threading.Thread(target=_watch, args=(head, is_over, is_lost), daemon=True).start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not is_lost.is_set():
+            raise
+        raise ClusterError(
+            f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to go on"
+        ) from None
+    finally:
+        is_over.set()
+
+
+def _find_head() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> None:
+    """Interrupt the main thread where the head does not answer for `LOST_AFTER` seconds."""
+    answered = time.monotonic()
+    while not is_over.wait(WATCH_EVERY):
+        try:
+            _reach(head)
+            answered = time.monotonic()
+        except OSError:
+            if time.monotonic() - answered > LOST_AFTER:
+                is_lost.set()
+                main = threading.main_thread().ident
+                assert main is not None
+                signal.pthread_kill(main, signal.SIGINT)  # ends what the thread waits for, too
+                return
 
 
 @contextmanager

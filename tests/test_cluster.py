@@ -6,8 +6,10 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -20,7 +22,7 @@ from models import build_model, build_tokenizer
 from typer.testing import CliRunner
 
 import antislop
-from antislop import Ban, BanList
+from antislop import Ban, BanList, cluster
 from antislop.cli import app
 from antislop.cluster import Cluster, ClusterError, Worker
 from antislop.datasets import Maker, PairFile, RecordMaker, identify, take_orders, write_records
@@ -159,10 +161,33 @@ def test_what_a_worker_can_not_do_is_a_sentence(tmp_path: Path, address: str) ->
 
 
 @needs_ray
-def test_a_cluster_that_is_not_there_is_a_sentence(model: str) -> None:
+@pytest.mark.parametrize("port", [1, 99999])
+def test_a_cluster_that_is_not_there_is_a_sentence(model: str, port: int) -> None:
     orders = take_orders(PROMPTS, samples=1, arm="banned")
-    with pytest.raises(ClusterError, match=r"no cluster at 127.0.0.1:1 .*: start it with ray start"):
-        list(Cluster(model, BANS, address="127.0.0.1:1", **OPTIONS).make(orders))
+    with pytest.raises(ClusterError, match=rf"no cluster at 127.0.0.1:{port} .*: start it with ray start"):
+        list(Cluster(model, BANS, address=f"127.0.0.1:{port}", **OPTIONS).make(orders))
+
+
+def test_a_head_that_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray waited for a minute, and ended the process with status 1 and no word."""
+    monkeypatch.setattr(cluster, "WATCH_EVERY", 0.01)
+    monkeypatch.setattr(cluster, "LOST_AFTER", 0.05)
+    head = socket.create_server(("127.0.0.1", 0))
+    name = f"127.0.0.1:{head.getsockname()[1]}"
+
+    def lose() -> None:
+        with cluster._watching(name):
+            head.close()
+            threading.Event().wait(600)
+
+    with pytest.raises(ClusterError, match=f"the head of the cluster, {name}, does not answer any more: start it anew"):
+        lose()
+
+
+def test_an_interrupt_while_the_head_lives_stays_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head, pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with cluster._watching(f"127.0.0.1:{head.getsockname()[1]}"):
+            signal.raise_signal(signal.SIGINT)
 
 
 @needs_ray
