@@ -29,6 +29,7 @@ from antislop.arms import UNBANNED as UNBANNED
 from antislop.arms import Arm as Arm
 from antislop.bans import Ban
 from antislop.events import Conceded, Rewound
+from antislop.lengths import PromptLengths, refuse_lengths
 from antislop.lists import BanList
 from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
 from antislop.prompts import Prompt, fingerprint_text
@@ -261,6 +262,10 @@ class Maker(Recorder):
                 f"the prompt has {len(ids):,} tokens, with {self._new:,} new ones more than the model's "
                 f"{room + self._new:,}: shorten it or ask for fewer"
             )
+        try:
+            refuse_lengths(self._model, PromptLengths((len(ids),)), new=self._new, in_flight=True)
+        except ValueError as error:
+            return str(error)
         return None
 
     @property

@@ -34,9 +34,11 @@ from transformers import (
     LlamaConfig,
     Mamba2Config,
     MambaConfig,
+    MiniMaxConfig,
     MistralConfig,
     MixtralConfig,
     MptConfig,
+    OpenAIGPTConfig,
     OPTConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -44,7 +46,10 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3NextConfig,
+    RecurrentGemmaConfig,
+    RwkvConfig,
     T5Config,
+    XLNetConfig,
 )
 
 _IDS: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
@@ -181,6 +186,15 @@ _FAMILIES = {
     ),
 }
 
+REFUSED: dict[str, PreTrainedConfig] = {
+    "gpt-1": OpenAIGPTConfig(**_IDS, n_embd=32, n_layer=2, n_head=4),
+    "minimax": MiniMaxConfig(**_GROUPED, num_local_experts=2),
+    "recurrent-gemma": RecurrentGemmaConfig(**{**_SHAPE, "num_hidden_layers": 3}, lru_width=32),
+    "rwkv": RwkvConfig(**_SMALL),
+    "xlnet": XLNetConfig(**_IDS, d_model=32, n_layer=2, n_head=4, d_inner=48),
+}
+"""Families that remember what they have read where no rewind reaches it."""
+
 FAMILIES = tuple(_FAMILIES)
 WINDOWED = frozenset({"mistral", "gemma3", "gpt-neo", "gpt-oss", "llama4"})
 RECURRENT = frozenset({"qwen3-next", "mamba", "mamba2", "lfm2", "falcon-h1", "bamba"})
@@ -206,6 +220,12 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
                 # In bfloat16 a tie may choose another expert; that must not drown what is measured.
                 weight *= _FAMILIES[family].scale / (3 if ".experts." in name else 1)
     return model.eval().requires_grad_(False).to(dtype)
+
+
+def build_refused(family: str) -> PreTrainedModel:
+    """A model of a family that is refused."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(REFUSED[family])
+    return model.eval()
 
 
 def prepare(family: str, *prompts: Sequence[int], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

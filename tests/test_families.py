@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, RECURRENT, build, prepare
+from families import FAMILIES, RECURRENT, REFUSED, build, build_refused, prepare
 from models import VOCABULARY, build_tokenizer
 from oracles import completed
 from torch import Tensor
@@ -367,6 +367,20 @@ def test_the_document_says_what_is_so() -> None:
     assert verdicts(DOCUMENT.read_text(encoding="utf-8")) == verdicts(matrix(None) + matrix("static"))
 
 
+def refusals() -> str:
+    """What is said of each family that is refused, as a list."""
+    lines = []
+    for family in REFUSED:
+        with pytest.raises(ValueError) as caught:
+            AntiSlop(TOKENIZER, []).generate(build_refused(family), torch.tensor([PROMPTS[0]]), max_new_tokens=1)
+        lines.append(f"* {family}: {caught.value}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_document_says_what_is_refused() -> None:
+    assert refusals() in DOCUMENT.read_text(encoding="utf-8")
+
+
 def document() -> str:
     """The page around the table."""
     return f"""# Families of models
@@ -390,7 +404,12 @@ The same with `cache_implementation="static"`, in the same tolerance. Layers kee
 what a window forgets; a batch of BART runs row by row, with dynamic caches. Refused are models whose `generate` itself
 takes the free columns of a static cache for tokens, without a rewind: what it does then is said.
 
-{matrix("static")}"""
+{matrix("static")}
+## Refused
+
+Families that remember what they have read where no rewind reaches it, and what is said of them:
+
+{refusals()}"""
 
 
 def main() -> None:
