@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.bans import Ban, BanError
 from antislop.lists import BanList
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 FOLDER = Path(__file__).parent / "data"
 
 
-def tiny_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
     """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
 
     It was trained by this project to show and test the sampler and says nothing worth reading. 512 positions, prompt
-    included; float32 on the CPU. Each call loads anew.
+    included; float32 on the CPU. Each call loads anew. The model's type is `Any`, as that of `from_pretrained` is: type
+    checkers make nothing of transformers' own annotations of `generate`.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

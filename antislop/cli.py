@@ -24,9 +24,8 @@ from rich.text import Text
 
 from antislop import options
 from antislop.app import app as app  # the command line as a whole
-from antislop.characters import decode
 from antislop.display import escape_json
-from antislop.events import Admitted, Conceded, Event, Rewound, Settled
+from antislop.events import Conceded, Event, Settled
 from antislop.lists import BanList
 from antislop.options import collect_bans
 from antislop.pretrained import ModelSpec, load_model
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from antislop.matcher import Violation
     from antislop.vocabulary import Vocabulary
 
 TEMPERATURE = 1.0
@@ -354,7 +352,8 @@ def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = Tr
     from antislop.walker import Exhausted
 
     prompt = Piece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
-    page, trail, run = Page(screen, show_withdrawn=show), Trail(writer.vocabulary), _Run([prompt], Report())
+    page, trail = Page(screen, show_withdrawn=show), Trail(writer.vocabulary)
+    run = _Run([prompt], Report(surfaces=writer.vocabulary))
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
     page.write([prompt])
     try:
@@ -443,17 +442,6 @@ def _save_report(path: Path, report: dict[str, Any]) -> None:
 
 def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
     """Return a run as plain data: how to repeat it, its text, the counts of its report, and the bans it met."""
-    report = run.report
-    counts = {name: value for name, value in vars(report).items() if name != "events"}
-    withdrawn = [
-        {
-            "at": event.length,
-            "text": decode(writer.vocabulary, event.withdrawn),
-            **_place(event.violation),
-        }
-        for event in report.events
-        if isinstance(event, Rewound)
-    ]
     return {
         **writer.settings.spec.content,
         "device": str(writer.model.device),
@@ -465,11 +453,5 @@ def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
         "text": run.text,
         "tokens": run.tokens,
         "seconds": run.seconds,
-        **counts,
-        "withdrawn": withdrawn,
-        "stands": [_place(e.violation) for e in report.events if isinstance(e, (Conceded, Admitted))],
+        **run.report.to_dict(),
     }
-
-
-def _place(violation: Violation) -> dict[str, Any]:
-    return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}

@@ -257,7 +257,7 @@ class _Text:
     def complete(self, stop: Flag) -> EndpointCompletion:
         """Generate to the end, or to where the server fails."""
         self._stop = stop
-        report, error = Report(), None
+        report, error = Report(surfaces=self._sampler._sampler._vocabulary), None
         try:
             for event in self.events():
                 report.add(event)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from antislop.bans import Ban
+from antislop.characters import decode
 from antislop.events import (
     Admitted,
     Conceded,
@@ -20,6 +22,18 @@ from antislop.events import (
     Settled,
     Shortened,
 )
+from antislop.matcher import Surfaces, Violation
+
+
+class Withdrawal(NamedTuple):
+    """Text that was withdrawn, down to the first `length` generated tokens, and the violation that it held.
+
+    text: None where the report knows no surfaces; a character that was cut in two is U+FFFD.
+    """
+
+    text: str | None
+    length: int
+    violation: Violation
 
 
 @dataclass
@@ -36,7 +50,9 @@ class Report:
     dropped: regexes that took too long and were not looked for to the end.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it goes on.
+    withdrawn: each text that was withdrawn, in order.
     events: everything, in order.
+    surfaces: the text of tokens, such as a `Vocabulary`; without it no texts are known. Not copied with the report.
     """
 
     violations: int = 0
@@ -52,7 +68,12 @@ class Report:
     dropped: list[Ban] = field(default_factory=list)
     matcher_seconds: float = 0.0
     reason: Reason | None = None
+    withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
     events: list[Event] = field(default_factory=list, repr=False)
+    surfaces: Surfaces | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "surfaces": None}
 
     def add(self, event: Event) -> None:
         """Count one more event."""
@@ -70,6 +91,7 @@ class Report:
             self.violations += 1
             self.rewinds += 1
             self.withdrawn_tokens += len(event.withdrawn)
+            self.withdrawn.append(Withdrawal(self._decode(event.withdrawn), event.length, event.violation))
         elif isinstance(event, Conceded):
             self.violations += 1
             self.conceded += 1
@@ -81,20 +103,43 @@ class Report:
             self.reason = event.reason
             self.matcher_seconds = event.matcher_seconds
 
+    def _decode(self, tokens: Sequence[int]) -> str | None:
+        return None if self.surfaces is None else decode(self.surfaces, tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the events as plain data for JSON; bans by their phrases, `let_through` by what happened."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        withdrawn = [{"text": text, "length": length, **_describe(found)} for text, length, found in self.withdrawn]
+        let_through = [
+            {"conceded": isinstance(event, Conceded), **_describe(event.violation)}
+            for event in self.events
+            if isinstance(event, (Conceded, Admitted))
+        ]
+        dropped = [ban.phrase for ban in self.dropped]
+        return {**counts, "reason": self.reason, "dropped": dropped, "withdrawn": withdrawn, "let_through": let_through}
+
     @classmethod
     def total(cls, reports: Sequence[Report]) -> Report:
         """Add up the reports of a batch's rows; events and reasons stay with the rows.
 
         Passes are counted once per row that took part in them.
         """
-        names = [own.name for own in fields(cls) if own.name not in ("dropped", "reason", "events")]
         dropped = list(dict.fromkeys(ban for report in reports for ban in report.dropped))
-        return cls(**{name: sum(getattr(report, name) for report in reports) for name in names}, dropped=dropped)
+        withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
+        counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
+        return cls(**counts, dropped=dropped, withdrawn=withdrawn)
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> Report:
+    def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:
         """Count all events of a run."""
-        report = cls()
+        report = cls(surfaces=surfaces)
         for event in events:
             report.add(event)
         return report
+
+
+_COUNTS = tuple(own.name for own in fields(Report) if own.type in ("int", "float"))
+
+
+def _describe(violation: Violation) -> dict[str, Any]:
+    return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -21,18 +21,40 @@ from antislop.events import Conceded, Event, Finished, Forwarded, Settled
 from antislop.inference import KVCache, LanguageModel
 from antislop.language_model import DecodeMode
 from antislop.lengths import PromptLengths, warn_if_too_long
-from antislop.matcher import Matcher, Violation
+from antislop.matcher import Matcher, Surfaces, Violation
 from antislop.report import Report
 from antislop.row import Row
 from antislop.walker import Drafter, Policy
 
-Output: TypeAlias = Tensor | GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput
+
+@dataclass
+class DecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # its base is not read by mypy
+    """`generate`'s output of decoder-only models, with the sum of all rows' reports, and one for each row."""
+
+    report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
+    reports: list[Report] = None  # type: ignore[assignment]
+
+
+@dataclass
+class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
+    """`generate`'s output of encoder-decoder models, with the sum of all rows' reports, and one for each row."""
+
+    report: Report = None  # type: ignore[assignment]
+    reports: list[Report] = None  # type: ignore[assignment]
+
+
+ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
+"""What `generate` returns with return_dict_in_generate."""
+Output: TypeAlias = Tensor | ReportedOutput
 """What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
 
 
 @dataclass
 class Run:
-    """A generation that is ready to go. warn: called with each violation that is conceded."""
+    """A generation that is ready to go.
+
+    warn: called with each violation that is conceded. surfaces: the text of tokens, for reports.
+    """
 
     model: PreTrainedModel
     language_model: LanguageModel
@@ -44,6 +66,7 @@ class Run:
     policy: Policy
     config: GenerationConfig
     warn: Callable[[Violation], None]
+    surfaces: Surfaces
     drafter: Drafter | None = None
     run_ahead: bool = False
 
@@ -70,7 +93,7 @@ class Run:
 
     def complete(self, streamer: BaseStreamer | None = None) -> Output:
         """Run to the end and return what `generate` returns."""
-        reports = [Report() for _ in self.rows]
+        reports = [Report(surfaces=self.surfaces) for _ in self.rows]
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
@@ -122,19 +145,21 @@ class Run:
             sequence[: row.ids.shape[1]] = row.ids[0]
         return sequences
 
-    def _output(self, reports: list[Report]) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
-        kind = GenerateEncoderDecoderOutput if self.model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-        output = kind(
-            sequences=self._sequences(),
-            scores=self._steps(1) if self.config.output_scores else None,
-            logits=self._steps(0) if self.config.output_logits else None,
-            past_key_values=self._past,
-        )
+    def _output(self, reports: list[Report]) -> ReportedOutput:
+        fields: dict[str, Any] = {
+            "sequences": self._sequences(),
+            "scores": self._steps(1) if self.config.output_scores else None,
+            "logits": self._steps(0) if self.config.output_logits else None,
+            "past_key_values": self._past,
+        }
+        is_encoder_decoder = self.model.config.is_encoder_decoder
         if type(self.model).generate is not GenerationMixin.generate:
-            return output  # it goes through all that there is, and expects tensors
-        output["report"] = reports[0] if len(reports) == 1 else Report.total(reports)
-        output["reports"] = reports
-        return output
+            # It goes through all fields and expects tensors.
+            plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
+            return cast(ReportedOutput, plain(**fields))
+        report = reports[0] if len(reports) == 1 else Report.total(reports)
+        kind = EncoderDecoderOutput if is_encoder_decoder else DecoderOnlyOutput
+        return kind(**fields, report=report, reports=reports)
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:

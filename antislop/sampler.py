@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
-from typing import Any, get_args
+from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ from antislop.lists import BanList
 from antislop.matcher import Matcher, State, Violation
 from antislop.report import Report
 from antislop.row import Row
-from antislop.run import Output, Run
+from antislop.run import Output, ReportedOutput, Run
 from antislop.settings import Settings
 from antislop.streaming import stream_text
 from antislop.support import refuse_arguments, refuse_settings, refuse_tokenizer
@@ -155,6 +155,11 @@ class AntiSlop:
         self._matcher = Matcher(self.bans, self._vocabulary)
         self._has_warned = False
 
+    def __repr__(self) -> str:
+        origin = f" from {self.bans.source}" if self.bans.source else ""
+        bans = "1 ban" if len(self.bans) == 1 else f"{len(self.bans):,} bans"
+        return f"<AntiSlop: {bans}{origin}, method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
+
     def __call__(
         self,
         model: PreTrainedModel,
@@ -185,6 +190,26 @@ class AntiSlop:
         )
         return run.complete()
 
+    @overload
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None = None,
+        *,
+        return_dict_in_generate: Literal[True],
+        **kwargs: Any,
+    ) -> ReportedOutput: ...
+
+    @overload
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None = None,
+        *,
+        return_dict_in_generate: Literal[False] | None = None,
+        **kwargs: Any,
+    ) -> Tensor: ...
+
     def generate(
         self,
         model: PreTrainedModel,
@@ -201,9 +226,10 @@ class AntiSlop:
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
         The streamer gets the prompt, then tokens as soon as they can't be taken back any more: at least one behind.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
-        output has two fields more: `report`, and `reports` with one for each row.
+        output has two fields more: `report`, and `reports` with one for each row. Type checkers know what comes back
+        where that argument is written out as True, and nothing of a generation config that holds it.
         """
-        return self._enter(
+        output: Output = self._enter(
             model,
             inputs,
             lambda run: run.complete(streamer),  # within `generate`: some models make more of what it returns
@@ -212,6 +238,7 @@ class AntiSlop:
             assistant_tokenizer=assistant_tokenizer,
             **kwargs,
         )
+        return output
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""
@@ -301,7 +328,7 @@ class AntiSlop:
         language_model, shared = first[0].language_model, first[0].rows[0].settings
         engine = BatchEngine(language_model, language_model.new_cache(len(first)), filler=first[0].pad)
         rows: dict[int, Row] = {}
-        reports: dict[int, Report] = defaultdict(Report)
+        reports: dict[int, Report] = defaultdict(partial(Report, surfaces=self._vocabulary))
 
         def queue() -> Iterator[Row]:
             for number, run in enumerate(runs):
@@ -465,6 +492,7 @@ class AntiSlop:
             self._policy(do_sample=generation_config.do_sample),
             generation_config,
             self._warn_once,
+            self._vocabulary,
             drafter=first_of(drafters),
             run_ahead=self.run_ahead,
         )

@@ -1,0 +1,29 @@
+"""What type checkers know of the sampler where it is used as in the README. Only mypy reads this; nothing runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import antislop
+from antislop import AntiSlop, Ban, Scope
+from antislop.report import Report
+from antislop.run import DecoderOnlyOutput, EncoderDecoderOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import assert_type
+
+    def use(settings: dict[str, Any]) -> None:
+        """Write in the ways that return different things."""
+        model, tokenizer = antislop.tiny_model()
+        sampler = AntiSlop(tokenizer, [Ban("delve", exempt=["Delveland"], scopes=[Scope("outside", "quotes")])])
+        out = sampler.generate(model, **settings, return_dict_in_generate=True, output_scores=True)
+        assert_type(out, DecoderOnlyOutput | EncoderDecoderOutput)
+        assert_type(out.report, Report)
+        assert_type(out.reports, list[Report])
+        assert_type(out.report.withdrawn[0].text, str | None)
+        assert_type(sampler.generate(model, "The old house", max_new_tokens=60), Tensor)
+        for text in sampler.stream(model, "The old house"):
+            assert_type(text, str)
+        for done in sampler.generate_many(model, ["The old house"], seed=1):
+            assert_type(done.conceded, int)
