@@ -359,6 +359,7 @@ class PairFile:
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
         self.path = path
         self._kind = kind
+        journal.lock(path)
         lines = list(read_lines(path)) if path.exists() else []
         self._check(lines, journal, is_own=is_own)
         replace_bytes(path, b"".join(line for line, row in lines if row and _owner(row) in journal))

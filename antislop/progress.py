@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from antislop.prompts import fingerprint_text
 from antislop.records import Record
 from antislop.terminal import complain
 
 if TYPE_CHECKING:
     from antislop.datasets import Summary
 
+SHOWN = 40
+"""Characters of a prompt that has no other name."""
 LINE_EVERY = 10.0
 """Seconds between two lines about progress where there is no terminal."""
 
@@ -35,8 +38,16 @@ def follow(records: Iterable[Record], summary: Summary, *, target: Any, total: i
             summary.add(record)
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
-                complain(f"{record['key']}: {record['error']}")
+                complain(f"{_name(record)}: {record['error']}")
             advance()
+
+
+def _name(record: Record) -> str:
+    """Return what a user knows the prompt of a record by: its id, or how its text begins."""
+    key, text = record["key"], record["prompt"]
+    if key.split("#")[0] != fingerprint_text(text):
+        return str(key)
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
 
 
 @contextmanager

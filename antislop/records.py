@@ -66,7 +66,7 @@ class Journal:
         self._fingerprint = fingerprint
         self._known: dict[Any, str | None] = {}
         self._file: IO[bytes] | None = None
-        self._lock = lock_file(self.path)
+        self._locks = [lock_file(self.path)]
         try:
             settings = json.loads(json.dumps(settings))  # as they will be read again
             if self._has_records():
@@ -77,10 +77,10 @@ class Journal:
             replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
             self._file = self.path.open("ab")
         except OSError as error:
-            self._lock.release()
+            self._unlock()
             raise JournalError(f"{self.path}: can't be written ({error.strerror}): choose another place") from error
         except BaseException:
-            self._lock.release()
+            self._unlock()
             raise
 
     @property
@@ -102,6 +102,14 @@ class Journal:
     def fingerprint_of(self, identity: object) -> str | None:
         """Return the fingerprint of what a record was made from."""
         return self._known[identity]
+
+    def lock(self, path: Path) -> None:
+        """Lock another file until the journal is closed. Raises `JournalError` where another process has it."""
+        self._locks.append(lock_file(path))
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.release()
 
     def drop(self, identities: Collection[Any]) -> None:
         """Take records out, so that they are made again."""
@@ -134,7 +142,7 @@ class Journal:
         except OSError as error:  # it tries to write again what `append` could not
             raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
         finally:
-            self._lock.release()
+            self._unlock()
 
     def _has_records(self) -> bool:
         """Tell whether anything was written yet: nothing can be mixed with what a run left that found no prompt."""

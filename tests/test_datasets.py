@@ -25,11 +25,13 @@ from antislop.datasets import (
     fingerprint,
     identify,
     measure_slop,
+    open_journal,
+    resume,
     take_orders,
     write_records,
 )
 from antislop.prompts import Prompt
-from antislop.records import Journal, Record, read_records
+from antislop.records import Journal, JournalError, Record, read_records
 
 TOKENIZER = build_tokenizer()
 MODEL = build_model("llama")
@@ -225,6 +227,30 @@ def test_a_text_that_failed_on_its_way_leaves_no_pairs() -> None:
     whole, broken = (list(each.make(orders)) for each in kinds)
     assert any(made.pairs for made in whole)
     assert not any(made.pairs for made in broken)
+
+
+def test_two_journals_do_not_write_pairs_into_one_file_at_a_time(tmp_path: Path) -> None:
+    with open_journal(tmp_path / "a.jsonl", {}) as one, open_journal(tmp_path / "b.jsonl", {}) as other:
+        PairFile(tmp_path / "pairs.jsonl", one, kind="dpo")
+        with pytest.raises(JournalError, match=r"pairs.jsonl: another process is writing to it"):
+            PairFile(tmp_path / "pairs.jsonl", other, kind="dpo")
+    with open_journal(tmp_path / "b.jsonl", {}) as other:
+        PairFile(tmp_path / "pairs.jsonl", other, kind="dpo")
+
+
+def test_a_prompt_that_changed_is_found_while_it_is_written_too(tmp_path: Path) -> None:
+    """Who doesn't call `resume` is told at the prompt, and who does before any text is made."""
+    changed = [PROMPTS[0], Prompt("p1", "d", None, {})]
+    with open_journal(tmp_path / "out.jsonl", {}) as journal:
+        list(write_records(maker(), lambda: PROMPTS[:2], journal))
+        with pytest.raises(JournalError, match=r"1 of its records answer prompts that have changed; 'p1' had 'c', and"):
+            list(write_records(maker(), lambda: changed, journal))
+        with pytest.raises(JournalError, match="'p1' had 'c', and now has 'd'"):
+            resume(journal, take_orders(changed, samples=1, arm="banned"))
+        assert resume(journal, take_orders(changed, samples=1, arm="banned"), force=True) == (1, 0)
+        (made,) = write_records(maker(), lambda: changed, journal)
+        assert made["prompt"] == "d"
+    assert [record["prompt"] for record in read_records(tmp_path / "out.jsonl")] == ["a b", "d"]
 
 
 def test_records_that_failed_are_made_again(tmp_path: Path) -> None:
