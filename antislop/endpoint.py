@@ -218,6 +218,7 @@ class EndpointSampler:
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=self._eos)] if self._eos else []
         if stop_strings:
             criteria.append(StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings))
+        self._sampler._vocabulary.refuse_changes(self._tokenizer)
         settings = Settings(
             logits_processor=LogitsProcessorList(warpers), stopping_criteria=StoppingCriteriaList(criteria), rows=1
         )

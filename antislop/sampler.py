@@ -439,6 +439,7 @@ class AntiSlop:
     ) -> Run:
         prompts, mask = input_ids.shape[0], prompt_mask(model, model_kwargs)
         refuse_tokenizer(model, self._tokenizer)
+        self._vocabulary.refuse_changes(self._tokenizer)
         refuse_settings(model, generation_config, logits_processor)
         speculation = speculate(
             model,

@@ -29,12 +29,14 @@ class Vocabulary:
         WordPiece do.
     byte_tokens: the tokens of byte fallback, each of which stands for a byte. A run of them is text where it is valid
         UTF-8, and otherwise U+FFFD for each byte.
+    count: how many tokens the tokenizer had.
     """
 
     surfaces: Sequence[bytes]
     breaks: Mapping[int, str]
     drops_space: bool = False
     byte_tokens: frozenset[int] = frozenset()
+    count: int = 0
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -63,7 +65,18 @@ class Vocabulary:
         breaks = {token_id: token for token, token_id in tokens.items() if token_id in special}
         has_fallback = any(part.get("type") == "ByteFallback" for part in parts)
         byte_tokens = {i for token, i in tokens.items() if has_fallback and i not in special and _BYTE.fullmatch(token)}
-        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens))
+        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
+
+    def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise `ValueError` where a tokenizer was given tokens after it was read: their text would not be known."""
+        count = len(tokenizer)
+        if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
+            return
+        what = f"has {count:,} tokens and had {self.count:,}" if count != self.count else "has more special tokens than"
+        raise ValueError(
+            f"the tokenizer {what} when the sampler was made from it, and bans would misread them: add tokens first, "
+            "then make the sampler"
+        )
 
     def join(self, token_ids: Iterable[int]) -> bytes:
         """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""

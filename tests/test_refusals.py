@@ -224,6 +224,15 @@ def test_a_vocabulary_may_be_padded_and_a_tokenizer_may_have_tokens_more(llama: 
     AntiSlop(longer, ["a b"]).generate(llama, PROMPT, max_new_tokens=1)
 
 
+def test_tokens_that_are_added_after_the_sampler_was_made(llama: PreTrainedModel) -> None:
+    tokenizer = build_tokenizer()
+    sampler = AntiSlop(tokenizer, ["a b"])
+    tokenizer.add_tokens(["<think>"])
+    for write in (sampler.generate, sampler.events, lambda *asked, **more: list(sampler.generate_many(*asked, **more))):
+        with pytest.raises(ValueError, match=r"^the tokenizer has 49 tokens and had 48 when the sampler was made"):
+            write(llama, PROMPT, max_new_tokens=1)
+
+
 def test_something_else_in_the_place_of_the_tokenizer() -> None:
     with pytest.raises(ValueError, match="a Hugging Face tokenizer was expected, not LlamaForCausalLM"):
         AntiSlop(build_model("llama"), ["a"])  # type: ignore[arg-type]

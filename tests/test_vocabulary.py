@@ -387,6 +387,28 @@ def test_a_wordpiece_tokenizer_joins_to_what_it_decodes_after_the_first_space(cl
 # Refusals
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_that_are_added_after_the_tokenizer_was_read_are_refused(special: bool) -> None:
+    known = byte_level()
+    known.vocabulary.refuse_changes(known.tokenizer)
+    known.tokenizer.add_tokens(["<think>", "</think>"], special_tokens=special)
+    with pytest.raises(
+        ValueError, match=r"^the tokenizer has 266 tokens and had 264 when the sampler was made from it, "
+    ):
+        known.vocabulary.refuse_changes(known.tokenizer)
+    Vocabulary.of(known.tokenizer).refuse_changes(known.tokenizer)
+
+
+def test_a_token_that_becomes_special_after_the_tokenizer_was_read_is_refused() -> None:
+    known = byte_level()
+    assert "he" in known.names.values()
+    known.tokenizer.pad_token = "he"
+    with pytest.raises(
+        ValueError, match=r"^the tokenizer has more special tokens than when the sampler was made from it, "
+    ):
+        known.vocabulary.refuse_changes(known.tokenizer)
+
+
 @pytest.mark.parametrize("given", [None, "gpt2", 7, SimpleNamespace(backend_tokenizer=Tokenizer(models.BPE()))])
 def test_what_is_no_tokenizer_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"^a Hugging Face tokenizer was expected, not \w+: pass ") as caught:
