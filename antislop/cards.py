@@ -44,14 +44,32 @@ Columns: those of the prompts; `prompt`, `response`, `messages` where the prompt
 because there was nothing else to say, "error") and `error`; `tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban
 `violations`, `withdrawn` tokens, and `conceded`; `seconds` in flight.
 
-What this does not say: whether the responses are true, good or safe. They are a language model's.
+{pairs}What this does not say: whether the responses are true, good or safe. They are a language model's.
 """
+
+
+_PAIRS: dict[str, str] = {
+    "dpo": """\
+Columns of the preference pairs: `prompt`, with the text up to the rewind; `chosen`, the kept text to the end of its
+sentence or paragraph; `rejected`, the withdrawn text, continued by the model without bans to the end of its sentence;
+`ban`; `key` and `sample` of the response.
+
+""",
+    "tokens": """\
+Columns of the preference pairs, one position each: `context_ids`, the tokens before it; `rejected_id`, the token that
+began the ban; `chosen_ids`, the tokens that may come instead, and `chosen_shares`, their probabilities among what the
+bans left; the same as texts in `context_with_chat_template`, `rejected_decoded` and `multi_chosen_decoded`; `ban`;
+`tokenizer`, a fingerprint of what the ids mean; `key` and `sample` of the response.
+
+""",
+}
 
 
 def make_card(title: str, made_of: Mapping[str, Any]) -> str:
     """Return a card as Markdown.
 
-    made_of: source, model, records, slop (per arm, occurrences per 1,000 words), and whatever else decided the records.
+    made_of: source, model, records, slop (per arm, occurrences per 1,000 words), pairs (their format, if there are
+    any), and whatever else decided the records.
     """
     shown = {name: value for name, value in made_of.items() if name not in ("records", "slop") and value is not None}
     return _CARD.format(
@@ -61,6 +79,7 @@ def make_card(title: str, made_of: Mapping[str, Any]) -> str:
         model=made_of["model"],
         version=antislop.__version__,
         table="\n".join(f"| {name} | `{_show(value)}` |" for name, value in shown.items()),
+        pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         slop="\n".join(f"| {arm} | {share:.2f} |" for arm, share in made_of["slop"].items()),
     )
 

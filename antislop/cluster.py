@@ -101,7 +101,7 @@ class Cluster:
                 if isinstance(done, str):
                     raise ClusterError(f"a worker could not go on: {done}")
                 if blocks.pop(row["number"], None) is not None:
-                    yield from (Made(record, pairs) for record, pairs in done)
+                    yield from (Made(*made) for made in done)
         if blocks:
             raise ClusterError(f"{len(blocks):,} blocks of texts did not come back: run it again to go on")
 
@@ -139,11 +139,11 @@ class Worker:
         self._maker: Maker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return (number, done) of a block; done is JSON: (record, its pairs) of each order, or what went wrong."""
+        """Return (number, done) of a block; done is JSON: what `Made` holds, of each order, or what went wrong."""
         number, orders = block["number"][0].as_py(), pickle.loads(block["orders"][0].as_py())
         try:
             self._maker = self._maker or Maker(*load_model(self._model), self._bans, **self._options)
-            done: Any = [(made.record, made.pairs) for made in self._maker.make(orders, arm=self._arm)]
+            done: Any = [(made.record, made.pairs, made.counts) for made in self._maker.make(orders, arm=self._arm)]
         except Exception as error:  # noqa: BLE001
             done = first_line(error) if isinstance(error, (Refused, ValueError)) else _name(error)
         return {"number": [number], "done": [json.dumps(done)]}

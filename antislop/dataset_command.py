@@ -19,6 +19,7 @@ import typer
 from antislop import __version__, options
 from antislop.lists import BanList
 from antislop.options import collect_bans, make_settings
+from antislop.pairs import describe_counts
 from antislop.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.progress import Stop, follow, stop_at_interrupt
 from antislop.prompts import Prompt, PromptError, read_prompts
@@ -133,8 +134,13 @@ def dataset(
     batch_size: options.BatchSize = 16,
     seed: options.Seed = 0,
     pairs: Annotated[Path | None, _option(metavar="FILE", help="Preference pairs out of what was withdrawn.")] = None,
-    pairs_format: Annotated[Pairs, _option(help="dpo: TRL's columns; tokens: final-token pairs.")] = Pairs.DPO,
-    pairs_per_ban: Annotated[int | None, _option(min=1, help="Keep so many pairs of each ban, at random.")] = None,
+    pairs_format: Annotated[
+        Pairs | None, _option(help="dpo: TRL's columns; tokens: final-token pairs.", show_default="dpo")
+    ] = None,
+    pairs_per_ban: Annotated[int | None, _option(min=1, help="Keep at most N pairs of each ban, at random.")] = None,
+    pairs_per_token: Annotated[
+        int | None, _option(min=1, help="Of final-token pairs: reject and choose no token more than N times.")
+    ] = None,
     to_parquet: Annotated[bool, _option("--to-parquet", help="Write Parquet and a card into the folder, too.")] = False,
     push_to_hub: Annotated[str | None, _option(metavar="REPO", help="Push the data set in the end.")] = None,
     force: Annotated[bool, _option("--force", help="Go on where the model, list or settings have changed.")] = False,
@@ -172,6 +178,9 @@ def dataset(
     banned = collect_bans(bans, ban, no_bans=no_bans, with_constructions=constructions, lenient=lenient)
     if not banned and arms is not Arms.PLAIN:
         raise Refused("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
+    limits = {"--pairs-format": pairs_format, "--pairs-per-ban": pairs_per_ban, "--pairs-per-token": pairs_per_token}
+    _check_pairs(pairs, limits, arms=arms)
+    pairs_format = pairs_format or Pairs.DPO
     kind: PairFormat | None = pairs_format.value if pairs is not None else None
 
     from antislop.cluster import ClusterError
@@ -203,12 +212,13 @@ def dataset(
             summary = job.run(journal, pair_file)
             if pair_file is not None and not job.is_stopped:
                 with writing(pair_file.path):
-                    job.say(f"{pair_file.finish(most=pairs_per_ban, seed=seed):,} pairs in {pairs}")
+                    kept = pair_file.finish(per_ban=pairs_per_ban, per_token=pairs_per_token, seed=seed)
+                    job.say("; ".join([f"{kept:,} pairs in {pairs}", *describe_counts(pair_file.counts)]))
     except (JournalError, PromptError, ClusterError) as error:
         raise Refused(str(error)) from error
     if not job.is_stopped:
         with writing(out):
-            job.finish(path, out, banned, to_parquet=to_parquet, repo=push_to_hub)
+            job.finish(path, out, banned, pairs=kind, to_parquet=to_parquet, repo=push_to_hub)
     return 130 if job.is_stopped else 1 if summary.failed else 0
 
 
@@ -272,6 +282,17 @@ class _Place:
             return Maker(loaded, tokenizer, bans, **options), tokenizer
         except (ValueError, ClusterError) as error:
             raise Refused(first_line(error)) from error
+
+
+def _check_pairs(pairs: Path | None, limits: dict[str, Any], *, arms: Arms) -> None:
+    """Refuse what belongs to pairs where none are made, and what belongs to those of another format."""
+    given = [name for name, value in limits.items() if value is not None]
+    if pairs is None and given:
+        raise Refused(f"{given[0]} means nothing without a file of pairs: pass --pairs FILE, or leave it out")
+    if "--pairs-per-token" in given and limits["--pairs-format"] is not Pairs.TOKENS:
+        raise Refused("--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out")
+    if pairs is not None and arms is Arms.PLAIN:
+        raise Refused("--pairs needs texts under bans: leave out --arms plain")
 
 
 def _check_places(source: str, out: Path, files: list[Path]) -> None:
@@ -388,7 +409,16 @@ class _Job:
         """Write a line to standard error."""
         self._console.print(sentence, style="dim", soft_wrap=True)
 
-    def finish(self, path: Path, out: Path, bans: BanList, *, to_parquet: bool, repo: str | None) -> None:
+    def finish(
+        self,
+        path: Path,
+        out: Path,
+        bans: BanList,
+        *,
+        pairs: PairFormat | None,
+        to_parquet: bool,
+        repo: str | None,
+    ) -> None:
         """Tell and write what is made of all records together."""
         if self._order.arms == Arms.BOTH.value:
             self.say(f"banned phrases per 1,000 words: {self._compare(read_records(path), bans)}")
@@ -399,7 +429,7 @@ class _Job:
 
         with as_refusal():
             shards = write_parquet(path, out)
-        card = write_card(out, self._describe(bans, list(read_records(path))))
+        card = write_card(out, {**self._describe(bans, list(read_records(path))), "pairs": pairs})
         self.say(f"{len(shards)} Parquet {'file' if len(shards) == 1 else 'files'} and {card.name} in {out}")
         if repo is not None:
             with as_refusal():

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -31,12 +32,13 @@ from antislop.bans import Ban
 from antislop.events import Conceded, Rewound
 from antislop.lengths import PromptLengths, refuse_lengths
 from antislop.lists import BanList
-from antislop.pairs import PairFormat, balance, find_turns, make_dpo, make_tokens, unique
+from antislop.pairs import Count, PairFormat, Source, cap_per_ban, cap_per_token, drop_duplicates
+from antislop.preferences import PairMaker, Pairs
 from antislop.prompts import Prompt, fingerprint_text
 from antislop.records import Journal, JournalError, Record, read_lines, read_records
 from antislop.requests import Request
 from antislop.sampler import AntiSlop, Completion
-from antislop.vocabulary import Vocabulary
+from antislop.vocabulary import Vocabulary, fingerprint_tokenizer
 from antislop.whole_files import replace_bytes
 
 NO_TOKEN = "the prompt has no token: give it some text"
@@ -71,12 +73,17 @@ def fingerprint(bans: BanList) -> str:
     return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+BATCHES_OF_CONTINUATIONS = 4
+"""Withdrawn texts are continued when there are enough for this number of batches: one alone would run half empty."""
+
+
 @dataclass(frozen=True)
 class Made:
-    """A record, and the preference pairs that came about with it."""
+    """A record, the preference pairs that came about with it, and what was counted while they were made."""
 
     record: Record
     pairs: Sequence[Record] = ()
+    counts: Mapping[Count, int] = field(default_factory=dict)
 
 
 class _Begun(NamedTuple):
@@ -117,21 +124,47 @@ class Recorder(ABC):
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         bans = bans if isinstance(bans, BanList) else BanList(bans)
-        self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in arms}
+        written: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
+        self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in written}
         self._request = Request(bans, tokenizer) if "prompt-only" in arms else None
         self._asked: dict[tuple[str, int, str], int] = {}
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
         self._pairs = pairs
+        self._pair_maker = (
+            None
+            if pairs is None
+            else PairMaker(
+                pairs,
+                self._vocabulary,
+                bans,
+                fingerprint=fingerprint_tokenizer(tokenizer),
+                settings=settings,
+                write=partial(self._write, arm="plain"),
+                find_room=self._find_room,
+                find_ends=self._find_ends,
+            )
+        )
 
     @abstractmethod
-    def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
+    def _write(
+        self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
+    ) -> Iterator[Completion]:
         """Write a text after each prompt, each with its own seed, which is there once its prompt was taken."""
 
-    def _find_room(self) -> int | None:
-        """Return the most tokens that a prompt may have; None where nobody knows."""
+    def _find_ends(self) -> Collection[int]:
+        """Return the tokens that end a text."""
+        end = self._tokenizer.eos_token_id
+        return () if end is None else (end,)
+
+    def _find_room(self, new: int) -> int | None:  # noqa: ARG002
+        """Return the most tokens that a prompt may have before `new` ones; None where nobody knows."""
         return None
+
+    @property
+    def _new(self) -> int:
+        return self._settings.get("max_new_tokens") or 1
 
     @abstractmethod
     def _find_error(self, ids: Sequence[int]) -> str | None:
@@ -157,23 +190,31 @@ class Recorder(ABC):
                     yield ids
 
         seeds = (begun[number].order.seed(self._seed) for number in count())
-        for done in self._write(prompts(), seeds, arm=arm):
+        waiting: list[tuple[Order, Record, Pairs]] = []
+        for done in self._write(prompts(), seeds, arm=arm, settings=self._settings):
             yield from refused
             refused.clear()
-            order, ids, is_chat, since = begun.pop(done.number)
-            if is_chat:  # the reply is a text of its own
+            own = begun.pop(done.number)
+            if own.is_chat:  # the reply is a text of its own
                 done = replace(done, text=self._vocabulary.decode(done.tokens))
-            record = self._report(order, done, prompt_tokens=len(ids), since=since)
+            record = self._report(own.order, done, prompt_tokens=len(own.ids), since=own.since)
             # The text of a record with an error is made again, and so are its pairs.
-            yield Made(record, [] if record["status"] == "error" else list(self._find_pairs(order, done)))
+            pairs = Pairs() if record["status"] == "error" else self._begin_pairs(own, done)
+            waiting.append((own.order, record, pairs))
+            if not pairs.drafts:
+                yield from self._finish_pairs([waiting.pop()])
+            elif sum(len(each.drafts) for _, _, each in waiting) >= BATCHES_OF_CONTINUATIONS * self._batch_size:
+                yield from self._finish_pairs(waiting)
+                waiting.clear()
         yield from refused
+        yield from self._finish_pairs(waiting)
 
     def _complete(self, order: Order) -> Prompt:
         """Return the prompt that the model is to read."""
         if order.arm != "prompt-only":
             return order.prompt
         assert self._request is not None, "asked for an arm that was not named before"
-        prompt, self._asked[order.identity] = self._request.put(order.prompt, room=self._find_room())
+        prompt, self._asked[order.identity] = self._request.put(order.prompt, room=self._find_room(self._new))
         return prompt
 
     def _encode(self, prompt: Prompt) -> list[int]:
@@ -207,16 +248,29 @@ class Recorder(ABC):
             seconds=round(time.perf_counter() - since, 3),
         )
 
-    def _find_pairs(self, order: Order, done: Completion) -> Iterator[Record]:
-        if self._pairs is None or order.arm != "banned":
-            return
-        turns = find_turns(done.report.events, done.tokens)
-        make = make_dpo if self._pairs == "dpo" else make_tokens
-        for row in unique(make(order.prompt.text, turns, done.tokens, decode=self._decode)):
-            yield {**row, "key": order.prompt.key, "sample": order.sample}
+    def _begin_pairs(self, begun: _Begun, done: Completion) -> Pairs:
+        if self._pair_maker is None or begun.order.arm != "banned":
+            return Pairs()
+        source = Source(self._read_prompt(begun.order.prompt, begun.ids), begun.ids, done.tokens)
+        return self._pair_maker.begin(source, done.report.events, seed=begun.order.seed(self._seed))
 
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+    def _finish_pairs(self, waiting: Sequence[tuple[Order, Record, Pairs]]) -> Iterator[Made]:
+        """Yield records with their pairs; a record is one with an error if a text was not continued for one."""
+        if self._pair_maker is not None:
+            self._pair_maker.finish([pairs for _, _, pairs in waiting])
+        for order, record, pairs in waiting:
+            own = {"key": order.prompt.key, "sample": order.sample}
+            if pairs.error is None:
+                yield Made(record, [{**row, **own} for row in pairs.rows], pairs.counts)
+            else:
+                yield Made({**record, "status": "error", "error": pairs.error})
+
+    def _read_prompt(self, prompt: Prompt, ids: Sequence[int]) -> str:
+        """Return the text of a prompt for trainers, which put the first special token in front of it by themselves."""
+        first = self._tokenizer.bos_token
+        if prompt.has_special_tokens and first and self._tokenizer(prompt.text)["input_ids"] != ids:
+            return prompt.text.removeprefix(first)
+        return prompt.text
 
     def _describe(self, order: Order, *, status: str, **more: Any) -> Record:
         """Return a record: the input's own columns, then what is known of the text."""
@@ -245,16 +299,22 @@ class Maker(Recorder):
         super().__init__(tokenizer, bans, **options)
         self._model = model
 
-    def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
+    def _write(
+        self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
+    ) -> Iterator[Completion]:
         sampler = self._samplers[arm]
-        return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **self._settings)
+        return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
-    def _find_room(self) -> int | None:
+    def _find_ends(self) -> Collection[int]:
+        own = self._settings.get("eos_token_id", self._model.generation_config.eos_token_id)
+        return (own,) if isinstance(own, int) else tuple(own or ())
+
+    def _find_room(self, new: int) -> int | None:
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        return None if positions is None else positions - self._new
+        return None if positions is None else positions - new
 
     def _find_error(self, ids: Sequence[int]) -> str | None:
-        room = self._find_room()
+        room = self._find_room(self._new)
         if not ids:
             return NO_TOKEN
         if room is not None and len(ids) > room:
@@ -267,10 +327,6 @@ class Maker(Recorder):
         except ValueError as error:
             return str(error)
         return None
-
-    @property
-    def _new(self) -> int:
-        return self._settings.get("max_new_tokens") or 1
 
 
 def _make_sampler(tokenizer: PreTrainedTokenizerBase, bans: BanList, arm: Arm, options: Mapping[str, Any]) -> AntiSlop:
@@ -358,6 +414,7 @@ class PairFile:
 
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
         self.path = path
+        self.counts = Counter[Count]()
         self._kind = kind
         journal.lock(path)
         lines = list(read_lines(path)) if path.exists() else []
@@ -381,18 +438,23 @@ class PairFile:
                 f"{self.path}: holds pairs of texts that are not in {journal.path}: choose another file, or remove it"
             )
 
-    def append(self, rows: Iterable[Record]) -> None:
-        """Write the pairs of a text; raises `JournalError` where there is no room."""
+    def append(self, rows: Iterable[Record], counts: Mapping[Count, int] | None = None) -> None:
+        """Write the pairs of a text; raises `JournalError` where there is no room. counts: added to those so far."""
+        self.counts.update(counts or {})
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
         except OSError as error:
             raise JournalError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
 
-    def finish(self, *, most: int | None = None, seed: int = 0) -> int:
-        """Leave out what came twice, and all but `most` pairs of each ban; return how many pairs there are."""
-        rows = list(unique(read_records(self.path)))
-        rows = rows if most is None else balance(rows, most=most, seed=seed)
+    def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
+        """Leave out duplicates and what is too frequent, and return how many pairs are left.
+
+        per_ban: pairs of each ban. per_token: rows in which a token is rejected, and those in which it is chosen.
+        """
+        rows = drop_duplicates(read_records(self.path))
+        rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)
+        rows = rows if per_token is None else cap_per_token(rows, limit=per_token, seed=seed)
         replace_bytes(self.path, "".join(json.dumps(row) + "\n" for row in rows).encode())
         return len(rows)
 
@@ -423,7 +485,7 @@ def write_records(
             if identify(made.record) in journal:
                 continue
             if pairs is not None:
-                pairs.append(made.pairs)
+                pairs.append(made.pairs, made.counts)
             journal.append(made.record)
             yield made.record
 

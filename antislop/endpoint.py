@@ -111,7 +111,7 @@ class EndpointSampler:
     eos_token_id: the tokens that end a text; the tokenizer's unless told otherwise.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
-    `stop_strings`; they mean what they mean to `generate`, and hold for the alternatives. Raises `ValueError` for
+    `stop_strings`, `stopping_criteria`, with the meaning that they have for `generate`. Raises `ValueError` for
     options that have no meaning here.
     """
 
@@ -206,6 +206,7 @@ class EndpointSampler:
         top_p: float | None = None,
         min_p: float | None = None,
         stop_strings: str | list[str] | None = None,
+        stopping_criteria: Sequence[StoppingCriteria] = (),
     ) -> _Plan:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
@@ -219,6 +220,7 @@ class EndpointSampler:
         if stop_strings:
             criteria.append(StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings))
         self._sampler._vocabulary.refuse_changes(self._tokenizer)
+        criteria.extend(stopping_criteria)
         settings = Settings(
             logits_processor=LogitsProcessorList(warpers), stopping_criteria=StoppingCriteriaList(criteria), rows=1
         )

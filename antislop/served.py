@@ -40,8 +40,10 @@ class EndpointMaker(Recorder):
             for arm, sampler in self._samplers.items()
         }
 
-    def _write(self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm) -> Iterator[Completion]:
-        return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **self._settings)
+    def _write(
+        self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
+    ) -> Iterator[Completion]:
+        return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
     def _find_error(self, ids: Sequence[int]) -> str | None:
         return None if ids else NO_TOKEN

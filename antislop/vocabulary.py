@@ -6,6 +6,7 @@ UTF-8 they are the text, but for the one space that SentencePiece decoders take 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,6 +100,12 @@ class Vocabulary:
     def drops_space_after(self, prompt: Sequence[int]) -> bool:
         """Return whether a text begins after a prompt, and its first space is not written."""
         return self.drops_space and (not prompt or prompt[-1] in self.breaks)
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of what token ids mean: the same for all tokenizers with the same tokens under the same ids."""
+    tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(tokens.encode()).hexdigest()[:16]
 
 
 def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:

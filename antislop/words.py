@@ -7,7 +7,7 @@ is one word. Bans are matched otherwise: `folding` and `sequences` read a text w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from antislop.sequences import stop_words
 
@@ -17,7 +17,9 @@ _BREAK = re.compile(r"\n\s*\n")
 # A full stop after these is no end; after initials, such as "J.", neither.
 _ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
 _QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
-_END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+[\"'”’»)\]*_]*(?=\s|$)")
+_CLOSERS = "[\"'”’»)\\]*_]*"
+_END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+{_CLOSERS}(?=\s|$)")
+_STOP = re.compile(rf"{_END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
 
 
 def extract_words(text: str) -> list[str]:
@@ -62,6 +64,33 @@ def extract_sentences(text: str) -> list[str]:
                 found.append(sentence)
             start = end
     return found
+
+
+def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
+    """Return where the first sentence or paragraph ends that ends at `start` or later; None if none does.
+
+    In running text an end is certain once the next word is there, which must not be in lower case: “Stop!” in
+    “Stop!” she said. ends nothing. Where `is_complete`, the end of the text ends its last sentence.
+
+    >>> find_sentence_end("“Stop!” she said. He did")
+    17
+    >>> find_sentence_end("“Stop!” she said.", is_complete=False) is None
+    True
+    """
+    ends = (end for end in find_sentence_ends(text, is_complete=is_complete) if end >= start)
+    return next(ends, len(text) if is_complete and len(text) >= start else None)
+
+
+def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
+    """Yield where the sentences and paragraphs of a text end, as `find_sentence_end` defines it."""
+    return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
+
+
+def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
+    if not match[0]:
+        return True  # the end of a paragraph
+    following = match.string[match.end() :].lstrip()[:1]
+    return is_complete if not following else not (following.islower() or following == "\ufffd")
 
 
 def extract_paragraphs(text: str) -> list[str]:

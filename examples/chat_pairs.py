@@ -42,7 +42,7 @@ def main() -> None:
         pairs = PairFile(asked.out / "pairs.jsonl", journal, kind="dpo")
         for record in write_records(maker, chats, journal, samples=4, pairs=pairs):
             print(f"{record['key']}: {record['response'][:70]!r}")
-        print(f"{pairs.finish(most=asked.most)} pairs in {pairs.path}")
+        print(f"{pairs.finish(per_ban=asked.most)} pairs in {pairs.path}")
 
 
 if __name__ == "__main__":

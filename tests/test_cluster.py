@@ -25,7 +25,7 @@ import antislop
 from antislop import Ban, BanList, cluster
 from antislop.cli import app
 from antislop.cluster import Cluster, ClusterError, Worker
-from antislop.datasets import Maker, PairFile, RecordMaker, identify, take_orders, write_records
+from antislop.datasets import Made, Maker, PairFile, RecordMaker, identify, take_orders, write_records
 from antislop.pretrained import load_model, load_tokenizer
 from antislop.prompts import Prompt
 from antislop.records import Journal, Record, read_records
@@ -242,6 +242,20 @@ def test_a_worker_that_has_no_model_says_so(tmp_path: Path) -> None:
     row = worker(pyarrow.table({"number": [3], "orders": [pickle.dumps([])]}))
     assert row["number"] == [3]
     assert "can't be loaded" in json.loads(row["done"][0])
+
+
+def test_a_worker_makes_the_pairs_of_its_texts(model: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    orders = list(take_orders(PROMPTS[:2], samples=1, arm="banned"))
+    options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 30}}
+    worker = Worker(model=model, bans=list(BANS), arm="banned", options=options)
+    row = worker(pyarrow.table({"number": [0], "orders": [pickle.dumps(orders)]}))
+    there = [Made(*made) for made in json.loads(row["done"][0])]
+    here = list(Maker(*load_model(model), BANS, **options).make(orders))
+    assert sum(len(made.pairs) for made in here) > 0
+    assert sum(made.counts["continued_tokens"] for made in there if made.pairs) > 5
+    for name in ("pairs", "counts"):
+        assert [getattr(made, name) for made in there] == [getattr(made, name) for made in here]
 
 
 def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from antislop.cli import app
 from antislop.datasets import measure_slop
 from antislop.prompts import fingerprint_text
 from antislop.records import Journal, Record, read_records
+from antislop.vocabulary import fingerprint_tokenizer
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
 BANS = ("the", "a", "was", "her")
@@ -41,6 +42,7 @@ TINY = (
     "--no-bans",
     *(part for phrase in BANS for part in ("--ban", phrase)),
 )
+LONGER = ("--max-new-tokens", "40")  # for texts in which sentences end
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant]"
 
 
@@ -363,7 +365,8 @@ def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
 
 
 def test_preference_pairs_have_the_columns_that_trainers_expect() -> None:
-    assert_made(make("--n", "2", "--pairs", "new/pairs.jsonl"), " pairs in new/pairs.jsonl")
+    result = make("--n", "2", "--pairs", "new/pairs.jsonl", *LONGER)
+    assert_made(result, " pairs in new/pairs.jsonl; ", " tokens written to continue withdrawn text")
     pairs = datasets.Dataset.from_list(read("new/pairs.jsonl"))
     assert len(pairs) > 5
     assert {name: pairs.features[name].dtype for name in ("prompt", "chosen", "rejected")} == dict.fromkeys(
@@ -374,6 +377,7 @@ def test_preference_pairs_have_the_columns_that_trainers_expect() -> None:
         assert whole[row["key"], row["sample"]].startswith(row["prompt"] + row["chosen"])
         assert BanList([row["ban"]]).find(row["rejected"])
         assert not BanList(BANS).find(row["chosen"])
+        assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
 
 
 def test_token_pairs_hold_ids_texts_and_shares_of_what_may_come_instead(
@@ -383,40 +387,66 @@ def test_token_pairs_hold_ids_texts_and_shares_of_what_may_come_instead(
     rows = list(datasets.Dataset.from_list(read("pairs.jsonl")))
     assert rows
     for row in rows:
+        assert row["context_with_chat_template"] == bundled[1].decode(row["context_ids"], skip_special_tokens=True)
         assert row["rejected_decoded"] == bundled[1].decode([row["rejected_id"]])
-        assert row["multi_chosen_decoded"] == [bundled[1].decode([token]) for token in row["multi_chosen_ids"]]
-        assert row["rejected_id"] not in row["multi_chosen_ids"]
-        assert 0 < sum(row["multi_chosen_probs"]) <= 1.0001
+        assert row["multi_chosen_decoded"] == [bundled[1].decode([token]) for token in row["chosen_ids"]]
+        assert row["rejected_id"] not in row["chosen_ids"]
+        assert 0 < sum(row["chosen_shares"]) <= 1.0001
+        assert row["tokenizer"] == fingerprint_tokenizer(bundled[1])
 
 
 def test_pairs_of_a_run_that_was_stopped_are_those_of_one_that_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    make("--n", "2", "--pairs", "whole.jsonl", out="whole.records.jsonl")
+    asked = ("--n", "2", "--pairs-per-ban", "6", *LONGER)
+    make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(3, interrupt))
-        assert make("--n", "2", "--pairs", "pairs.jsonl").exit_code == 130
-    assert_made(make("--n", "2", "--pairs", "pairs.jsonl"), "going on")
+        assert make(*asked, "--pairs", "pairs.jsonl").exit_code == 130
+    assert_made(make(*asked, "--pairs", "pairs.jsonl"), "going on")
+    assert len(read("whole.jsonl")) > 5
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("whole.jsonl")))
 
 
 def test_so_many_pairs_of_each_ban_are_kept() -> None:
-    make("--n", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "2")
+    make("--n", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "2", *LONGER)
     bans = [row["ban"] for row in read("pairs.jsonl")]
     assert max(map(bans.count, bans)) == 2
 
 
+def test_no_token_is_chosen_or_rejected_in_more_pairs_than_asked_for() -> None:
+    tokens = ("--pairs", "pairs.jsonl", "--pairs-format", "tokens")
+    make("--n", "3", *tokens, "--pairs-per-token", "3")
+    for numbers in (
+        [row["rejected_id"] for row in read("pairs.jsonl")],
+        [token for row in read("pairs.jsonl") for token in row["chosen_ids"]],
+    ):
+        assert max(map(numbers.count, numbers)) == 3
+
+
+def test_limits_of_pairs_that_have_no_meaning_are_refused() -> None:
+    assert_refused(make("--pairs", "p", "--pairs-per-token", "3"), "is for final-token pairs: pass --pairs-format tok")
+    for option, value in (("per-token", "3"), ("per-ban", "3"), ("format", "dpo")):
+        assert_refused(make(f"--pairs-{option}", value), f"--pairs-{option} means nothing without a file of pairs")
+    assert_refused(make("--pairs", "p", "--arms", "plain"), "--pairs needs texts under bans: leave out --arms plain")
+    assert not Path("out.jsonl").exists()
+
+
 def test_pairs_are_not_mixed_and_not_lost() -> None:
-    make("--limit", "1")
-    assert_made(make("--pairs", "pairs.jsonl"), "the records that are there already have no pairs in pairs.jsonl")
+    make("--limit", "1", *LONGER)
+    assert_made(
+        make("--pairs", "pairs.jsonl", *LONGER), "the records that are there already have no pairs in pairs.jsonl"
+    )
     before = read("pairs.jsonl")
     assert_refused(
-        make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"),
+        make("--pairs", "pairs.jsonl", "--pairs-format", "tokens", *LONGER),
         "was made with pairs.format='dpo', and this run has pairs.format='tokens'",
     )
-    assert_refused(make("--pairs", "other.jsonl"), "was made with pairs.file='pairs.jsonl'")
+    assert_refused(make("--pairs", "other.jsonl", *LONGER), "was made with pairs.file='pairs.jsonl'")
     assert_refused(
-        make(), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
+        make(*LONGER), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
     )
-    assert_refused(make("--pairs", "pairs.jsonl", out="new.jsonl"), "holds pairs of texts that are not in new.jsonl")
+    assert_refused(
+        make("--pairs", "pairs.jsonl", *LONGER, out="new.jsonl"), "holds pairs of texts that are not in new.jsonl"
+    )
     assert read("pairs.jsonl") == before
 
 
@@ -434,6 +464,7 @@ def test_parquet_and_a_card_come_beside_the_records() -> None:
     assert yaml.safe_load(card.split("---\n")[1])["configs"] == [{"config_name": "default", "data_files": "*.parquet"}]
     assert DatasetCard.load("out/README.md").data.tags == ["synthetic", "antislop"]
     assert "| banned | 0.00 |" in card
+    assert "Columns of the preference pairs" not in card
     assert "10 responses to the prompts of `p.txt`, written by `the bundled model`" in card
 
 
@@ -463,6 +494,16 @@ def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: py
         "other.parquet",
     ]
     assert Path("victim").exists()
+
+
+@pytest.mark.parametrize("kind", ["dpo", "tokens"])
+def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
+    pairs = ("--pairs", "out/pairs.jsonl", "--pairs-format", kind)
+    assert_made(make("--to-parquet", *pairs, *LONGER, out="out"))
+    (paragraph,) = re.findall(
+        r"^Columns of the preference pairs.*?\n\n", Path("out/README.md").read_text(), re.M | re.S
+    )
+    assert {f"`{column}`" for column in read("out/pairs.jsonl")[0]} <= set(re.findall(r"`\w+`", paragraph))
 
 
 def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> None:

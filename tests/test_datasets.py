@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
 import random
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from models import build_model, build_spaced_tokenizer, build_tokenizer, poisoned
+from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
+from antislop.continuations import MAX_TOKENS
 from antislop.datasets import (
     Arm,
     Maker,
@@ -32,6 +36,7 @@ from antislop.datasets import (
 )
 from antislop.prompts import Prompt
 from antislop.records import Journal, JournalError, Record, read_records
+from antislop.sampler import Completion
 
 TOKENIZER = build_tokenizer()
 MODEL = build_model("llama")
@@ -264,11 +269,80 @@ def test_records_that_failed_are_made_again(tmp_path: Path) -> None:
 
 def test_pairs_are_of_texts_that_were_written(undisturbed: tuple[list[Record], list[Record]]) -> None:
     records, pairs = undisturbed
+    banned = by_identity(record for record in records if record["arm"] == "banned")
+    assert banned == by_identity(make(samples=3)), "pairs change no record"
     texts = {(r["key"], r["sample"]): r["prompt"] + r["response"] for r in records if r["arm"] == "banned"}
-    assert len(pairs) > 20
+    assert len(pairs) > 9
     for row in pairs:
-        assert texts[row["key"], row["sample"]].startswith(row["prompt"] + row["chosen"])
+        text = texts[row["key"], row["sample"]]
+        assert text.startswith(row["prompt"] + row["chosen"])
         assert BanList(BANS).find(row["rejected"])
+        assert row["chosen"].endswith(".") or text == row["prompt"] + row["chosen"]
+
+
+def test_pairs_do_not_depend_on_what_their_texts_and_continuations_were_batched_with() -> None:
+    def pairs(prompts: Sequence[Prompt], **options: Any) -> list[str]:
+        orders = take_orders(prompts, samples=3, arm="banned")
+        made = maker(pairs="dpo", **options).make(orders)
+        return sorted(json.dumps(row) for one in made for row in one.pairs)
+
+    whole = pairs(PROMPTS, batch_size=16)
+    assert len(whole) > 9
+    assert pairs(PROMPTS, batch_size=1) == whole
+    shuffled = random.Random(0).sample(PROMPTS, 4)
+    keys = {prompt.key for prompt in shuffled}
+    assert pairs(shuffled, batch_size=2) == [row for row in whole if json.loads(row)["key"] in keys]
+
+
+def test_a_rejected_text_is_what_the_model_without_bans_writes_after_the_withdrawn_tokens() -> None:
+    """The naive way: each text alone, to a fixed length, and cut afterwards."""
+    engine, naive = maker(pairs="dpo", batch_size=2), AntiSlop(TOKENIZER, [])
+    assert engine._pair_maker is not None
+    write, asked = engine._pair_maker._write, list[tuple[list[int], int]]()
+
+    def spy(prompts: Iterator[list[int]], seeds: Iterator[int], *, settings: dict[str, Any]) -> Iterator[Completion]:
+        pairs = list(zip(prompts, seeds, strict=False))
+        asked.extend(pairs)
+        return write((ids for ids, _ in pairs), (seed for _, seed in pairs), settings=settings)
+
+    engine._pair_maker._write = spy
+    made = [row for one in engine.make(take_orders(PROMPTS, samples=3, arm="banned")) for row in one.pairs]
+    expected = []
+    for ids, seed in asked:
+        settings = {**GENERATION, "max_new_tokens": MAX_TOKENS}
+        (done,) = naive.generate_many(MODEL, [ids], seeds=[seed], **settings)
+        expected.append(TOKENIZER.decode([*ids, *done.tokens], skip_special_tokens=True))
+    assert len(made) > 9
+    for row in made:
+        assert any(text.startswith(row["prompt"] + row["rejected"]) for text in expected)
+
+
+def test_a_record_whose_continuation_failed_is_made_again() -> None:
+    engine = maker(pairs="dpo")
+    assert engine._pair_maker is not None
+    write = engine._pair_maker._write
+
+    def fail(*args: Any, **kwargs: Any) -> Iterator[Completion]:
+        return (replace(done, error=ValueError("the server is gone")) for done in write(*args, **kwargs))
+
+    engine._pair_maker._write = fail
+    made = list(engine.make(take_orders(PROMPTS, samples=2, arm="banned")))
+    failed = [one for one in made if one.record["status"] == "error"]
+    assert {one.record["error"] for one in failed} == {"the server is gone"}
+    assert not any(one.pairs for one in failed)
+    assert len(made) == 12 > len(failed)
+
+
+def test_a_chat_prompt_is_given_to_trainers_without_the_token_that_they_put_in_front() -> None:
+    tokenizer = copy.deepcopy(TOKENIZER)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+    )
+    engine = Maker(MODEL, tokenizer, BANS, settings=GENERATION, pairs="tokens")
+    for text, has_special_tokens in (("<s>a b", True), ("a b", False)):
+        prompt = Prompt("k", text, None, {}, has_special_tokens=has_special_tokens)
+        ids = engine._encode(prompt)
+        assert tokenizer(engine._read_prompt(prompt, ids))["input_ids"] == ids
 
 
 def test_a_summary_adds_up_what_was_made() -> None:

@@ -38,7 +38,7 @@ LAYERS = (
     {"cache", "lengths", "settings"},
     {"language_model", "inferencer"},
     {"run"},
-    {"sampler", "bundled", "bootstrap", "scales"},
+    {"sampler", "bundled", "bootstrap", "scales", "continuations"},
     {"contrasts", "diversity"},
     {"repetition"},
     {"metrics"},
@@ -51,7 +51,7 @@ LAYERS = (
     {"profiles"},
     {"profile_bans", "profile_figures"},
     {"endpoint"},
-    {"outputs", "quantities"},
+    {"outputs", "quantities", "preferences"},
     {"datasets", "publishing", "evaluation"},
     {"served", "likelihood"},
     {"terminal"},
@@ -148,6 +148,7 @@ TORCH_FREE = {
 }
 TRANSFORMERS = {
     "arguments",
+    "continuations",
     "likelihood",
     "candidates",
     "run",

@@ -68,6 +68,22 @@ def test_records_of_a_server_hold_nothing_banned_and_say_how_far_its_alternative
         assert record["arm"] == "plain" or not antislop.BanList(BANS).find(record["response"])
 
 
+def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(tmp_path: Path, tiny: Any) -> None:
+    model, tokenizer = tiny
+    file = tmp_path / "pairs.jsonl"
+    with serve(following(model), tokenizer) as server:
+        more = ("--max-new-tokens", "40", "--ban", "the", "--ban", "was", "--pairs", str(file))
+        result = invoke(tmp_path, *served_by(server.url), *more)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows, result.stderr
+    assert " tokens written to continue withdrawn text" in result.stderr
+    texts = [record["prompt"] + record["response"] for record in read(tmp_path) if record["response"]]
+    for row in rows:
+        assert any(text.startswith(row["prompt"] + row["chosen"]) for text in texts)
+        assert antislop.BanList([row["ban"]]).find(row["rejected"])
+        assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
+
+
 def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path: Path, tiny: Any) -> None:
     model, tokenizer = tiny
     with serve(following(model), tokenizer) as server:
