@@ -246,8 +246,8 @@ def test_a_worker_that_has_no_model_says_so(tmp_path: Path) -> None:
 
 def test_a_worker_makes_the_pairs_of_its_texts(model: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    orders = list(take_orders(PROMPTS[:2], samples=1, arm="banned"))
-    options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 30}}
+    orders = list(take_orders(PROMPTS[:1], samples=2, arm="banned"))
+    options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 20}}
     worker = Worker(model=model, bans=list(BANS), arm="banned", options=options)
     row = worker(pyarrow.table({"number": [0], "orders": [pickle.dumps(orders)]}))
     there = [Made(*made) for made in json.loads(row["done"][0])]

@@ -42,7 +42,7 @@ TINY = (
     "--no-bans",
     *(part for phrase in BANS for part in ("--ban", phrase)),
 )
-LONGER = ("--max-new-tokens", "40")  # for texts in which sentences end
+LONGER = ("--max-new-tokens", "30")  # for texts in which sentences end
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant]"
 
 
@@ -365,7 +365,7 @@ def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
 
 
 def test_preference_pairs_have_the_columns_that_trainers_expect() -> None:
-    result = make("--n", "2", "--pairs", "new/pairs.jsonl", *LONGER)
+    result = make("--pairs", "new/pairs.jsonl", *LONGER)
     assert_made(result, " pairs in new/pairs.jsonl; ", " tokens written to continue withdrawn text")
     pairs = datasets.Dataset.from_list(read("new/pairs.jsonl"))
     assert len(pairs) > 5
@@ -396,25 +396,25 @@ def test_token_pairs_hold_ids_texts_and_shares_of_what_may_come_instead(
 
 
 def test_pairs_of_a_run_that_was_stopped_are_those_of_one_that_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ("--n", "2", "--pairs-per-ban", "6", *LONGER)
+    asked = ("--limit", "3", "--pairs-per-ban", "3", *LONGER)
     make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", at_record(3, interrupt))
+        patch.setattr(Journal, "append", at_record(2, interrupt))
         assert make(*asked, "--pairs", "pairs.jsonl").exit_code == 130
     assert_made(make(*asked, "--pairs", "pairs.jsonl"), "going on")
-    assert len(read("whole.jsonl")) > 5
+    assert len(read("whole.jsonl")) > 3
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("whole.jsonl")))
 
 
 def test_so_many_pairs_of_each_ban_are_kept() -> None:
-    make("--n", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "2", *LONGER)
+    make("--limit", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "1", *LONGER)
     bans = [row["ban"] for row in read("pairs.jsonl")]
-    assert max(map(bans.count, bans)) == 2
+    assert max(map(bans.count, bans)) == 1
 
 
 def test_no_token_is_chosen_or_rejected_in_more_pairs_than_asked_for() -> None:
     tokens = ("--pairs", "pairs.jsonl", "--pairs-format", "tokens")
-    make("--n", "3", *tokens, "--pairs-per-token", "3")
+    make(*tokens, "--pairs-per-token", "3")
     for numbers in (
         [row["rejected_id"] for row in read("pairs.jsonl")],
         [token for row in read("pairs.jsonl") for token in row["chosen_ids"]],
@@ -499,7 +499,7 @@ def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: py
 @pytest.mark.parametrize("kind", ["dpo", "tokens"])
 def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
     pairs = ("--pairs", "out/pairs.jsonl", "--pairs-format", kind)
-    assert_made(make("--to-parquet", *pairs, *LONGER, out="out"))
+    assert_made(make("--limit", "2", "--to-parquet", *pairs, *LONGER, out="out"))
     (paragraph,) = re.findall(
         r"^Columns of the preference pairs.*?\n\n", Path("out/README.md").read_text(), re.M | re.S
     )

@@ -288,7 +288,7 @@ def test_pairs_do_not_depend_on_what_their_texts_and_continuations_were_batched_
 
     whole = pairs(PROMPTS, batch_size=16)
     assert len(whole) > 9
-    assert pairs(PROMPTS, batch_size=1) == whole
+    assert pairs(PROMPTS[:2], batch_size=1) == [row for row in whole if json.loads(row)["key"] in ("p0", "p1")]
     shuffled = random.Random(0).sample(PROMPTS, 4)
     keys = {prompt.key for prompt in shuffled}
     assert pairs(shuffled, batch_size=2) == [row for row in whole if json.loads(row)["key"] in keys]
