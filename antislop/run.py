@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -72,6 +72,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # what is handed back with the sequences
+        self._reports: list[Report] = []
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
     @property
@@ -152,14 +153,24 @@ class Run:
             "logits": self._steps(0) if self.config.output_logits else None,
             "past_key_values": self._past,
         }
-        is_encoder_decoder = self.model.config.is_encoder_decoder
+        self._reports = reports
         if type(self.model).generate is not GenerationMixin.generate:
-            # It goes through all fields and expects tensors.
+            # It may go through all fields and expect tensors; see `with_reports`.
+            is_encoder_decoder = self.model.config.is_encoder_decoder
             plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
             return cast(ReportedOutput, plain(**fields))
-        report = reports[0] if len(reports) == 1 else Report.total(reports)
-        kind = EncoderDecoderOutput if is_encoder_decoder else DecoderOnlyOutput
-        return kind(**fields, report=report, reports=reports)
+        return self._report(fields)
+
+    def with_reports(self, output: Output) -> Output:
+        """Return what `complete` returned, with the reports that it leaves out for a model's own `generate`."""
+        if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
+            return output
+        return self._report(output)
+
+    def _report(self, fields: Mapping[str, Any]) -> ReportedOutput:
+        report = self._reports[0] if len(self._reports) == 1 else Report.total(self._reports)
+        kind = EncoderDecoderOutput if self.model.config.is_encoder_decoder else DecoderOnlyOutput
+        return kind(**fields, report=report, reports=self._reports)
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:

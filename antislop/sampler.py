@@ -227,18 +227,26 @@ class AntiSlop:
         The streamer gets the prompt, then tokens as soon as they can't be taken back any more: at least one behind.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
         output has two fields more: `report`, and `reports` with one for each row. Type checkers know what comes back
-        where that argument is written out as True, and nothing of a generation config that holds it.
+        where that argument is written out as True, and nothing of a generation config that holds it. A model with a
+        `generate` of its own (Whisper) returns what that makes of the output.
         """
+        done: list[tuple[Run, Output]] = []
+
+        def complete(run: Run) -> Output:
+            done.append((run, run.complete(streamer)))
+            return done[-1][1]
+
         output: Output = self._enter(
             model,
             inputs,
-            lambda run: run.complete(streamer),  # within `generate`: some models make more of what it returns
+            complete,  # within `generate`: some models make more of what it returns
             stop_strings=stop_strings,
             assistant_model=assistant_model,
             assistant_tokenizer=assistant_tokenizer,
             **kwargs,
         )
-        return output
+        run, own = done[-1]
+        return run.with_reports(output) if output is own else output
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""

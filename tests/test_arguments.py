@@ -171,6 +171,19 @@ def test_a_model_whose_generate_is_its_own(llama: PreTrainedModel) -> None:
     assert SAMPLER.generate(model, TEXT, **ASKED) == {"sequences": None}
 
 
+def test_a_model_whose_generate_hands_on_what_it_is_given(llama: PreTrainedModel) -> None:
+    class Plain(type(llama)):  # type: ignore[misc]
+        def generate(self, *args: Any, **kwargs: Any) -> Any:
+            return super().generate(*args, **kwargs)
+
+    model, asked = Plain(llama.config), {**ASKED, "suppress_tokens": [0, 1]}
+    out = SAMPLER.generate(model, TEXT, return_dict_in_generate=True, **asked)
+    assert out.report.tokens_fed >= out.sequences.shape[1] - 1
+    assert out.reports == [out.report]
+    assert "".join(SAMPLER.stream(model, TEXT, **asked))
+    assert [done.text for done in SAMPLER.generate_many(model, [TEXT], **asked)]
+
+
 def test_a_model_that_asks_no_sampler(llama: PreTrainedModel) -> None:
     class Alone(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, custom_generate: Any, **kwargs: Any) -> Any:
