@@ -143,7 +143,9 @@ def dataset(
     ] = None,
     to_parquet: Annotated[bool, _option("--to-parquet", help="Write Parquet and a card into the folder, too.")] = False,
     push_to_hub: Annotated[str | None, _option(metavar="REPO", help="Push the data set in the end.")] = None,
-    force: Annotated[bool, _option("--force", help="Go on where the model, list or settings have changed.")] = False,
+    force: Annotated[
+        bool, _option("--force", help="Go on where the model, list, settings or prompts have changed.")
+    ] = False,
 ) -> int:
     """Make a data set: responses to prompts, without what is banned.
 

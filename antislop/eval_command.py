@@ -107,7 +107,9 @@ def evaluate(
     stop: options.StopStrings = None,
     batch_size: options.BatchSize = 16,
     seed: options.Seed = 0,
-    force: Annotated[bool, _option("--force", help="Go on where the model, list or settings have changed.")] = False,
+    force: Annotated[
+        bool, _option("--force", help="Go on where the model, list, settings or prompts have changed.")
+    ] = False,
 ) -> int:
     """Measure what bans do: texts to the same prompts with and without them, or texts that are there already.
 
