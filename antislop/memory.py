@@ -79,26 +79,31 @@ class Memory:
             for where, before in self._known.values()
             if (difference := _compare(where, before)) is not None
         ]
-        known: dict[int, tuple[Any, Any]] = {}
+        if changes or not self._known:  # else the same objects can be reached as before
+            self._known = self._find()
+        return changes
+
+    def _find(self) -> dict[int, tuple[Any, Any]]:
+        """Return all that can be reached and be changed, by identity, with its contents."""
+        found: dict[int, tuple[Any, Any]] = {}
         coming: list[Any] = [self._owner, *self._shared]
         while coming:
             value = coming.pop()
-            if type(value) in _ATOMS or id(value) in known or isinstance(value, _CONSTANTS):
+            if type(value) in _ATOMS or id(value) in found or isinstance(value, _CONSTANTS):
                 continue
             if isinstance(value, Iterator):
                 raise ValueError(
                     f"{name_of(self._owner)} keeps a {type(value).__name__}, which can't be rewound: keep a list and "
                     "an index, or give it a method rewind(row, length)"
                 )
-            known[id(value)] = value, _copy(value)
+            found[id(value)] = value, _copy(value)
             coming.extend(_children(value))
-            if len(known) > LIMIT:
+            if len(found) > LIMIT:
                 raise ValueError(
                     f"{name_of(self._owner)} holds more than {LIMIT} objects, too many to find what a rewind must undo "
                     "in them: keep less in it, or give it a method rewind(row, length)"
                 )
-        self._known = known
-        return changes
+        return found
 
 
 def name_of(asked: object) -> str:
@@ -163,6 +168,8 @@ def _class_containers(kind: type) -> list[Any]:
 
 def _compare(where: Any, before: Any) -> Any:
     """Return what to put back, of a dict and attributes only what is different; None if nothing has changed."""
+    if isinstance(where, (list, deque, dict)) and _holds(where, before):
+        return None
     now = _copy(where)
     if isinstance(where, Tensor):
         return None if torch.equal(now, before) else before
@@ -172,10 +179,17 @@ def _compare(where: Any, before: Any) -> Any:
         return None if now == before else before
     if isinstance(now, list):
         return None if _are_same(now, before) else before
-    if _are_same(list(now), list(before)) and _are_same(list(now.values()), list(before.values())):
-        return None
     old = ((name, before.get(name, _ABSENT)) for name in {**before, **now})
-    return {name: value for name, value in old if not _are_same([value], [now.get(name, _ABSENT)])}
+    return {name: value for name, value in old if not _are_same([value], [now.get(name, _ABSENT)])} or None
+
+
+def _holds(where: Any, before: Any) -> bool:
+    """Tell whether a container holds the same objects as before."""
+    if len(where) != len(before):
+        return False
+    if isinstance(where, dict):
+        return all(map(is_, where, before)) and all(map(is_, where.values(), before.values()))
+    return all(map(is_, where, before))
 
 
 def _are_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
