@@ -108,7 +108,7 @@ def test_the_dict_holds_what_generates_dict_holds_and_the_report(llama: PreTrain
     }
     theirs = generate(llama, **asked)
     ours = generate(llama, custom_generate=AntiSlop(TOKENIZER, ["zz"]), **asked)
-    assert type(ours) is type(theirs)
+    assert isinstance(ours, type(theirs))
     assert torch.equal(ours.sequences, theirs.sequences)
     for name in ("scores", "logits"):
         assert len(ours[name]) == len(theirs[name])
