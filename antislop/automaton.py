@@ -33,7 +33,7 @@ class Automaton:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._ids = sorted(range(len(patterns)), key=patterns.__getitem__)
         self._sorted = [patterns[i] for i in self._ids]
-        self._prefixes = [""]
+        self._lengths = [0]
         self._ranges = [(0, len(self._sorted))]
         self._fallbacks = [ROOT]
         self._steps: list[dict[str, int]] = [{}]
@@ -51,7 +51,7 @@ class Automaton:
 
     def prefix(self, state: int) -> str:
         """Return the longest prefix of a pattern that a text in this state ends with."""
-        return self._prefixes[state]
+        return self._sorted[self._ranges[state][0]][: self._lengths[state]] if state else ""
 
     def endings(self, state: int, count: int) -> list[str]:
         """Return what is missing of up to `count` patterns that begin with the prefix of a state.
@@ -61,7 +61,7 @@ class Automaton:
         ['', 'rs']
         """
         low, high = self._ranges[state]
-        start = len(self._prefixes[state])
+        start = self._lengths[state]
         return [pattern[start:] for pattern in self._sorted[low : min(high, low + count)]]
 
     def _advance(self, state: int, symbol: str) -> int:
@@ -69,7 +69,7 @@ class Automaton:
         missing = []
         after = self._steps[state].get(symbol)
         while after is None:
-            low, high = self._find(self._prefixes[state] + symbol, *self._ranges[state])
+            low, high = self._find(self.prefix(state) + symbol, *self._ranges[state])
             if low < high:
                 missing.append((state, low, high))
             if state == ROOT:
@@ -78,7 +78,7 @@ class Automaton:
                 state = self._fallbacks[state]
                 after = self._steps[state].get(symbol)
         for state, low, high in reversed(missing):
-            after = self._steps[state][symbol] = self._append(self._prefixes[state] + symbol, low, high, after)
+            after = self._steps[state][symbol] = self._append(self.prefix(state) + symbol, low, high, after)
         return after
 
     def _find(self, prefix: str, low: int, high: int) -> tuple[int, int]:
@@ -93,11 +93,11 @@ class Automaton:
     def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:
         # A pattern that is this prefix sorts before all that go on.
         whole = bisect_left(self._sorted, prefix + "\0", low, high)
-        self._prefixes.append(prefix)
+        self._lengths.append(len(prefix))
         self._ranges.append((low, high))
         self._fallbacks.append(fallback)
         self._steps.append({})
         self.matches.append((*self._ids[low:whole], *self.matches[fallback]))
         going_on = (len(prefix),) if whole < high else ()
         self.depths.append((*going_on, *self.depths[fallback]))
-        return len(self._prefixes) - 1
+        return len(self._lengths) - 1

@@ -39,7 +39,10 @@ class Hit(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one piece brought: hits, and where patterns in the making begin, counted back as in `Hit`."""
+    """What one piece brought: hits, and where patterns in the making begin, counted back as in `Hit`.
+
+    Of the phrases in the making the longest is enough: whoever goes back to where it begins can go on from there.
+    """
 
     hits: tuple[Hit, ...] = ()
     open: tuple[int, ...] = ()
@@ -89,7 +92,7 @@ class _Track:
                 hits.append(Hit(self.ids[match], find_start(length, index + 1), last))
         starts = tuple(find_start(depth, len(folded.symbols)) for depth in automaton.depths[state])
         last = 0 if not starts else size - folded.origins[-1] if folded.symbols else size + before.last
-        return Standing(folded.context, state, starts, last), Reading(tuple(hits), starts)
+        return Standing(folded.context, state, starts, last), Reading(tuple(hits), starts[:1])
 
 
 class Patterns:

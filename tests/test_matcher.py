@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import pickle
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
@@ -496,6 +497,30 @@ def test_incomplete_characters_and_waiting_marks_are_held() -> None:
     states = states_after(matcher, matcher.start(), "e\u0301 ".encode())
     assert [state.horizon for state in states] == [0, 1, 1, 1, 4]
     assert states[-1].violations == (Violation(anywhere("\u0301"), 1, 3),)
+
+
+@pytest.mark.parametrize("ends", ["end", ""])
+def test_a_long_phrase_of_repetitions_costs_no_more_per_token_than_a_short_one(ends: str) -> None:
+    """Counted in lines of Python, once what a token does is known; jumps are logarithmic."""
+
+    def count_lines(repetitions: int) -> int:
+        matcher = Matcher([Ban("ha " * repetitions + ends)], Words(" ha"))
+        for _ in range(2):
+            states = states_after(matcher, matcher.start(), [0] * (repetitions + 20))
+        counted = 0
+
+        def count(*_: object) -> object:
+            nonlocal counted
+            counted += 1
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)  # type: ignore[arg-type]
+        states_after(matcher, states[repetitions - 10], [0] * 20)
+        sys.settrace(before)
+        return counted
+
+    assert count_lines(400) < 2 * count_lines(25)
 
 
 # States are values
