@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from antislop.bans import Ban
@@ -237,17 +238,23 @@ def _watching(head: str) -> Iterator[None]:
         yield
         return
     is_over, is_lost = threading.Event(), threading.Event()
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+
+    def respond(number: int, frame: FrameType | None) -> None:
+        if is_lost.is_set():
+            raise ClusterError(
+                f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to go on"
+            )
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, respond)  # also where interrupts are ignored, as in a shell's background jobs
     threading.Thread(target=_watch, args=(head, is_over, is_lost), daemon=True).start()
     try:
         yield
-    except KeyboardInterrupt:
-        if not is_lost.is_set():
-            raise
-        raise ClusterError(
-            f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to go on"
-        ) from None
     finally:
         is_over.set()
+        signal.signal(signal.SIGINT, before)
 
 
 def _find_head() -> str:

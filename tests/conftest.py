@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that runs the tests in the background has them ignore interrupts; those of Ctrl-C send some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
 ASSETS = Path(__file__).parents[2] / "shared" / "assets"

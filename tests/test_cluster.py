@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,10 @@ def test_a_cluster_that_is_not_there_is_a_sentence(model: str, port: int) -> Non
         list(Cluster(model, BANS, address=f"127.0.0.1:{port}", **OPTIONS).make(orders))
 
 
-def test_a_head_that_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray waited for a minute, and ended the process with status 1 and no word."""
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN, lambda *_: None])
+def test_a_head_that_dies_is_a_sentence(before: Any, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
+    """Ray waited for a minute, and ended the process with status 1 and no word. before: what an interrupt did."""
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, before)))
     monkeypatch.setattr(cluster, "WATCH_EVERY", 0.01)
     monkeypatch.setattr(cluster, "LOST_AFTER", 0.05)
     head = socket.create_server(("127.0.0.1", 0))
@@ -178,10 +181,11 @@ def test_a_head_that_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None
     def lose() -> None:
         with cluster._watching(name):
             head.close()
-            threading.Event().wait(600)
+            threading.Event().wait(60)
 
     with pytest.raises(ClusterError, match=f"the head of the cluster, {name}, does not answer any more: start it anew"):
         lose()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_while_the_head_lives_stays_one() -> None:
