@@ -59,14 +59,13 @@ def is_as_it_was(cache: Any, before: Any) -> bool:
 
 
 class Failing(LogitsProcessor):
-    """Raises at its n-th call."""
+    """Raises once a text has `length` tokens, its prompt's included."""
 
-    def __init__(self, calls: int) -> None:
-        self.left = [calls]
+    def __init__(self, length: int) -> None:
+        self.length = length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.left[0] -= 1
-        if not self.left[0]:
+        if input_ids.shape[1] >= self.length:
             raise RuntimeError("no")
         return scores
 
