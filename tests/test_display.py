@@ -97,7 +97,12 @@ def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_char
 ) -> None:
     from antislop.datasets import Summary
 
-    record = {"key": f"{HOSTILE}\nantislop: forged", "prompt": HOSTILE, "error": f"answered 400: {HOSTILE}", "status": "error"}
+    record = {
+        "key": f"{HOSTILE}\nantislop: forged",
+        "prompt": HOSTILE,
+        "error": f"answered 400: {HOSTILE}",
+        "status": "error",
+    }
     follow([record], Summary(), target=console(stderr=True), total=1)
     shown = capsys.readouterr().err
     assert find_controls(shown, is_terminal=False) == ""

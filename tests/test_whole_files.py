@@ -128,7 +128,14 @@ def test_a_compressed_file_is_unpacked_up_to_a_bound(tmp_path: Path) -> None:
         read_bytes(path)
 
 
-@pytest.mark.parametrize("data", [b"no", gzip.compress(b"abc" * 99)[:-9], gzip.compress(bytes(range(256)))[:40]])
+DAMAGED = {
+    "no gzip": b"no",
+    "cut at its end": gzip.compress(b"abc" * 99)[:-9],
+    "cut": gzip.compress(bytes(range(256)))[:40],
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_file_is_an_error_of_the_operating_system(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(data)
     with pytest.raises(OSError, match="not gzip, or cut off"):
