@@ -21,13 +21,13 @@ class Automaton:
     >>> state = ROOT
     >>> for symbol in "ushers":
     ...     state = automaton.step(state, symbol)
-    ...     print(symbol, automaton.matches[state], automaton.depths[state])
-    u () ()
-    s () (1,)
-    h () (2, 1)
-    e (0, 1) (2,)
-    r () (3,)
-    s (2,) (1,)
+    ...     print(symbol, automaton.matches[state], automaton.longest[state])
+    u () 0
+    s () 1
+    h () 2
+    e (0, 1) 2
+    r () 3
+    s (2,) 1
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -39,8 +39,8 @@ class Automaton:
         self._steps: list[dict[str, int]] = [{}]
         self.matches: list[tuple[int, ...]] = [()]
         """Per state, the patterns that end in it, longest first."""
-        self.depths: list[tuple[int, ...]] = [()]
-        """Per state, the lengths of all beginnings of patterns that end in it and may go on, longest first."""
+        self.longest: list[int] = [0]
+        """Per state, the length of the longest incomplete pattern that ends in it."""
 
     def step(self, state: int, symbol: str) -> int:
         """Return the state after one more symbol."""
@@ -98,6 +98,5 @@ class Automaton:
         self._fallbacks.append(fallback)
         self._steps.append({})
         self.matches.append((*self._ids[low:whole], *self.matches[fallback]))
-        going_on = (len(prefix),) if whole < high else ()
-        self.depths.append((*going_on, *self.depths[fallback]))
+        self.longest.append(len(prefix) if whole < high else self.longest[fallback])
         return len(self._lengths) - 1

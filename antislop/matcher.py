@@ -64,7 +64,7 @@ class _Step(NamedTuple):
     """What one token does in one situation: to phrases and token ids, which can be remembered.
 
     text: the characters that it completes. begun: of those that earlier tokens began, how many tokens before. spelled:
-    bans of token ids that it completes. spelling: how many tokens belong to some in the making.
+    bans of token ids that it completes. spelling: the number of tokens of the longest incomplete one.
     """
 
     core: _Core
@@ -73,7 +73,7 @@ class _Step(NamedTuple):
     reading: Reading
     hits: tuple[_Hit, ...]
     spelled: tuple[Ban, ...] = ()
-    spelling: tuple[int, ...] = ()
+    spelling: int = 0
 
 
 class State:
@@ -143,7 +143,7 @@ class State:
         core = self._step.core
         backs = [*self._open, *(back for standing in core.place for _, _, back in standing.context.marks)]
         start = self._token_of(max(backs)) if backs else self.length
-        tokens = max((*self._step.spelling, *core.pending.ages[:1]), default=0)
+        tokens = max((self._step.spelling, *core.pending.ages[:1]))
         return min(start, self.length - tokens)
 
     def _token_of(self, back: int) -> int:
@@ -286,7 +286,7 @@ class Matcher:
             reading,
             self._name(reading),
             tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
-            self._spelling.depths[spelled],
+            self._spelling.longest[spelled],
         )
 
     def _core(self, pending: Pending, place: Place, spelled: int) -> _Core:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import sub
 from typing import NamedTuple, Protocol, TypeAlias
 
 from antislop.automaton import ROOT, Automaton
 from antislop.folding import BOUNDARY, START, Context, Edges, fold, fold_phrase
 
 SHORT = 40  # characters
+_WIDTH = 2  # characters of a string for one gap: white space of millions of characters folds to one symbol
+_BASE = 0x110000
 _fold_again = lru_cache(maxsize=1 << 15)(fold)  # for short pieces: tokens come again and again
 
 
@@ -49,16 +52,35 @@ class Reading(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where one track stands. starts: per beginning of a pattern that may go on, its first character, counted back."""
+    """The state of one track.
+
+    first, last: the characters of the first and the last symbol of the longest incomplete pattern, counted back; 0 if
+    there is none. gaps: the distances between the characters of its symbols. A string is copied and hashed far faster
+    than a tuple, so that the length of a phrase hardly matters.
+    """
 
     context: Context = START
     state: int = ROOT
-    starts: tuple[int, ...] = ()
-    last: int = 0  # the last symbol's character, counted back; 0 where nothing is in the making
+    first: int = 0
+    last: int = 0
+    gaps: str = ""
 
 
 Place: TypeAlias = tuple[Standing, ...]
 """Where reading stands; a value to keep and to go on from, any number of times."""
+
+
+def _measure_gaps(origins: Sequence[int]) -> str:
+    """Return the distances between characters, none negative, as a string."""
+    return "".join(chr(gap % _BASE) + chr(gap // _BASE) for gap in map(sub, origins[1:], origins))
+
+
+def _step_back(standing: Standing, count: int) -> int:
+    """Return the character of the symbol `count` symbols back, 1 being the last one, counted back."""
+    gaps = standing.gaps[len(standing.gaps) - _WIDTH * (count - 1) :]
+    if len(gaps) == len(standing.gaps):
+        return standing.first
+    return standing.last + sum(map(ord, gaps[::2])) + _BASE * sum(map(ord, gaps[1::2]))
 
 
 class _Track:
@@ -77,11 +99,10 @@ class _Track:
         fold_piece = _fold_again if len(piece) < SHORT else fold
         folded = fold_piece(piece, context=before.context, case_sensitive=self.case_sensitive, final=final)
         automaton, state, size = self.automaton, before.state, len(piece)
-        known = dict(zip(automaton.depths[state], before.starts, strict=True))
 
         def find_start(depth: int, read: int) -> int:
-            """Return where the symbol that stands `depth` before the next one came from, of which `read` are read."""
-            return size - folded.origins[read - depth] if read >= depth else size + known[depth - read]
+            """Return the character of the symbol `depth` before the next one, of which `read` are in the piece."""
+            return size - folded.origins[read - depth] if read >= depth else size + _step_back(before, depth - read)
 
         hits = []
         for index, symbol in enumerate(folded.symbols):
@@ -90,9 +111,15 @@ class _Track:
                 length, closed = self.spans[match]
                 last = size - folded.origins[index - closed] if index >= closed else size + before.last
                 hits.append(Hit(self.ids[match], find_start(length, index + 1), last))
-        starts = tuple(find_start(depth, len(folded.symbols)) for depth in automaton.depths[state])
-        last = 0 if not starts else size - folded.origins[-1] if folded.symbols else size + before.last
-        return Standing(folded.context, state, starts, last), Reading(tuple(hits), starts[:1])
+        length = automaton.longest[state]
+        if not length:
+            return Standing(folded.context, state), Reading(tuple(hits))
+        first = find_start(length, len(folded.symbols))
+        last = size - folded.origins[-1] if folded.symbols else size + before.last
+        new = folded.origins[-length:] if length <= len(folded.symbols) else [-before.last, *folded.origins]
+        gaps = before.gaps + _measure_gaps(new)
+        gaps = gaps[len(gaps) - _WIDTH * (length - 1) :]
+        return Standing(folded.context, state, first, last, gaps), Reading(tuple(hits), (first,))
 
 
 class Patterns:

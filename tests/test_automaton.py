@@ -29,9 +29,10 @@ def ending(patterns: list[str], text: str) -> tuple[int, ...]:
     return tuple(sorted(found, key=lambda number: -len(patterns[number])))
 
 
-def in_the_making(patterns: list[str], text: str) -> tuple[int, ...]:
-    """The lengths of the ends of the text with which a longer pattern begins, longest first."""
-    return tuple(n for n in range(len(text), 0, -1) if any(p.startswith(text[-n:]) and len(p) > n for p in patterns))
+def longest_incomplete(patterns: list[str], text: str) -> int:
+    """The length of the longest end of the text with which a longer pattern begins."""
+    lengths = range(len(text), 0, -1)
+    return next((n for n in lengths if any(p.startswith(text[-n:]) and len(p) > n for p in patterns)), 0)
 
 
 def longest_beginning(patterns: list[str], text: str) -> str:
@@ -46,7 +47,7 @@ def test_a_state_knows_every_pattern_and_every_prefix_that_ends_there(patterns: 
     automaton = Automaton(patterns)
     for end, state in enumerate(walk(automaton, text), start=1):
         assert automaton.matches[state] == ending(patterns, text[:end])
-        assert automaton.depths[state] == in_the_making(patterns, text[:end])
+        assert automaton.longest[state] == longest_incomplete(patterns, text[:end])
         assert automaton.prefix(state) == longest_beginning(patterns, text[:end])
 
 
@@ -58,7 +59,7 @@ def test_what_was_read_before_changes_nothing(patterns: list[str], texts: list[s
         for state, other in zip(walk(used, text), walk(fresh, text), strict=True):
             assert used.prefix(state) == fresh.prefix(other)
             assert used.matches[state] == fresh.matches[other]
-            assert used.depths[state] == fresh.depths[other]
+            assert used.longest[state] == fresh.longest[other]
 
 
 @given(patterns=patterns, before=texts, away=texts, after=texts)
@@ -82,14 +83,14 @@ def test_a_prefix_has_one_state(patterns: list[str], text: str) -> None:
 def test_nothing_is_found_without_patterns() -> None:
     automaton = Automaton([])
     assert walk(automaton, "abc") == [ROOT] * 3
-    assert automaton.matches[ROOT] == automaton.depths[ROOT] == ()
+    assert automaton.matches[ROOT] == () and automaton.longest[ROOT] == 0
 
 
 def test_a_pattern_of_thousands_of_equal_symbols_is_found_as_often_as_it_ends() -> None:
     automaton = Automaton(["a" * 3000])
     states = walk(automaton, "a" * 3010)
     assert [len(automaton.matches[state]) for state in states] == [0] * 2999 + [1] * 11
-    assert automaton.depths[states[-1]] == tuple(range(2999, 0, -1))
+    assert automaton.longest[states[-1]] == 2999
 
 
 def test_thousands_of_patterns_may_end_in_one_place() -> None:
@@ -113,7 +114,7 @@ def test_a_long_pattern_without_repetitions_costs_no_more_than_its_length() -> N
     automaton = Automaton([pattern])
     states = walk(automaton, pattern)
     assert automaton.matches[states[-1]] == (0,)
-    assert [automaton.depths[state] for state in states] == [*((length,) for length in range(1, 3000)), ()]
+    assert [automaton.longest[state] for state in states] == [*range(1, 3000), 0]
 
 
 @pytest.mark.parametrize("count", [1, 100_000])
@@ -127,5 +128,6 @@ def test_only_what_a_text_visits_gets_a_state(count: int) -> None:
 def _suffix_states(automaton: Automaton, states: list[int]) -> int:
     """States of suffixes of what was read that the text itself never was in."""
     visited = {automaton.prefix(state) for state in states}
-    suffixes = {automaton.prefix(state)[-depth:] for state in states for depth in automaton.depths[state]}
+    prefixes = {automaton.prefix(state) for state in range(len(automaton.matches))}
+    suffixes = {prefix for prefix in prefixes if any(seen.endswith(prefix) for seen in visited)} - {""}
     return len(suffixes - visited)

@@ -499,14 +499,14 @@ def test_incomplete_characters_and_waiting_marks_are_held() -> None:
     assert states[-1].violations == (Violation(anywhere("\u0301"), 1, 3),)
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known tokens", "first look"])
 @pytest.mark.parametrize("ends", ["end", ""])
-def test_a_long_phrase_of_repetitions_costs_no_more_per_token_than_a_short_one(ends: str) -> None:
-    """Counted in lines of Python, once what a token does is known; jumps are logarithmic."""
+def test_a_long_phrase_of_repetitions_costs_no_more_per_token_than_a_short_one(ends: str, is_known: bool) -> None:
+    """Counted in lines of Python; jumps are logarithmic."""
 
     def count_lines(repetitions: int) -> int:
         matcher = Matcher([Ban("ha " * repetitions + ends)], Words(" ha"))
-        for _ in range(2):
-            states = states_after(matcher, matcher.start(), [0] * (repetitions + 20))
+        states = states_after(matcher, matcher.start(), [0] * (repetitions + (30 if is_known else -10)))
         counted = 0
 
         def count(*_: object) -> object:
@@ -521,6 +521,13 @@ def test_a_long_phrase_of_repetitions_costs_no_more_per_token_than_a_short_one(e
         return counted
 
     assert count_lines(400) < 2 * count_lines(25)
+
+
+def test_white_space_of_any_length_within_a_phrase_is_counted() -> None:
+    wide = " " * 1_200_000
+    matcher = Matcher([Ban("a b c d")], Words("a", wide, "b ", "c", " d", "."))
+    state = states_after(matcher, matcher.start(), [5, 0, 1, 2, 3, 1, 4, 5])[-1]
+    assert state.violations == (Violation(Ban("a b c d"), 1, 7),)
 
 
 # States are values
