@@ -52,11 +52,11 @@ check: $(READY) ## lint, strict types, README examples: with test, all that CI r
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_readme.py tests/test_layout.py
 
-bench: $(READY) ## speed against plain generate; see benchmarks/README.md
-	$(BIN)/python benchmarks/speed.py
+bench: $(READY) ## speed against plain generate; see eval/speed/README.md
+	$(BIN)/python -m eval.speed
 
 eval-quick: $(READY) ## the questions of eval/, small: under 10 minutes
-	$(BIN)/python eval/quick.py $(EVAL)
+	$(BIN)/python -m eval.quick $(EVAL)
 
 format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff check --fix .

@@ -12,15 +12,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antislop.bans import Ban, BanError, Match
-    from antislop.bundled import constructions, default_bans, held_out_bans, tiny_model
-    from antislop.events import ConcededWarning
-    from antislop.lists import BanList
-    from antislop.report import Report
-    from antislop.rewindable import Rewindable
+    from antislop.callbacks.rewindable import Rewindable
+    from antislop.decoding.walker import Exhausted
+    from antislop.lists.ban_list import BanList
+    from antislop.lists.bundled import constructions, default_bans, held_out_bans, tiny_model
+    from antislop.matching.bans import Ban, BanError, Match
+    from antislop.matching.scopes import Scope
     from antislop.sampler import AntiSlop
-    from antislop.scopes import Scope
-    from antislop.walker import Exhausted
+    from antislop.trace.events import ConcededWarning
+    from antislop.trace.report import Report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,19 +42,19 @@ __all__ = [
 
 _LATER = {
     "AntiSlop": "sampler",
-    "Ban": "bans",
-    "BanError": "bans",
-    "BanList": "lists",
-    "ConcededWarning": "events",
-    "Exhausted": "walker",
-    "Match": "bans",
-    "Report": "report",
-    "Rewindable": "rewindable",
-    "Scope": "scopes",
-    "constructions": "bundled",
-    "default_bans": "bundled",
-    "held_out_bans": "bundled",
-    "tiny_model": "bundled",
+    "Ban": "matching.bans",
+    "BanError": "matching.bans",
+    "BanList": "lists.ban_list",
+    "ConcededWarning": "trace.events",
+    "Exhausted": "decoding.walker",
+    "Match": "matching.bans",
+    "Report": "trace.report",
+    "Rewindable": "callbacks.rewindable",
+    "Scope": "matching.scopes",
+    "constructions": "lists.bundled",
+    "default_bans": "lists.bundled",
+    "held_out_bans": "lists.bundled",
+    "tiny_model": "lists.bundled",
 }
 
 

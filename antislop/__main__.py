@@ -12,7 +12,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"antislop {__version__}\n")
         return
-    from antislop.app import main as run
+    from antislop.cli.main import main as run
 
     run()
 

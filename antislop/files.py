@@ -1,81 +1,88 @@
-"""Files of text, read and replaced; whatever goes wrong is a `BanError`. Knows no formats."""
+"""Files as a whole: read within bounds, replaced in one step. Knows no formats."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
+import stat
 import zlib
-from collections.abc import Iterable
-from typing import IO, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import IO
 
-from antislop.bans import BanError
-from antislop.entries import MAX_CHARACTERS
-from antislop.whole_files import replace_text
+MAX_RATIO = 100
+"""Bytes that a compressed file may unpack to, for each of its own: text comes to 3 to 20."""
+MIN_BOUND = 2**24
+"""Bytes that any compressed file may unpack to."""
+
+PIECE = 1 << 16
+"""Bytes that are read at a time."""
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # a file that is there is never opened
 
 
-def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
-    """Return what to call a file or an open one, and its text, UTF-8, with line feeds only at the ends of lines.
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file, unpacked if its name ends in .gz.
 
-    A file whose name ends in .gz is decompressed.
+    Raises `OSError` with a `strerror` where it can't be read, is damaged, or unpacks to more than `MAX_RATIO` times
+    its size.
     """
-    if callable(getattr(source, "read", None)):
-        name = getattr(source, "name", None)
-        place = name if isinstance(name, str) else "<text>"
-        content = _read(source, place)
-    elif isinstance(source, (str, os.PathLike)):
-        place = os.fsdecode(source)
+    return b"".join(read_pieces(path))
+
+
+def read_pieces(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the content of a file as `read_bytes` returns it, in pieces of up to `PIECE` bytes."""
+    path = Path(path)
+    is_packed = path.suffix.lower() == ".gz"
+    with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
+        bound = room = max(MIN_BOUND, MAX_RATIO * path.stat().st_size)
         try:
-            open_ = gzip.open if place.lower().endswith(".gz") else open
-            with open_(place, "rb") as file:
-                content = _read(file, place)
-        except (OSError, ValueError) as error:  # ValueError: a path with a null character
-            if isinstance(error, BanError):
-                raise
-            raise BanError(f"{place}: {_advise(error)}") from error
-    else:
-        raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
-    text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
-    return place, text.replace("\r\n", "\n").replace("\r", "\n")
+            while piece := file.read(PIECE):
+                room -= len(piece)
+                if is_packed and room < 0:
+                    problem = f"it unpacks to more than {bound:,} bytes, {MAX_RATIO} times its size or more"
+                    raise OSError(errno.EFBIG, problem)
+                yield piece
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OSError(errno.EIO, f"not gzip, or cut off: {error}") from error
 
 
-def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Write lines to a file, UTF-8; it is replaced as a whole or not at all."""
+def replace_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file, UTF-8, in one step, as `replacing` does."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file in one step, as `replacing` does."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Yield an open file that takes the place of another when the block ends without an error.
+
+    Readers find the old content or the new content, never a part. The file's mode stays; a symbolic link stays, and
+    its target is replaced. A device or a pipe is written to directly. Raises `OSError` where that can't be done.
+    """
+    target = Path(os.path.realpath(path))
+    mode = target.stat().st_mode if target.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        with target.open("wb") as file:
+            yield file
+        return
+    if mode is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    part = target.with_name(f".{target.name[:40]}.{token_hex(8)}")
     try:
-        replace_text(path, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise BanError(f"{path}: can't be written ({error.strerror}): name a file in a folder of yours") from error
-
-
-def _read(file: Any, place: str) -> str | bytes:
-    """Read all of an open file, in as many pieces as it gives."""
-    pieces: list[Any] = []
-    size = 0
-    try:
-        while piece := file.read(MAX_CHARACTERS + 1 - size):
-            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
-                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_CHARACTERS:
-                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
-    except UnicodeDecodeError as error:
-        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
-        if isinstance(error, BanError):
-            raise
-        raise BanError(f"{place}: {_advise(error)}") from error
-    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
-    content: str | bytes = empty.join(pieces)
-    return content
-
-
-def _decode(content: bytes, place: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise BanError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
-
-
-def _advise(error: Exception) -> str:
-    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"
+        number = os.open(part, _NEW, 0o666 if mode is None else 0o600)
+        with os.fdopen(number, "wb") as file:
+            yield file
+        if mode is not None:
+            part.chmod(stat.S_IMODE(mode))
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)

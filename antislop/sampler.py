@@ -30,25 +30,25 @@ from transformers import (
 from transformers.generation import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.arguments import Prompt, check_prompts, encode, pair, read_inputs, refuse_per_prompt
-from antislop.bans import Ban, BanError
-from antislop.candidates import Assistant, speculate
-from antislop.decoding import decode
-from antislop.drafts import PhraseDrafter, first_of
-from antislop.engine import BatchEngine
-from antislop.events import Conceded, ConcededWarning, Event, Finished, Forwarded
-from antislop.language_model import DecodeMode, device_of, prompt_mask, split_arguments
-from antislop.lengths import measure_prompts, refuse_lengths, warn_if_too_long
-from antislop.lists import BanList
-from antislop.matcher import Matcher, State, Violation
-from antislop.report import Report
-from antislop.row import Row
-from antislop.run import Output, ReportedOutput, Run
-from antislop.settings import Settings
-from antislop.streaming import stream_text
-from antislop.support import refuse_arguments, refuse_settings, refuse_tokenizer
-from antislop.vocabulary import Vocabulary, encode_after
-from antislop.walker import MASS_FLOOR, PROBABILITY_FLOOR, Drafter, Method, OnExhausted, Policy
+from antislop.callbacks.settings import Settings
+from antislop.decoding.ban_drafts import PhraseDrafter, first_of
+from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.loop import decode
+from antislop.decoding.row import Row
+from antislop.decoding.walker import MASS_FLOOR, PROBABILITY_FLOOR, Drafter, Method, OnExhausted, Policy
+from antislop.hf.arguments import Prompt, check_prompts, encode, pair, read_inputs, refuse_per_prompt
+from antislop.hf.assisted import Assistant, speculate
+from antislop.hf.lengths import measure_prompts, refuse_lengths, warn_if_too_long
+from antislop.hf.model import DecodeMode, device_of, prompt_mask, split_arguments
+from antislop.hf.refusals import refuse_arguments, refuse_settings, refuse_tokenizer
+from antislop.hf.run import Output, ReportedOutput, Run
+from antislop.hf.vocabulary import Vocabulary, encode_after
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.token_matcher import Matcher, State, Violation
+from antislop.trace.events import Conceded, ConcededWarning, Event, Finished, Forwarded
+from antislop.trace.report import Report
+from antislop.trace.text_pieces import stream_text
 
 SEED_STEP = 2654435769
 """From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""

@@ -1,4 +1,4 @@
-"""The shape that all questions share: `python eval/NAME.py [--quick | --smallest] [--seed N] [--out FOLDER]`."""
+"""The shape that all questions share: `python -m eval.NAME [--quick | --smallest] [--seed N] [--out FOLDER]`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any, Protocol
 
 import torch
 import transformers
-from neighbors import ROOT, measuring
-from reporting import Answer, write_answer
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from eval import ROOT
+from eval.reporting import Answer, write_answer
+from eval.speed import measuring
 
 FOLDERS = {"full": ROOT / "eval/results", "quick": ROOT / "eval/results/quick", "smallest": ROOT / "build/eval"}
 INTERRUPTED = 130
@@ -103,7 +105,7 @@ def answer_question(
 def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog=f"python eval/{name}.py", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m eval.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument(
@@ -132,4 +134,4 @@ def spell_command(name: str, asked: argparse.Namespace) -> str:
     size = "" if asked.setting == "full" else f" --{asked.setting}"
     models = "" if asked.model == ["tiny", "stories3M"] or name == "exactness" else f" --model {' '.join(asked.model)}"
     clock = "" if asked.clock == "wall" else f" --clock {asked.clock}"
-    return f"python eval/{name}.py{size} --seed {asked.seed}{models}{clock}"
+    return f"python -m eval.{name}{size} --seed {asked.seed}{models}{clock}"

@@ -6,17 +6,16 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import qualities
-from command import Work, answer_question
-from contests import EXACT, GENERATE, RIVAL, Contest, hold_contest
-from neighbors import measuring
-from phrase_lists import STUDIED, list_phrases
-from qualities import estimate, mean_difference
-from reporting import Answer, Cell, Table
-from suppression import NAMES, describe_speed
-from writers import Task, draw_prompts, write_plain
-
 from antislop import BanList
+from eval import qualities
+from eval.command import Work, answer_question
+from eval.contests import EXACT, GENERATE, RIVAL, Contest, hold_contest
+from eval.phrase_lists import STUDIED, list_phrases
+from eval.qualities import estimate, mean_difference
+from eval.reporting import Answer, Cell, Table
+from eval.speed import measuring
+from eval.suppression import NAMES, describe_speed
+from eval.writers import Task, draw_prompts, write_plain
 
 
 class Size(NamedTuple):

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from neighbors import measuring, rivals
-from writers import spell
-
 from antislop import AntiSlop
+from eval.speed import measuring, rivals
+from eval.writers import spell
 
 PROBE = 16  # tokens of a text that tells who is much too slow
 GENERATE = "generate"

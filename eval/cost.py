@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import qualities
-from command import Work, answer_question
-from neighbors import cases, measuring, phrases
-from phrase_lists import STUDIED
-from reporting import Answer, Cell, Table
-from writers import Task, draw_prompts, write_plain
+from eval import qualities
+from eval.command import Work, answer_question
+from eval.phrase_lists import STUDIED
+from eval.reporting import Answer, Cell, Table
+from eval.speed import cases, measuring, phrases
+from eval.writers import Task, draw_prompts, write_plain
 
 TRIES = 3  # to make a list that is violated as often as is asked for
 GOAL = 0.95  # of generate's speed
@@ -89,7 +89,7 @@ NOTES = (
 LIMITS = (
     "Tiny models on a CPU are the hard case for everything that is not the forward pass, and no case for what a GPU "
     "does. What a violation costs depends on how many tokens it withdraws, so on the phrases' length. Batches, other "
-    "kinds of bans and other cache layouts are in benchmarks/README.md. On a machine that does other work a ratio "
+    "kinds of bans and other cache layouts are in eval/speed/README.md. On a machine that does other work a ratio "
     "varies by more than what is looked for: see generate against itself."
 )
 

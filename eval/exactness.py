@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from command import Work, answer_question
-from neighbors import oracles, toys
-from reporting import Answer, Cell, Table
 from torch import Tensor
 from transformers import NoBadWordsLogitsProcessor, SequenceBiasLogitsProcessor
 
-from antislop.bans import Ban
-from antislop.matcher import Matcher
+from antislop.matching.bans import Ban
+from antislop.matching.token_matcher import Matcher
+from eval.command import Work, answer_question
+from eval.reporting import Answer, Cell, Table
+from tests.support import oracles, toys
 
 Tokens = tuple[int, ...]
 Distribution = Mapping[Tokens, float]

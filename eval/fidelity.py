@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import qualities
-from command import Work, answer_question
-from neighbors import measuring
-from phrase_lists import RATE, STUDIED, list_phrases
-from qualities import Interval, Surprise, estimate, excess_ratio, mean_difference
-from reporting import Answer, Cell, Table
-from writers import Task, Written, draw_prompts, write_bad_words, write_banned, write_oracle, write_plain
-
 from antislop import BanList
+from eval import qualities
+from eval.command import Work, answer_question
+from eval.phrase_lists import RATE, STUDIED, list_phrases
+from eval.qualities import Interval, Surprise, estimate, excess_ratio, mean_difference
+from eval.reporting import Answer, Cell, Table
+from eval.speed import measuring
+from eval.writers import Task, Written, draw_prompts, write_bad_words, write_banned, write_oracle, write_plain
 
 
 class Size(NamedTuple):

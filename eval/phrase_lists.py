@@ -12,9 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from neighbors import measuring, phrases
-
-from antislop.words import drop_stop_words
+from antislop.metrics.segmentation import drop_stop_words
+from eval.speed import measuring, phrases
 
 CORE = 20
 RATE = 40  # occurrences of the core per 1,000 tokens of plain text, at most

@@ -1,6 +1,6 @@
 """Do the metrics come out as published? Eleven models of the slop-score leaderboard, and its human row.
 
-    python eval/published.py --assets ASSETS
+    python -m eval.published --assets ASSETS
 
 Measures the leaderboard's own texts with its own lists, and with the bundled scale; prints the tables and writes them
 to eval/published.md.
@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from scipy.stats import bootstrap, spearmanr
 
-from antislop.humans import Distance, cut_passages, load_human, measure_distance
-from antislop.metrics import Estimate, Tally, measure
-from antislop.scales import MARGIN, PUBLISHED_RANGES, Scale
-from antislop.texts import read_texts
-from antislop.words import extract_words
+from antislop.metrics.human_distance import Distance, cut_passages, load_human, measure_distance
+from antislop.metrics.metrics import Estimate, Tally, measure
+from antislop.metrics.segmentation import extract_words
+from antislop.metrics.slop_scale import MARGIN, PUBLISHED_RANGES, Scale
+from antislop.records.texts import read_texts
 
 COMPARED = ("slop_words", "slop_trigrams", "contrasts", "repetition", "mattr_500", "slop_score")
 SHORT = 300  # characters: the published score leaves out outputs that are no longer
@@ -205,7 +205,7 @@ def describe_run(seconds: float) -> list[str]:
     day = datetime.now(timezone.utc).date().isoformat()
     scale = Scale.load().fingerprint
     return [
-        f"`python eval/published.py --assets ASSETS`: {day}, {seconds:.0f} s on one core of {platform.machine()}, "
+        f"`python -m eval.published --assets ASSETS`: {day}, {seconds:.0f} s on one core of {platform.machine()}, "
         f"Python {platform.python_version()}, {packages}; seed {SEED}, 1,000 resamples of prompts or books, "
         f"95 % intervals; scale {scale}, human values of scale {load_human().scale}.",
     ]

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from neighbors import measuring
 from numpy.typing import NDArray
 
 from antislop import BanList
-from antislop.words import extract_words
+from antislop.metrics.segmentation import extract_words
+from eval.speed import measuring
 
 ROWS = 16  # texts that are read at once
 RESAMPLES = 2000

@@ -1,14 +1,10 @@
-"""Answer all questions, small: `python eval/quick.py [--smallest]`. What is said of an answer is in eval/README.md."""
+"""Answer all questions, small: `python -m eval.quick [--smallest]`. What is said of an answer is in eval/README.md."""
 
 from __future__ import annotations
 
 import sys
 
-import comparison
-import cost
-import exactness
-import fidelity
-import suppression
+from eval import comparison, cost, exactness, fidelity, suppression
 
 QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, comparison.main)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neighbors import ROOT, measuring
+from eval import ROOT
+from eval.speed import measuring
 
 PACKAGES = ("numpy", "scipy")
 TINY = 1e-6  # what float32 can't tell from 0

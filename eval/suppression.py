@@ -7,15 +7,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import qualities
-from command import Work, answer_question
-from contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
-from neighbors import measuring
-from phrase_lists import STUDIED, list_phrases
-from reporting import Answer, Cell, Table
-from writers import Task, draw_prompts, write_plain
-
 from antislop import BanList
+from eval import qualities
+from eval.command import Work, answer_question
+from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
+from eval.phrase_lists import STUDIED, list_phrases
+from eval.reporting import Answer, Cell, Table
+from eval.speed import measuring
+from eval.writers import Task, draw_prompts, write_plain
 
 NAMES = (GENERATE, EXACT, TOKEN, BAD_WORDS, RIVAL)
 

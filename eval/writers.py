@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from naive import Phrases, write_naively
-from neighbors import measuring
 
 from antislop import AntiSlop
-from antislop.vocabulary import Vocabulary
-from antislop.walker import Method
+from antislop.decoding.walker import Method
+from antislop.hf.vocabulary import Vocabulary
+from eval.naive import Phrases, write_naively
+from eval.speed import measuring
 
 OPENING = 8  # tokens of a prompt, at least
 ROWS = 32  # texts that are written at once

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import antislop
-from antislop.datasets import Maker, PairFile, open_journal, write_records
-from antislop.pretrained import load_model
-from antislop.prompts import read_prompts
+from antislop.datasets.maker import Maker, PairFile, open_journal, write_records
+from antislop.hf.pretrained import load_model
+from antislop.records.prompts import read_prompts
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 

@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 import antislop
-from antislop.datasets import Maker, measure_slop, open_journal, write_records
-from antislop.pretrained import load_model
-from antislop.prompts import read_prompts
-from antislop.records import read_records
+from antislop.datasets.maker import Maker, measure_slop, open_journal, write_records
+from antislop.hf.pretrained import load_model
+from antislop.records.journal import read_records
+from antislop.records.prompts import read_prompts
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def assets() -> Path:
 @pytest.fixture(scope="module", params=["set aside", "concatenated"])
 def memory(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep the states of tiny models in memory of either kind: as those of large ones are, and as theirs are."""
-    from antislop import layers
+    from antislop.caches import layers
 
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "set aside":
@@ -48,7 +48,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def set_aside() -> Iterator[None]:
     """Keep the states of tiny models as those of large ones are."""
-    from antislop import layers
+    from antislop.caches import layers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "SMALL", 0)

@@ -18,11 +18,11 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 import antislop
-from antislop.cli import app
+from antislop.cli.main import app
+from antislop.cli.progress import follow
+from antislop.cli.terminal import console, write, write_json
 from antislop.display import escape_json, make_visible, quote_formula
-from antislop.progress import follow
-from antislop.render import Piece, paint
-from antislop.terminal import console, write, write_json
+from antislop.trace.console import Piece, paint
 
 HOSTILE = "x\x1b]0;mine\x07\x1b[2J\x9b2J\u202egnp\u2066\x08y"
 """Names the window, clears it in two ways, turns the direction of writing."""
@@ -95,7 +95,7 @@ def test_no_command_prints_what_would_steer_the_terminal(args: tuple[str, ...], 
 def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from antislop.datasets import Summary
+    from antislop.datasets.maker import Summary
 
     record = {
         "key": f"{HOSTILE}\nantislop: forged",
@@ -183,7 +183,7 @@ def test_arms_that_look_like_formulas_are_quoted_in_the_tables_of_measure() -> N
     assert any(row["distance"].startswith("-") and float(row["distance"]) < 0 for row in rows)
 
 
-@pytest.mark.parametrize("path", sorted(Path(antislop.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(Path(antislop.__file__).parent.rglob("*.py")), ids=str)
 def test_whoever_writes_a_table_quotes_its_formulas(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert ("csv.writer" not in source and "csv.DictWriter" not in source) or "quote_formula" in source

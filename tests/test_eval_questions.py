@@ -6,7 +6,6 @@ import importlib
 import json
 import math
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import first_token_text, rejection_distribution
 
 import antislop
+from tests.support.oracles import first_token_text, rejection_distribution
 
-EVAL = Path(__file__).parents[1] / "eval"
 QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison")
 
 
 def load(name: str) -> Any:
-    """Import a module of the folder eval/, which is no package."""
-    if str(EVAL) not in sys.path:
-        sys.path.append(str(EVAL))
-    return importlib.import_module(name)
+    return importlib.import_module(f"eval.{name}")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -39,7 +34,7 @@ def test_each_question_is_answered_by_one_command(
     data = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
     assert "What this does not show" in page and "Setting: smallest" in page
     assert data["verdicts"] and all(table["rows"] for table in data["tables"])
-    assert data["made_with"]["command"].startswith(f"python eval/{name}.py --smallest --seed 1")
+    assert data["made_with"]["command"].startswith(f"python -m eval.{name} --smallest --seed 1")
     assert {"cpu", "cores", "torch", "transformers", "antislop", "date", "seconds"} <= set(data["made_with"])
     assert str(tmp_path) not in page and str(Path.home()) not in page
     assert all((tmp_path / plot).read_text(encoding="utf-8").strip() for plot in re.findall(r"!\[.*?\]\((.*?)\)", page))
@@ -112,7 +107,7 @@ def test_the_naive_oracle_writes_none_of_its_phrases_and_as_much_as_is_asked_for
 
 
 def test_without_phrases_all_writers_write_the_same() -> None:
-    writers, measuring = load("writers"), load("neighbors").measuring
+    writers, measuring = load("writers"), load("speed.measuring")
     subject = measuring.load("tiny", 10)
     task = writers.Task(subject, writers.draw_prompts(subject, 3, 1), 1, lambda: None)
     assert writers.write_banned(task, ()).texts == writers.write_oracle(task, ["zzzz"]).texts
@@ -121,7 +116,7 @@ def test_without_phrases_all_writers_write_the_same() -> None:
 def test_surprise_is_what_the_model_says_of_its_own_tokens() -> None:
     import torch
 
-    qualities, measuring = load("qualities"), load("neighbors").measuring
+    qualities, measuring = load("qualities"), load("speed.measuring")
     subject = measuring.load("tiny", 10)
     prompts, texts = [[0, 5, 6], [0, 7]], [[8, 9, 10], [11, 12]]
     found = qualities.read_surprise(subject, prompts, texts)

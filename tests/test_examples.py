@@ -12,7 +12,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from antislop.records import read_records
+from antislop.records.journal import read_records
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))

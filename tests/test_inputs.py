@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from models import build_model, build_tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban
+from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [3, 6, 8, 8, 3, 4]])

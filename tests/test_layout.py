@@ -1,4 +1,4 @@
-"""Imports point down only, what needs no torch stays without it, and the public surface is what it says."""
+"""Imports point down only, torch and transformers stay where they belong, and the public surface is what it says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,230 +15,118 @@ import pytest
 import antislop
 
 PACKAGE = Path(antislop.__file__).parent
-
-LAYERS = (
-    {"folding", "chats", "arms", "whole_files", "display", "regex_size", "characters", "quantiles"},
-    {"automaton", "record_files"},
-    {"sources"},
-    {"patterns", "regexes", "scopes", "prompts", "texts"},
-    {"sequences", "searches"},
-    {"bans", "words"},
-    {"rules", "entries", "requests"},
-    {"detector", "notation", "json_lists", "yaml_lists", "csv_lists", "files"},
-    {"formats", "matcher"},
-    {"lists"},
-    {"events", "ledger", "inference", "spelling", "completions", "rewindable", "memory", "support"},
-    {"lint"},
-    {"row", "report", "streaming", "records"},
-    {"pairs"},
-    {"walker", "criteria", "processors"},
-    {"lockstep"},
-    {"decoding"},
-    {"render", "engine", "rowwise", "drafts", "candidates"},
-    {"arguments", "layers", "snapshots", "vocabulary"},
-    {"fixed", "originals"},
-    {"cache", "lengths", "settings"},
-    {"language_model", "inferencer"},
-    {"run"},
-    {"sampler", "bundled", "bootstrap", "scales", "continuations"},
-    {"contrasts", "diversity"},
-    {"repetition"},
-    {"metrics"},
-    {"humans"},
-    {"grams"},
-    {"sketches"},
-    {"counting"},
-    {"baselines"},
-    {"overuse"},
-    {"profiles"},
-    {"profile_bans", "profile_figures"},
-    {"endpoint"},
-    {"outputs", "quantities", "preferences"},
-    {"datasets", "publishing", "evaluation"},
-    {"served", "likelihood"},
-    {"terminal"},
-    {"machine", "options", "pretrained", "progress", "scanning"},
-    {"list_commands", "profile_command"},
-    {"__init__"},
-    {"app", "cards", "cluster"},
-    {"figures"},
-    {"page"},
-    {"dataset_command", "eval_command", "measure_command"},
-    {"cli"},
-    {"__main__"},
+FLOORS = (
+    ("errors", "files", "display", "data"),
+    ("matching",),
+    ("lists", "records"),
+    ("trace",),
+    ("decoding",),
+    ("caches",),
+    ("hf",),
+    ("callbacks",),
+    ("sampler",),
+    ("serving",),
+    ("metrics",),
+    ("profiles",),
+    ("datasets",),
+    ("evaluation",),
+    ("cli",),
+    ("__main__",),
 )
-LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
-TORCH_FREE = {
-    "quantiles",
-    "folding",
-    "automaton",
-    "patterns",
-    "characters",
-    "regex_size",
-    "regexes",
-    "scopes",
-    "sequences",
-    "searches",
-    "bans",
-    "rules",
-    "detector",
-    "entries",
-    "notation",
-    "json_lists",
-    "yaml_lists",
-    "csv_lists",
-    "files",
-    "formats",
-    "lists",
-    "matcher",
-    "events",
-    "rewindable",
-    "completions",
-    "report",
-    "streaming",
-    "records",
-    "pairs",
-    "render",
-    "spelling",
-    "lint",
-    "scanning",
-    "terminal",
-    "list_commands",
-    "pretrained",
-    "dataset_command",
-    "cards",
-    "publishing",
-    "record_files",
-    "whole_files",
-    "display",
-    "sources",
-    "chats",
-    "prompts",
-    "texts",
-    "words",
-    "requests",
-    "arms",
-    "options",
-    "progress",
-    "machine",
-    "outputs",
-    "quantities",
-    "evaluation",
-    "figures",
-    "page",
-    "eval_command",
-    "bootstrap",
-    "scales",
-    "contrasts",
-    "diversity",
-    "repetition",
-    "metrics",
-    "humans",
-    "measure_command",
-    "grams",
-    "sketches",
-    "counting",
-    "baselines",
-    "overuse",
-    "profiles",
-    "profile_bans",
-    "profile_figures",
-    "profile_command",
-    "app",
-    "cli",
-    "__init__",
-}
-TRANSFORMERS = {
-    "arguments",
-    "continuations",
-    "likelihood",
-    "candidates",
-    "run",
-    "fixed",
-    "layers",
-    "snapshots",
-    "originals",
-    "lengths",
-    "cache",
-    "language_model",
-    "settings",
-    "criteria",
-    "processors",
-    "memory",
-    "vocabulary",
-    "sampler",
-    "endpoint",
-    "support",
-    "bundled",
-    "terminal",
-    "list_commands",
-    "pretrained",
-    "dataset_command",
-    "datasets",
-    "served",
-    "publishing",
-    "prompts",
-    "requests",
-    "arms",
-    "options",
-    "progress",
-    "machine",
-    "outputs",
-    "quantities",
-    "evaluation",
-    "figures",
-    "page",
-    "eval_command",
-    "cli",
-}
+"""Packages, and modules on the same level, from the ground up: a module imports from its own package or from below."""
+WITHOUT_TORCH = ("matching", "lists", "records", "trace", "metrics", "profiles")
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(module: str, *, at_run_time: bool = False) -> set[str]:
-    """Full names of what a module imports; at run time only those outside functions and `if TYPE_CHECKING`."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
-    nodes = list(ast.walk(tree))
-    if at_run_time:
-        nodes = list(tree.body)
-    names: set[str] = set()
-    for node in nodes:
+def name(path: Path) -> str:
+    """Return the full name of a module."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def find_imports(path: Path) -> Iterator[str]:
+    """Yield the full names of all modules of the package that a module imports, wherever it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_every_module_has_its_place() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} == set(LEVEL)
+KNOWN = {name(path) for path in MODULES}
+USED = {
+    name(path): {
+        next((known for known in (used, used.rpartition(".")[0]) if known in KNOWN), "antislop")
+        for used in find_imports(path)
+        if used.startswith("antislop.")
+    }
+    - {"antislop"}  # names of the top are imported when they are used
+    for path in MODULES
+}
 
 
-@pytest.mark.parametrize("module", sorted(set(LEVEL) - {"__init__", "cli", "__main__"}))
+def find_floor(module: str) -> int:
+    package = module.split(".")[1]
+    return next(floor for floor, packages in enumerate(FLOORS) if package in packages)
+
+
+def test_every_package_has_its_floor() -> None:
+    assert {module.split(".")[1] for module in KNOWN - {"antislop"}} == {name for floor in FLOORS for name in floor}
+
+
+@pytest.mark.parametrize("module", sorted(KNOWN - {"antislop"}))
 def test_imports_point_down(module: str) -> None:
-    used = {name.split(".")[1] for name in imports(module) if name.startswith("antislop.")} & set(LEVEL)
-    assert all(LEVEL[name] < LEVEL[module] for name in used), used
+    own = module.split(".")[1]
+    wrong = {used for used in USED[module] if used.split(".")[1] != own and find_floor(used) >= find_floor(module)}
+    assert not wrong
 
 
-@pytest.mark.parametrize("module", sorted(LEVEL))
-def test_only_the_border_knows_transformers(module: str) -> None:
-    if module not in TRANSFORMERS:
-        assert not {name.split(".")[0] for name in imports(module)} & {"transformers", "tokenizers"}
+def test_no_imports_go_in_circles() -> None:
+    list(TopologicalSorter(USED).static_order())
 
 
-@pytest.mark.parametrize("module", sorted(TORCH_FREE))
-def test_torch_free_modules_stay_torch_free(module: str) -> None:
-    assert "torch" not in {name.split(".")[0] for name in imports(module, at_run_time=True)}
+def imported_with(*modules: str) -> set[str]:
+    """Import modules in a process of their own and return the packages that came with them."""
+    code = (
+        f"import importlib, sys; [importlib.import_module(name) for name in {modules}];"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(ended.stdout.split())
+
+
+def list_modules(*packages: str) -> list[str]:
+    return sorted(module for module in KNOWN - {"antislop"} if module.split(".")[1] in packages)
+
+
+def test_what_reads_and_counts_texts_imports_no_torch() -> None:
+    assert not imported_with(*list_modules(*WITHOUT_TORCH)) & {"torch", "transformers", "tokenizers"}
+
+
+def test_decoding_imports_no_transformers() -> None:
+    assert "transformers" not in imported_with(*list_modules("decoding"))
+
+
+@pytest.mark.parametrize("module", list_modules("cli"))
+def test_a_command_imports_no_torch_before_it_runs(module: str) -> None:
+    assert not imported_with(module) & {"torch", "transformers", "tokenizers"}
+
+
+@pytest.mark.parametrize("module", list_modules("matching", "lists"))
+def test_a_list_is_read_without_numpy(module: str) -> None:
+    assert not imported_with(module) & {"numpy", "rich", "typer"}
 
 
 FILLED_AT_RANDOM = {"rand", "randn", "randint", "randperm", "normal"}
 
 
-@pytest.mark.parametrize("module", sorted(set(LEVEL) - TORCH_FREE))
-def test_whoever_draws_from_a_generator_says_on_which_device(module: str) -> None:
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_whoever_draws_from_a_generator_says_on_which_device(path: Path) -> None:
     """Without it torch draws on the CPU, and refuses a generator of another device."""
-    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in FILLED_AT_RANDOM:
             given = {keyword.arg for keyword in node.keywords}
-            assert "generator" not in given or "device" in given, f"{module}.py:{node.lineno}"
+            assert "generator" not in given or "device" in given, f"{path}:{node.lineno}"
 
 
 def test_bans_are_found_without_torch_and_transformers() -> None:
@@ -261,9 +151,8 @@ def test_examples_in_docstrings_run() -> None:
     import doctest
 
     tried = 0
-    for module in sorted(set(LEVEL) - {"__main__"}):
-        name = "antislop" if module == "__init__" else f"antislop.{module}"
-        result = doctest.testmod(importlib.import_module(name))
-        assert result.failed == 0, name
+    for module in sorted(KNOWN - {"antislop.__main__"}):
+        result = doctest.testmod(importlib.import_module(module))
+        assert result.failed == 0, module
         tried += result.attempted
     assert tried >= 5

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import antislop
-from antislop.bundled import FOLDER
-from antislop.events import Admitted, Conceded
+from antislop.lists.bundled import FOLDER
+from antislop.trace.events import Admitted, Conceded
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from antislop import BanList
-from antislop.baselines import Baseline
-from antislop.profiles import Profile
-from antislop.records import Journal
-from antislop.whole_files import MIN_BOUND, read_bytes, replace_bytes, replace_text, replacing
+from antislop.files import MIN_BOUND, read_bytes, replace_bytes, replace_text, replacing
+from antislop.profiles.human_rates import Baseline
+from antislop.profiles.profiles import Profile
+from antislop.records.journal import Journal
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs modes and links of POSIX")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import antislop
 from antislop import AntiSlop, Ban, Scope
-from antislop.report import Report
-from antislop.run import DecoderOnlyOutput, EncoderDecoderOutput
+from antislop.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
+from antislop.trace.report import Report
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from antislop.humans import FORMAT, PASSAGE, cut_passages
-from antislop.metrics import Tally, compute, measure
-from antislop.scales import Range, Scale
-from antislop.texts import read_texts
-from antislop.words import drop_stop_words, extract_words
+from antislop.metrics.human_distance import FORMAT, PASSAGE, cut_passages
+from antislop.metrics.metrics import Tally, compute, measure
+from antislop.metrics.segmentation import drop_stop_words, extract_words
+from antislop.metrics.slop_scale import Range, Scale
+from antislop.records.texts import read_texts
 
 WORDS, TRIGRAMS, NGRAMS = 1200, 600, 20_000
 KINDS = {"word": ("word",), "content": ("content", "phrase")}

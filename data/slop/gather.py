@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from antislop.texts import drop_reasoning
+from antislop.records.texts import drop_reasoning
 
 SOURCES = ("eqbench_creative_v3", "eqbench_longform", "slop_score")
 FICTION = 150  # of slop-score's prompts

@@ -13,8 +13,8 @@ from pathlib import Path
 from gather import read
 
 from antislop import BanList
-from antislop.profile_command import find_half
-from antislop.texts import Text, read_texts
+from antislop.cli.profile import find_half
+from antislop.records.texts import Text, read_texts
 
 TEXTS, CHARACTERS = 250, 60_000
 

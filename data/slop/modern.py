@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from antislop.baselines import FORMAT
+from antislop.profiles.human_rates import FORMAT
 
 CHARACTERS = 5.4  # of a word and what follows it
 

@@ -1,0 +1,238 @@
+"""The logits processors of a batch: asked in the order of the text, and checked for a memory that can't be rewound.
+
+Processors of transformers' own depend on ids and scores alone. One of the user's may remember the text. If it is
+`Rewindable`, it is rewound with the text and sees each position once, in order. If not, it is asked a second time about
+stored positions at the first rewinds, and refused if its scores are different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from antislop.callbacks.memory import name_of
+from antislop.callbacks.rewindable import Rewindable
+from antislop.decoding.protocols import send
+from antislop.decoding.row import Row
+from antislop.hf.refusals import is_of_transformers, memory_of, refuse_memory
+
+# These look at the scores alone: rows of any length and any prompt go through them together.
+_BLIND = {
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TopHLogitsWarper",
+    "MinPLogitsWarper",
+    "TypicalLogitsWarper",
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "LogitNormalization",
+    "SuppressTokensLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+}
+# These ask which row of the batch they look at.
+_COUNTING = {
+    "RepetitionPenaltyLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor",
+}
+CHECKS = 3
+"""Rewinds at which processors of the user's are asked a second time about stored positions."""
+
+
+class Processors:
+    """The processors of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with. is_shared: whether other texts go through the same processors.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
+        self._list = processors
+        self._strangers = [p for p in processors if not is_of_transformers(p)]
+        self.rewindable = [p for p in self._strangers if isinstance(p, Rewindable)]
+        self._opaque = [p for p in self._strangers if not isinstance(p, Rewindable)]
+        names = {type(processor).__name__ for processor in processors}
+        self.is_blind = not self._strangers and names <= _BLIND
+        self._is_counting = rows > 1 and bool(self._strangers or names & _COUNTING)
+        self._pad = pad
+        self._rows = rows
+        self._is_shared = is_shared
+        self._attributes: list[dict[str, tuple[int, int]]] = []
+        self._watched = self._opaque
+        self._first: _Asked | None = None
+        self._checks = CHECKS
+        self._is_disturbed = False  # whether anything but a text from its beginning to its end was shown
+        self._shown = -1  # how many generated tokens the rewindable processors have seen; -1: not even the prompt
+        self.batch: Sequence[Row] = ()
+        if is_shared and self.rewindable:
+            raise ValueError(
+                f"{name_of(self.rewindable[0])} follows one text, and all texts of generate_many would share it: pass "
+                "a function that makes processors for each text, logits_processor=lambda: [...]"
+            )
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether some are the user's own."""
+        return bool(self._strangers)
+
+    @torch.no_grad()
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return the scores [n, vocab] that the processors make of logits [n, vocab].
+
+        The i-th logits follow the first `lengths[i]` generated tokens of the i-th row.
+        """
+        if not self._list:
+            return logits
+        if self.is_blind:
+            scores: Tensor = self._list(torch.cat([row.ids_up_to(0)[:, -1:] for row in rows]), logits)
+            return scores
+        sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
+        if len(set(sizes)) == 1:
+            return self._process(rows, lengths[0], logits)
+        scores = logits.clone()
+        can_follow = self._find_rejected(rows, lengths, scores)
+        for size in sorted(set(sizes)):
+            numbers = [number for number, own in enumerate(sizes) if own == size and can_follow(number)]
+            if numbers:
+                some, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
+                scores[index] = self._process(some, lengths[numbers[0]], logits[index])
+        return scores
+
+    def rewind(self, row: Row, length: int) -> None:
+        """Rewind what can be, and check what can't: raise `ValueError` if it remembers withdrawn text."""
+        if not self._strangers:
+            return
+        self._is_disturbed = True
+        self._rewind_to(length, row)
+        if self._opaque and self._checks:
+            self._checks -= 1
+            if self._first is not None and self.may_ask_again(self._first.length):
+                self._compare(self._first)
+            if row.settled <= length and self.may_ask_again(length):
+                node = row.node.back_to(length)
+                self._compare(_Asked(row, length, node.logits, node.scores))
+
+    def may_ask_again(self, length: int) -> bool:
+        """Tell whether scores after `length` tokens can be had twice: a rewindable one sees the bare prompt once."""
+        return not self.rewindable or length > 0
+
+    def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
+        """Return the scores of rows that all have the same number of ids."""
+        self._catch_up(length, like=logits)
+        if self._is_counting and len(rows) < self._rows:
+            places = send(torch.tensor([row.place for row in rows]), logits.device)
+            all_logits = logits[:1].repeat(self._rows, 1)
+            all_logits[places] = logits
+            scores = self._ask(self._ids_in_place(rows, length), all_logits)[places]
+        else:
+            scores = self._ask(torch.cat([row.ids_up_to(length) for row in rows]), logits)
+        if self._strangers:
+            self._take_note(_Asked(rows[0], length, logits[:1], scores[:1]))
+        return scores
+
+    def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
+        if not self._strangers:
+            scores: Tensor = self._list(ids, logits)
+            return scores
+        scores = logits.clone()  # some write into what they are given, and the model's logits are needed again
+        for processor in self._list:
+            try:
+                scores = processor(ids, scores)
+            except Exception as error:
+                if self._is_disturbed and processor in self._opaque:
+                    raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
+                raise
+        return scores
+
+    def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
+        """Return ids [rows of the batch, tokens]; a row that has fewer tokens is shown as a copy of the first asked."""
+        ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
+        for row in {row.place: row for row in (*self.batch, *rows)}.values():
+            if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
+                ids[row.place] = row.ids_filled(length, self._pad)[0]
+        return ids
+
+    def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
+        """Return what tells whether a position follows one whose scores, known by then, allow its token.
+
+        A draft may hold tokens that a processor of the user's has ruled out and could not read.
+        """
+        numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
+        rejected: set[int] = set()
+
+        def can_follow(number: int) -> bool:
+            row, length = rows[number], lengths[number]
+            before = numbers.get((id(row), length - 1))
+            if not self._strangers or before is None or length <= len(row.tokens):
+                return True
+            self._is_disturbed = True
+            token = row.draft.tokens[length - len(row.tokens) - 1]
+            if before in rejected or float(scores[before, token]) == -torch.inf:
+                rejected.add(number)
+            return number not in rejected
+
+        return can_follow
+
+    def _rewind_to(self, length: int, row: Row | None = None) -> None:
+        """Rewind one row, or with it all rows of the batch that were shown further than that."""
+        if length > self._shown:
+            return
+        for place, other in enumerate(self.batch):
+            if other is row or (length < self._shown and (other.end is None or other.end > length)):
+                for processor in self.rewindable:
+                    processor.rewind(place, length)
+        self._shown = length
+
+    def _catch_up(self, length: int, *, like: Tensor) -> None:
+        """Have rewindable processors see what lies between what they were shown and a position."""
+        if not self.rewindable:
+            return
+        if length <= self._shown:
+            self._rewind_to(length - 1)
+        for between in range(self._shown + 1, length):
+            ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
+            for processor in self.rewindable:
+                processor(ids, like.new_zeros((self._rows, like.shape[-1])))  # type: ignore[operator]
+        self._shown = length
+
+    def _take_note(self, asked: _Asked) -> None:
+        """Remember what was asked first; compare attributes after the first and the second call."""
+        if self._opaque and self._first is None:
+            self._first = _Asked(asked.row, asked.length, asked.logits.clone(), asked.scores.clone())
+            if self._is_shared:
+                self._is_disturbed = True
+                self._compare(self._first)
+                return
+        if self._attributes:
+            for processor, before in zip(self._watched, self._attributes, strict=True):
+                refuse_memory(processor, before=before)
+            self._watched = []
+        self._attributes = [memory_of(processor) for processor in self._watched]
+
+    def _compare(self, asked: _Asked) -> None:
+        """Ask once more; raise `ValueError` where the scores are other ones."""
+        again = self.process([asked.row], [asked.length], asked.logits)
+        if not torch.allclose(again, asked.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
+            raise ValueError(_describe(self._opaque, "gave other scores"))
+
+
+class _Asked(NamedTuple):
+    """A position that was asked about: logits and scores [1, vocab] after `length` tokens of a row."""
+
+    row: Row
+    length: int
+    logits: Tensor
+    scores: Tensor
+
+
+def _describe(processors: Sequence[Callable[..., Any]], what: str) -> str:
+    return (
+        f"{' or '.join(map(name_of, processors))} {what} when it was asked again about a text that it had seen: it "
+        "remembers the text, and tokens are withdrawn here. Give it a method rewind(row, length), see "
+        "antislop.Rewindable, or make its scores depend on the ids and scores alone"
+    )

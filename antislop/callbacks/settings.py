@@ -1,0 +1,93 @@
+"""What a call of `generate` asks for: its logits processors and stopping criteria, for rows of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+from antislop.callbacks.criteria import Criteria
+from antislop.callbacks.memory import name_of
+from antislop.callbacks.processors import Processors
+from antislop.decoding.row import Row
+
+
+class Settings:
+    """The processors and criteria of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with, if there is one. is_drafted: whether tokens are read ahead.
+    shares_processors, shares_criteria: whether other texts use the same objects. Raises `ValueError` for those that
+    can't be used in this way.
+    """
+
+    def __init__(
+        self,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        rows: int,
+        pad: int | None = None,
+        is_drafted: bool = False,
+        shares_processors: bool = False,
+        shares_criteria: bool = False,
+    ) -> None:
+        self._processors = Processors(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
+        self._criteria = Criteria(stopping_criteria, rows=rows, pad=pad, is_shared=shares_criteria)
+        self._batch: Sequence[Row] = ()
+        self.eos_token_ids = self._criteria.eos_token_ids
+        rewindable = self._processors.rewindable if rows > 1 else []
+        self.is_together = self._criteria.is_together or bool(rewindable)
+        if rewindable and is_drafted:
+            raise ValueError(
+                f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
+                "leave out draft_bans or prompt_lookup_num_tokens, or pass one prompt at a time"
+            )
+
+    @property
+    def fits_any_prompt(self) -> bool:
+        """Whether rows with other prompts may share these settings, as far as their processors and criteria go."""
+        return self._processors.is_blind and not self._criteria.others
+
+    @property
+    def asked(self) -> int:
+        """About how many tokens of each row the criteria were asked."""
+        return self._criteria.asked
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        """Take the rows of the batch, and have them report their rewinds if anything here may remember their text."""
+        self._batch = self._processors.batch = rows
+        if self.is_together or self._processors.has_strangers:
+            for row in rows:
+                row.history = self
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return the scores [n, vocab] that the processors make of logits [n, vocab].
+
+        The i-th logits follow the first `lengths[i]` generated tokens of the i-th row.
+        """
+        return self._processors.process(rows, lengths, logits)
+
+    def may_ask_again(self, length: int) -> bool:
+        """Tell whether the processors can be asked a second time after `length` tokens."""
+        return self._processors.may_ask_again(length)
+
+    def is_done(self, row: Row) -> bool:
+        """Tell whether the text is at its end: an end token, the length limit or a criterion that looks at one row."""
+        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:
+            return True
+        return not self.is_together and bool(self._criteria.others) and self._criteria.is_done(row)
+
+    def ask(self) -> list[bool]:
+        """Ask the criteria about one token more of each row; return for each whether it ends there."""
+        return self._criteria.ask(self._batch)
+
+    def rewind(self, row: Row, length: int) -> None:
+        """Take note that a row was taken back to `length` tokens; raise `ValueError` if that can't be followed."""
+        self._processors.rewind(row, length)
+        if self.is_together:
+            self._criteria.rewind(self._batch, length)
+
+    def settle(self, length: int) -> None:
+        """Take note that no row will be taken back below `length` tokens."""
+        self._criteria.settle(length)

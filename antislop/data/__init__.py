@@ -1,0 +1,5 @@
+"""The bundled model, lists and scales."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent

@@ -1,0 +1,54 @@
+"""Records written by a model that is served elsewhere, behind a completions endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.datasets.maker import NO_TOKEN, Arm, Order, Recorder
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban
+from antislop.records.journal import Record
+from antislop.sampler import Completion
+from antislop.serving.completions import Endpoint
+from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
+
+
+class EndpointMaker(Recorder):
+    """Makes records with an endpoint.
+
+    tokenizer: that of the model which it serves. options: those of `Recorder`; settings: those of `EndpointSampler`.
+
+    Records say how far the returned alternatives reached: `outside`, the mean probability beyond them, and `ran_out`,
+    how often a token beyond them might have been drawn. A text that the server failed is a record with an error.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tokenizer: PreTrainedTokenizerBase,
+        bans: BanList | Iterable[str | Ban],
+        *,
+        alternatives: int = 20,
+        **options: Any,
+    ) -> None:
+        super().__init__(tokenizer, bans, **options)
+        self._served = {
+            arm: EndpointSampler(sampler, endpoint, alternatives=alternatives)
+            for arm, sampler in self._samplers.items()
+        }
+
+    def _write(
+        self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
+    ) -> Iterator[Completion]:
+        return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **settings)
+
+    def _find_error(self, ids: Sequence[int]) -> str | None:
+        return None if ids else NO_TOKEN
+
+    def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super()._report(order, done, prompt_tokens=prompt_tokens, since=since)
+        assert isinstance(done, EndpointCompletion)
+        return record | {"outside": round(done.coverage.outside_mean, 6), "ran_out": done.coverage.ran_out}

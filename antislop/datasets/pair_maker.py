@@ -1,0 +1,152 @@
+"""Make the preference pairs of finished texts; withdrawn text is continued by the model, many texts at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from antislop.datasets.continuations import MAX_TOKENS, settings_for_continuations
+from antislop.datasets.pairs import (
+    Count,
+    Draft,
+    PairFormat,
+    Source,
+    draft_dpo,
+    find_corrections,
+    finish_dpo,
+    make_tokens,
+)
+from antislop.hf.vocabulary import Vocabulary
+from antislop.lists.ban_list import BanList
+from antislop.records.journal import Record
+from antislop.sampler import SEED_STEP, Completion
+from antislop.trace.events import Event
+
+
+class Writer(Protocol):
+    """Writes a text after each prompt, without bans; `settings` are those of `generate`."""
+
+    def __call__(
+        self, prompts: Iterator[list[int]], seeds: Iterator[int], /, *, settings: dict[str, Any]
+    ) -> Iterator[Completion]:
+        """Yield the texts as they are finished, each with the index of its prompt."""
+
+
+@dataclass
+class Pairs:
+    """The pairs of one text.
+
+    rows: the finished ones. drafts: those whose withdrawn text is to be continued, after a prompt of `ids`. seed: that
+    of the text. error: why a text could not be continued.
+    """
+
+    ids: Sequence[int] = ()
+    seed: int = 0
+    rows: list[Record] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    counts: Counter[Count] = field(default_factory=Counter)
+    error: str | None = None
+
+
+class _Task(NamedTuple):
+    """A withdrawn text to be continued. seed: that of its continuation."""
+
+    pairs: Pairs
+    draft: Draft
+    seed: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens that the model is to read."""
+        return [*self.pairs.ids, *self.draft.tokens]
+
+
+class PairMaker:
+    """Makes pairs of one format.
+
+    bans: those under which the texts were written. fingerprint: of the tokenizer. settings: those of the texts. write:
+    continues texts. find_room: returns how many tokens a prompt may have before a number of new ones, None if that is
+    not known. find_ends: returns the tokens that end a text.
+    """
+
+    def __init__(
+        self,
+        kind: PairFormat,
+        vocabulary: Vocabulary,
+        bans: BanList,
+        *,
+        fingerprint: str,
+        settings: Mapping[str, Any],
+        write: Writer,
+        find_room: Callable[[int], int | None],
+        find_ends: Callable[[], Collection[int]],
+    ) -> None:
+        self._kind = kind
+        self._vocabulary = vocabulary
+        self._bans = bans
+        self._fingerprint = fingerprint
+        self._settings = settings_for_continuations(settings, vocabulary)
+        self._write = write
+        self._find_room = find_room
+        self._find_ends = find_ends
+
+    def begin(self, source: Source, events: Iterable[Event], *, seed: int) -> Pairs:
+        """Return the pairs of a text, as far as they can be made without the model."""
+        pairs = Pairs(source.ids, seed)
+        corrections = find_corrections(events, source.tokens)
+        decoder, counts = self._vocabulary, pairs.counts
+        if self._kind == "dpo":
+            source = source._replace(is_complete=self._is_complete(source.tokens))
+            pairs.drafts.extend(draft_dpo(source, corrections, decoder=decoder, counts=counts))
+        else:
+            pairs.rows.extend(
+                make_tokens(
+                    source,
+                    corrections,
+                    bans=self._bans,
+                    decoder=decoder,
+                    tokenizer=self._fingerprint,
+                    counts=counts,
+                )
+            )
+        return pairs
+
+    def finish(self, waiting: Iterable[Pairs]) -> None:
+        """Continue the withdrawn texts of all drafts together, and finish the pairs."""
+        tasks = [
+            _Task(pairs, draft, pairs.seed + SEED_STEP * number)
+            for pairs in waiting
+            for number, draft in enumerate(pairs.drafts, start=1)
+        ]
+        for task, done in self._continue(tasks):
+            tokens = [] if done is None else done.tokens
+            if done is not None and done.error is not None:
+                task.pairs.error = str(done.error)
+            pair = finish_dpo(
+                task.draft,
+                tokens,
+                ids=task.pairs.ids,
+                decoder=self._vocabulary,
+                is_complete=self._is_complete([*task.draft.tokens, *tokens]),
+                counts=task.pairs.counts,
+            )
+            task.pairs.rows.extend([] if pair is None else [pair])
+
+    def _continue(self, tasks: Sequence[_Task]) -> Iterator[tuple[_Task, Completion | None]]:
+        """Yield each task and what the model writes after it; None after the end of a text, or if there is no room."""
+        room = self._find_room(MAX_TOKENS)
+        numbers = [
+            number
+            for number, task in enumerate(tasks)
+            if not self._is_complete(task.draft.tokens) and (room is None or len(task.ids) <= room)
+        ]
+        prompts, seeds = (tasks[number].ids for number in numbers), (tasks[number].seed for number in numbers)
+        written = self._write(prompts, seeds, settings=self._settings) if numbers else ()
+        done = {numbers[completion.number]: completion for completion in written}
+        return ((task, done.get(number)) for number, task in enumerate(tasks))
+
+    def _is_complete(self, tokens: Sequence[int]) -> bool:
+        """Return whether tokens end with one that ends a text."""
+        return bool(tokens) and tokens[-1] in self._find_ends()

@@ -1,0 +1,299 @@
+"""Make data sets on many machines: a pipeline of Ray Data, each of whose workers holds one model.
+
+    cluster = Cluster("some/model", bans, settings={"max_new_tokens": 300}, address="auto", workers=8)
+    with open_journal("out.jsonl", {"seed": 0}) as journal:
+        for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
+            ...
+
+Scheduling, starting dead workers anew, spilling to disk and autoscaling are Ray's. Orders go out in blocks, and a block
+comes back in one piece: a worker that dies costs its block, which another one makes again, and, since a record depends
+on its key, makes the same. Knows no files: the journal stays where the prompts are read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from antislop.datasets.maker import Arm, Made, Maker, Order
+from antislop.datasets.pairs import PairFormat
+from antislop.errors import InputError, first_line
+from antislop.hf.pretrained import ModelSpec, load_model
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban
+
+BATCHES_OF_A_BLOCK = 4
+"""A batch runs half empty at a block's end: at one end in four batches about a tenth of the time is lost."""
+
+LOST_AFTER = 20.0
+"""Seconds without an answer after which the head of a cluster is given up; Ray would end the process after 60."""
+WATCH_EVERY = 2.0
+"""Seconds between two looks at the head."""
+
+QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Of what Ray writes to a terminal by itself, and to its makers; who sets these otherwise has it so."""
+
+
+class ClusterError(RuntimeError):
+    """Raised with one sentence where a cluster can't do the work, or could not do all of it."""
+
+
+class Cluster:
+    """Makes records on many machines, as a `Maker` does on one.
+
+    model: what `load_model` takes, which each worker loads for itself. batch_size: texts that one worker
+    writes at a time. workers: one for each GPU of the cluster by default; one for each machine where there are none.
+    address: where Ray is reached, "auto" or host:port; without one, the cluster that the process is connected to
+    already, or else one of this machine alone, which ends with the work. settings, seed, pairs, options: see `Maker`.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec | str | None,
+        bans: BanList | Sequence[str | Ban],
+        *,
+        seed: int = 0,
+        batch_size: int = 16,
+        settings: dict[str, Any],
+        pairs: PairFormat | None = None,
+        workers: int | None = None,
+        address: str | None = None,
+        **options: Any,
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers is {workers}; at least 1 is expected")
+        _import_ray()
+        spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+        is_folder = spec.name is not None and Path(spec.name).is_dir()
+        self._model = replace(spec, name=str(Path(str(spec.name)).resolve())) if is_folder else spec
+        self._bans = list(bans)
+        self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
+        self._block_size = BATCHES_OF_A_BLOCK * batch_size
+        self._workers = workers
+        self._address = address
+
+    def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
+        """Yield the records of a block when it is finished; all orders are taken before the first.
+
+        Raises `ClusterError` where the cluster can't be reached, a model can't be loaded there, and the like.
+        """
+        first = list(islice(orders, 1))
+        if not first:
+            return
+        with _joining(self._address, workers=self._workers), _watching(_find_head()), _without_bars():
+            crew = _find_crew(self._workers)
+            blocks = _send(chain(first, orders), size=self._block_size, workers=crew.workers)
+            for row in self._run(list(blocks.values()), arm, crew=crew):
+                done = json.loads(row["done"])
+                if isinstance(done, str):
+                    raise ClusterError(f"a worker could not go on: {done}")
+                if blocks.pop(row["number"], None) is not None:
+                    yield from (Made(*made) for made in done)
+        if blocks:
+            raise ClusterError(f"{len(blocks):,} blocks of texts did not come back: run it again to go on")
+
+    def _run(self, blocks: Sequence[Any], arm: Arm, *, crew: _Crew) -> Iterator[dict[str, Any]]:
+        """Run the pipeline; yield a row for each block."""
+        import ray.data
+
+        data = ray.data.from_arrow_refs(blocks)
+        done = data.map_batches(
+            Worker,
+            fn_constructor_kwargs={"model": self._model, "bans": self._bans, "arm": arm, "options": self._options},
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(size=crew.workers, max_tasks_in_flight_per_actor=1),
+            **crew.share,
+        )
+        try:
+            for table in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+                yield from table.to_pylist()
+        except Exception as error:  # Ray's have no base in common; those of the work itself are rows
+            raise ClusterError(f"the cluster can't go on ({_name(error)}): run it again to go on") from error
+
+
+class Worker:
+    """Makes blocks of orders with a model of its own; what a process of the cluster runs.
+
+    It never raises: what goes wrong is the row of a block, since it would come back as a page of text otherwise.
+    """
+
+    def __init__(self, *, model: ModelSpec, bans: Sequence[str | Ban], arm: Arm, options: dict[str, Any]) -> None:
+        self._model = model
+        self._bans = bans
+        self._arm = arm
+        self._options = options
+        self._maker: Maker | None = None
+
+    def __call__(self, block: Any) -> dict[str, list[Any]]:
+        """Return (number, done) of a block; done is JSON: what `Made` holds, of each order, or what went wrong."""
+        number, orders = block["number"][0].as_py(), pickle.loads(block["orders"][0].as_py())
+        try:
+            self._maker = self._maker or Maker(*load_model(self._model), self._bans, **self._options)
+            done: Any = [(made.record, made.pairs, made.counts) for made in self._maker.make(orders, arm=self._arm)]
+        except Exception as error:  # noqa: BLE001
+            done = first_line(error) if isinstance(error, (InputError, ValueError)) else _name(error)
+        return {"number": [number], "done": [json.dumps(done)]}
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+class _Crew(NamedTuple):
+    """How many workers there are, and what each of them has of its machine, as Ray names it."""
+
+    workers: int
+    share: dict[str, float]
+
+
+def _find_crew(workers: int | None) -> _Crew:
+    """Share out the machines of the cluster that this process is connected to."""
+    import ray
+
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if gpus:
+        return _Crew(workers or gpus, {"num_gpus": 1})
+    cpus = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    workers = workers or max(1, len(cpus))
+    each = math.ceil(workers / max(1, len(cpus)))
+    return _Crew(workers, {"num_cpus": max(1, min(cpus, default=1) // each)})
+
+
+def _send(orders: Iterable[Order], *, size: int, workers: int) -> dict[int, Any]:
+    """Put blocks of orders where Ray keeps objects, on disk if need be; return where they are, by number.
+
+    size: of a block, at most; they are smaller where some workers would have none otherwise.
+    """
+    import pyarrow
+    import ray
+
+    orders = iter(orders)
+    first = list(islice(orders, size * workers))
+    size = min(size, math.ceil(len(first) / workers))
+    orders = chain(first, orders)
+    blocks: dict[int, Any] = {}
+    while block := list(islice(orders, size)):
+        number = len(blocks)
+        blocks[number] = ray.put(pyarrow.table({"number": [number], "orders": [pickle.dumps(block)]}))
+    return blocks
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ClusterError(f"Ray can't be imported ({first_line(error)}): pip install 'antislop[ray]'") from error
+    return ray
+
+
+@contextmanager
+def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
+    """Be connected to a cluster, and leave it; one that was started for this ends with it."""
+    ray = _import_ray()
+    if address is None and ray.is_initialized():
+        yield
+        return
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    own = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False}
+    try:
+        if address is not None:
+            _reach(address)
+        there = own if address is None else {}
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **there)
+    except (RuntimeError, ValueError, OSError, OverflowError, ImportError) as error:  # OverflowError: a port of 99999
+        advice = "start it with ray start --head, or pass its address" if address else "Ray's logs are in /tmp/ray"
+        raise ClusterError(f"no cluster at {address or 'hand'} ({first_line(error)}): {advice}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _watching(head: str) -> Iterator[None]:
+    """Raise `ClusterError` where a cluster's head, host:port, does not answer for `LOST_AFTER` seconds.
+
+    Ray ends the process then, after a minute and without a sentence. Only the main thread can be interrupted, and not
+    on Windows.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
+        yield
+        return
+    is_over, is_lost = threading.Event(), threading.Event()
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+
+    def respond(number: int, frame: FrameType | None) -> None:
+        if is_lost.is_set():
+            raise ClusterError(
+                f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to go on"
+            )
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, respond)  # also where interrupts are ignored, as in a shell's background jobs
+    threading.Thread(target=_watch, args=(head, is_over, is_lost), daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        signal.signal(signal.SIGINT, before)
+
+
+def _find_head() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> None:
+    """Interrupt the main thread where the head does not answer for `LOST_AFTER` seconds."""
+    answered = time.monotonic()
+    while not is_over.wait(WATCH_EVERY):
+        try:
+            _reach(head)
+            answered = time.monotonic()
+        except OSError:
+            if time.monotonic() - answered > LOST_AFTER:
+                is_lost.set()
+                main = threading.main_thread().ident
+                assert main is not None
+                signal.pthread_kill(main, signal.SIGINT)  # ends what the thread waits for, too
+                return
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep Ray Data from showing progress, which the callers of this module do."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    before, context.enable_progress_bars = context.enable_progress_bars, False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = before
+
+
+def _reach(address: str) -> None:
+    """Raise `OSError` where nobody listens: Ray would try again for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -1,0 +1,105 @@
+"""Generate with any `LanguageModel` under bans: prefill, then decode. How to bring one's own is in docs/engines.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.loop import decode
+from antislop.decoding.protocols import PAD, Inferred, KVCache, LanguageModel, SampleStrategy
+from antislop.decoding.row import Row
+from antislop.decoding.walker import Policy
+from antislop.matching.token_matcher import Matcher
+
+
+class BanningInferencer:
+    """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
+
+    The token that `prefill` chooses is part of the text already when `decode` begins, as a prompt is: a ban that begins
+    in it is noticed, but it is not taken back. Leave a prompt's last token to `decode` to have all tokens ruled.
+    """
+
+    def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None) -> None:
+        self._model = model
+        self._matcher = Matcher([], _Blank()) if matcher is None else matcher
+
+    @torch.no_grad()
+    def prefill(self, query_token_ids: Tensor, kv_cache: KVCache, sample_strategy: SampleStrategy) -> Inferred:
+        """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row."""
+        logits = self._model.forward(query_token_ids, kv_cache)[:, -1].float()
+        each = zip(query_token_ids, logits, strict=True)
+        scores = torch.cat([sample_strategy.process(ids[None, ids != PAD], own[None]) for ids, own in each])
+        if sample_strategy.do_sample:
+            tokens = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1)
+        else:
+            tokens = scores.argmax(dim=-1, keepdim=True)
+        return Inferred(tokens, logits[:, None])
+
+    def decode(
+        self, query_token_ids: Tensor, kv_cache: KVCache, *, max_new_tokens: int, sample_strategy: SampleStrategy
+    ) -> Inferred:
+        """Go on after query_token_ids [rows, tokens], which the cache does not hold yet; at least one a row.
+
+        Stops in each row at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
+        settings = _Strategy(sample_strategy, self._model.eos_token_id)
+        rows = [
+            Row(
+                query[None, query != PAD],
+                settings=settings,
+                state=self._matcher.start(query[query != PAD].tolist()),
+                capacity=max_new_tokens,
+                place=place,
+                keep_scores=True,
+            )
+            for place, query in enumerate(query_token_ids)
+        ]
+        engine = BatchEngine(self._model, kv_cache, filler=min(self._model.eos_token_id, default=0))
+        policy = Policy(sample_strategy.do_sample, "exact", "concede", max_rewinds=100)
+        for _ in decode(rows, engine=engine, matcher=self._matcher, policy=policy):
+            pass
+        return _collect(rows, filler=min(self._model.eos_token_id, default=0))
+
+
+class _Strategy:
+    """A `SampleStrategy` as the loop's settings."""
+
+    def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
+        self._strategy = strategy
+        self.eos_token_ids = eos_token_ids
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        scores = [
+            self._strategy.process(row.ids_up_to(length), own[None])
+            for row, length, own in zip(rows, lengths, logits, strict=True)
+        ]
+        return torch.cat(scores)
+
+    def is_done(self, row: Row) -> bool:
+        return len(row.tokens) >= row.capacity or row.tokens[-1] in self.eos_token_ids
+
+
+class _Blank:
+    """Surfaces of tokens whose text does not matter."""
+
+    breaks: Mapping[int, str] = MappingProxyType({})
+    byte_tokens: frozenset[int] = frozenset()
+
+    def surface(self, token_id: int) -> bytes:  # noqa: ARG002
+        return b""
+
+
+def _collect(rows: Sequence[Row], *, filler: int) -> Inferred:
+    longest = max(len(row.tokens) for row in rows)
+    ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
+    logits = []
+    for row in rows:
+        own = torch.cat([logits for logits, _ in row.kept or []])
+        logits.append(torch.cat([own, own.new_zeros((longest - len(own), own.shape[1]))]))
+    return Inferred(ids, torch.stack(logits))

@@ -1,0 +1,271 @@
+"""Keep the probabilities that bans have left.
+
+A node is the known distribution over the next token after one path of tokens; the nodes of the unsettled text
+form a tree. What a violation takes is taken here, and drawing draws from what is left. Knows nothing of text, caches
+or transformers.
+
+Why it is exact. Rejection sampling cuts the text back to where a violation starts and draws again, so it is a
+Markov chain on prefixes whose rejections are jumps back. Jumps from below a node to the node itself can be conditioned
+away there: what remains is renormalized. Jumps to an earlier start can be conditioned away only at that start. So each
+node remembers its `exits`, the mass that is known to lead back further, by start. Seen from its parent, a node's share
+is what is left of what does not come back to the node itself. After a rewind the chain may go on to an earlier start,
+with the probability of the node's exits and without walking there (`Node.bounce`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from antislop.matching.token_matcher import Violation
+
+
+class Node:
+    """The distribution after `depth` generated tokens, the last of which is `token`.
+
+    Filled by the first forward pass that reaches it: logits [1, vocab] as the model gave them, scores [1, vocab] as
+    the processors left them, both float32.
+    """
+
+    __slots__ = (
+        "_batch_probs",
+        "_entering",
+        "_left",
+        "_logits",
+        "_lost",
+        "_probs",
+        "_resolved",
+        "_row",
+        "_scores",
+        "children",
+        "depth",
+        "parent",
+        "rewinds",
+        "spent",
+        "token",
+    )
+
+    def __init__(self, parent: Node | None = None, token: int = -1) -> None:
+        self.parent = parent
+        self.token = token
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[int, Node] = {}
+        self.rewinds = 0
+        self._row = 0  # of the tensors of a batch
+        self._logits: Tensor | None = None
+        self._scores: Tensor | None = None
+        self._left: Tensor | None = None  # [vocab]; None while nothing was taken
+        self.spent: Tensor | None = None  # [vocab], bool: tokens of distributions that this node has given up
+        self._batch_probs: Tensor | None = None
+        self._probs: Tensor | None = None
+        self._entering: dict[int, float] = {}  # mass of a token once its own bans are resolved
+        self._resolved: dict[int, set[Violation]] = {}
+        self._lost: dict[int, tuple[dict[int, float], dict[int, float]]] = {}  # own and children's exits
+
+    def fill(self, logits: Tensor, scores: Tensor, *, row: int = 0) -> None:
+        """Take in what the model says here: one row of [rows, vocab]."""
+        self._logits, self._scores, self._row = logits, scores, row
+
+    def expect(self, probs: Tensor) -> None:
+        """Take in the softmax [rows, vocab] of the scores, where it is known already."""
+        self._batch_probs = probs
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the model has been here."""
+        return self._scores is not None
+
+    @property
+    def logits(self) -> Tensor:
+        """What the model gave, [1, vocab]."""
+        assert self._logits is not None, "the model has not been here"
+        return self._logits[self._row : self._row + 1]
+
+    @property
+    def scores(self) -> Tensor:
+        """What the processors made of the logits, [1, vocab]."""
+        assert self._scores is not None, "the model has not been here"
+        return self._scores[self._row : self._row + 1]
+
+    @property
+    def probs(self) -> Tensor:
+        """The distribution that `generate` would draw from, [1, vocab]."""
+        if self._probs is None:
+            known = self._batch_probs
+            self._probs = torch.softmax(self.scores, dim=-1) if known is None else known[self._row : self._row + 1]
+        return self._probs
+
+    def is_broken(self, *, do_sample: bool) -> bool:
+        """Tell whether there is no distribution here: the scores hold NaN, or in sampling an infinity or no number."""
+        return bool((self.probs[0, 0] if do_sample else self.scores.max()).isnan())  # one makes all probabilities NaN
+
+    def child(self, token: int) -> Node:
+        """Return the node after one more token, a new one if need be."""
+        node = self.children.get(token)
+        if node is None:
+            node = self.children[token] = Node(self, token)
+        return node
+
+    def back_to(self, depth: int) -> Node:
+        """Return the ancestor at a depth, or this node."""
+        node = self
+        while node.depth > depth:
+            assert node.parent is not None, "the way back leads past what is settled"
+            node = node.parent
+        return node
+
+    def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
+        """Draw a token from what is left, or take the likeliest.
+
+        The first draw at a node is `generate`'s own, to the bit and to the random number.
+        """
+        if not do_sample:
+            return int((self.scores if self._left is None else self._left).argmax())
+        left = self.probs if self._left is None else self._left[None]
+        return int(torch.multinomial(left, num_samples=1, generator=generator))
+
+    def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
+        """Draw from what is left, so that it is as often as can be the token that was drawn from a proposal [vocab].
+
+        The drawn token has the distribution that it has without a proposal: Leviathan et al., "Fast inference from
+        transformers via speculative decoding", 2022, arXiv 2211.17192, algorithm 1.
+        """
+        left = self.probs[0] if self._left is None else self._left / self._left.sum()
+        at = draw_uniform(generator) * float(proposal[token])
+        if at < float(left[token]):
+            return token
+        rest = (left - proposal).clamp_(min=0)
+        if not rest.any():  # the two are the same but for rounding
+            return self.draw(do_sample=True, generator=generator)
+        return int(torch.multinomial(rest, num_samples=1, generator=generator))
+
+    def likeliest(self, count: int) -> list[int]:
+        """Return up to `count` tokens that are left, the likeliest first."""
+        mass, tokens = self.left.topk(min(count, self.probs.shape[-1]))
+        return tokens[mass > 0].tolist()
+
+    def alternatives(self, count: int) -> tuple[tuple[int, float], ...]:
+        """Return up to `count` tokens that are left and their shares of that, the likeliest first."""
+        total = self.mass_left()
+        mass, tokens = self.left.topk(min(count, self.left.shape[-1]))
+        return tuple((token, m / total) for token, m in zip(tokens.tolist(), mass.tolist(), strict=True) if m > 0)
+
+    def has_resolved(self, violation: Violation, *, token: int) -> bool:
+        """Tell whether a token's violation is already taken off its mass, so that it is free to be drawn."""
+        return violation in self._resolved.get(token, ())
+
+    def take(self, token: int, violations: Iterable[Violation]) -> None:
+        """Multiply a token's mass by the weights of the bans that it completes, each once.
+
+        What a ban takes is owed to its start: mass that starts here comes back here, and is forgotten.
+        """
+        left, resolved = self.left, self._resolved.setdefault(token, set())
+        mass = self._entering.get(token, float(self.probs[0, token]))
+        own, _ = self._lost.setdefault(token, ({}, {}))
+        for violation in violations:
+            if violation not in resolved:
+                resolved.add(violation)
+                lost = mass * (1 - violation.ban.weight)
+                mass -= lost
+                if violation.start < self.depth:
+                    own[violation.start] = own.get(violation.start, 0.0) + lost
+        self._entering[token] = mass
+        left[token] = mass
+        if token in self.children:
+            self.absorb(self.children[token])
+
+    def scale(self, token: int, violation: Violation) -> None:
+        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
+        if not self.has_resolved(violation, token=token):
+            self._resolved.setdefault(token, set()).add(violation)
+            self.left[token] *= violation.ban.weight
+
+    def close(self, token: int) -> None:
+        """Leave nothing of a token, nor of what lies below it."""
+        self.left[token] = 0.0
+        self._entering[token] = 0.0
+        self._lost.pop(token, None)
+
+    def carry(self) -> None:
+        """Tell all ancestors what is left below them."""
+        node = self
+        while node.parent is not None and node.parent.absorb(node):
+            node = node.parent
+
+    def absorb(self, child: Node) -> bool:
+        """Take over what is left of a child; return whether that changes anything here."""
+        exits, left = child.exits(), child.mass_left()
+        total = left + sum(exits.values())
+        if not exits and total > 0 and child.token not in self._entering:
+            return False  # all that was taken comes back to the child itself
+        stock = self.left
+        mass = self._entering.setdefault(child.token, float(self.probs[0, child.token]))
+        own, _ = self._lost.get(child.token, ({}, {}))
+        through = {start: mass * lost / total for start, lost in exits.items() if start < self.depth}
+        self._lost[child.token] = own, through
+        stock[child.token] = mass * left / total if total else 0.0
+        return True
+
+    def exits(self) -> dict[int, float]:
+        """Return the mass that is known to lead back to before this node, by the start that it leads to."""
+        total: dict[int, float] = {}
+        for losses in self._lost.values():
+            for lost in losses:
+                for start, mass in lost.items():
+                    total[start] = total.get(start, 0.0) + mass
+        return total
+
+    def mass_left(self) -> float:
+        """Return how much of the distribution is left, 1 at first."""
+        if self._left is None:
+            return 1.0
+        left = self._left.cpu() if self._left.device.type == "mps" else self._left  # which has no float64
+        return float(left.sum(dtype=torch.float64))
+
+    def bounce(self, generator: torch.Generator | None = None) -> Node:
+        """Return where a rewind to this node really ends: here, or by known ways at an earlier start."""
+        node = self
+        while exits := node.exits():
+            at = draw_uniform(generator, dtype=torch.float64) * (node.mass_left() + sum(exits.values()))
+            for start, mass in exits.items():
+                at -= mass
+                if at < 0:
+                    node = node.back_to(start)
+                    break
+            else:
+                break
+        return node
+
+    def keep_only(self, candidates: Tensor) -> None:
+        """Leave nothing of all tokens but the candidates [vocab]."""
+        self.left.masked_fill_(~candidates, 0.0)
+
+    def renew(self, probs: Tensor) -> None:
+        """Draw from another distribution [vocab] from now on, over tokens that had no chance so far."""
+        self._left = probs / probs.sum()
+        self._probs = self._left.clone()[None]
+        self._entering.clear()
+        self._lost.clear()
+
+    def cut_loose(self) -> None:
+        """Make this node the root; the rest of the tree is let go of at once, without waiting for the collector."""
+        ancestor, self.parent = self.parent, None
+        while ancestor is not None:
+            ancestor.children.clear()
+            ancestor = ancestor.parent
+
+    @property
+    def left(self) -> Tensor:
+        """What is left of the distribution [vocab], to be changed in place."""
+        if self._left is None:
+            self._left = self.probs[0].clone()
+        return self._left
+
+
+def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:
+    """Draw a number in [0, 1) from a generator, or from torch's global one."""
+    device = torch.device("cpu") if generator is None else generator.device
+    dtype = torch.float32 if device.type == "mps" else dtype  # which has no float64
+    return float(torch.rand((), dtype=dtype, device=device, generator=generator))

@@ -1,0 +1,67 @@
+"""Rows of a batch in step, for criteria and processors that look at all rows at once.
+
+`generate` asks about all rows after each token. Rows that rewind fall behind, so the others wait: no row draws its
+token n + 1 before all have n tokens and the criteria were asked about these. Where a row rewinds, the steps above are
+asked again with its new tokens: rows that the first answers ended resume, or are cut where the new ones end them. What
+a row has is final once no row of its batch can rewind below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antislop.decoding.row import History, Row
+from antislop.decoding.walker import Walker
+
+
+def advance_together(walkers: Sequence[Walker], history: History) -> None:
+    """Ask about each step that all rows have reached, let them walk on from there, and settle what is final."""
+    while _is_due(walkers, history.asked + 1):
+        _ask(walkers, history)
+        for walker in walkers:
+            walker.walk()
+    _settle(walkers, history)
+
+
+def _is_due(walkers: Sequence[Walker], step: int) -> bool:
+    rows = [walker.row for walker in walkers]
+    is_open = any(row.end is None or row.end >= step for row in rows)
+    return is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)
+
+
+def _ask(walkers: Sequence[Walker], history: History) -> None:
+    """Ask about the next step and end rows there; an end that completes a ban rewinds its row and undoes the answer."""
+    step = history.asked + 1
+    for walker, is_done in zip(walkers, history.ask(), strict=True):
+        if is_done and (walker.row.end is None or walker.row.end > step):
+            walker.end_at(step)
+            if history.asked < step:
+                break
+    for walker in walkers:
+        walker.wait(history.asked)
+
+
+def _settle(walkers: Sequence[Walker], history: History) -> None:
+    floor = _find_floor([walker.row for walker in walkers if not walker.row.is_finished])
+    for walker in walkers:
+        row = walker.row
+        if row.end is None:
+            walker.settle(floor)
+        elif not row.is_finished and row.end <= floor:
+            walker.conclude()
+    history.settle(floor)
+
+
+def _find_floor(rows: Sequence[Row]) -> int:
+    """Return the length below which no row rewinds: also not one whose end another row's rewind may undo.
+
+    A row that is ahead of another may be cut there, where it was less certain than it is now. One such step back is
+    counted in; if a second one ever follows from it, the walker refuses to rewind settled text.
+    """
+    ends = [row.end or 0 for row in rows]
+    floor = min((row.state.hold for row in rows if row.end is None), default=max(ends, default=0))
+    while (lower := min((row.state.hold for row in rows if (row.end or 0) > floor), default=floor)) < floor:
+        floor = lower
+    if len(rows) == 1 or all(floor >= end > 0 for end in ends):
+        return floor
+    return min(row.state.back_to(min(len(row.tokens), floor + 1)).hold for row in rows)

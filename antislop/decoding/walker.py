@@ -1,0 +1,383 @@
+"""Draw tokens, and draw again where they complete a ban.
+
+A row walks: draws a token at its node, feeds the matcher, and either stays, or has the ledger take the violation and
+goes back. It walks through nodes that are known until it needs the model. Knows neither what the tokens mean nor what
+computes the logits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.decoding.ledger import Node, draw_uniform
+from antislop.decoding.row import NO_DRAFT, Draft, Row
+from antislop.matching.token_matcher import Matcher, State, Violation
+from antislop.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Dropped,
+    Event,
+    Finished,
+    Reason,
+    Rewound,
+    Settled,
+    Shortened,
+)
+
+Method = Literal["exact", "token"]
+OnExhausted = Literal["concede", "stop", "raise"]
+
+MASS_FLOOR = 1e-3
+"""Less than this left of a distribution, and what is left may be noise."""
+PROBABILITY_FLOOR = 1e-4
+"""Where little is left, tokens that the model finds less likely than this are no alternative."""
+ALTERNATIVES = 16
+"""Tokens that are told of what may come instead of a withdrawn one."""
+CANDIDATES = 32
+"""Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
+
+
+NONE_DRAWN = -1
+"""In the place of a token where none can be drawn: all probabilities are NaN."""
+
+
+class Exhausted(RuntimeError):
+    """Raised where every alternative to a ban is used up and the policy is to raise."""
+
+
+class Drafter(Protocol):
+    """Guesses what comes next. Any guess leaves what is written as it is; good ones make it come faster."""
+
+    def propose(self, row: Row) -> Draft:
+        """Return what may follow the row's tokens; it may be empty."""
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        """Take note of how many of the row's proposed tokens were drawn."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to draw and what to do when nothing is left.
+
+    max_rewinds counts per position. A row may withdraw `max_withdrawn_ratio` tokens for each one that it may have.
+    Where less than `mass_floor` of a distribution is left, only tokens of at least `probability_floor` are drawn.
+    """
+
+    do_sample: bool
+    method: Method
+    on_exhausted: OnExhausted
+    max_rewinds: int
+    max_withdrawn_ratio: float = 16
+    mass_floor: float = MASS_FLOOR
+    probability_floor: float = PROBABILITY_FLOOR
+
+
+class Walker:
+    """Moves one row through its tree until it needs the model, and notes in `events` what happens."""
+
+    def __init__(
+        self, number: int, row: Row, *, matcher: Matcher, policy: Policy, drafter: Drafter | None = None
+    ) -> None:
+        self.number = number
+        self.drafter = drafter
+        self.row = row
+        self.matcher = matcher
+        self.policy = policy
+        self.events: list[Event] = []
+        self._dropped = 0  # how many of the matcher's are told
+        self._is_together = row.history is not None and row.history.is_together
+        self._ends_itself = False  # by what it has written, not by a criterion's answer about all rows
+        self._reason: Reason = "done"
+
+    def draft(self) -> None:
+        """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
+        row = self.row
+        if self.drafter is None or row.is_finished or row.is_waiting or not row.tokens:
+            return
+        draft, state, read = self.drafter.propose(row), row.state, 0
+        for token in draft.proposed[: row.capacity - len(row.tokens) - 1]:
+            state = self._feed(state, token)
+            if state.violations:
+                break
+            read += 1
+        row.draft = draft._replace(read=read)
+
+    def walk_drafted(self) -> None:
+        """Walk, first along the draft; tell how far that was right."""
+        assert self.drafter is not None
+        row, draft, before, length = self.row, self.row.draft.tokens, len(self.events), len(self.row.tokens)
+        self.walk()
+        accepted = 0
+        for event in self.events[before:]:
+            if isinstance(event, Rewound):
+                break
+            if isinstance(event, Drawn):
+                if accepted == len(draft) or event.token != draft[accepted]:
+                    break
+                accepted += 1
+        self.drafter.learn(row, proposed=len(draft), accepted=accepted)
+        row.draft = NO_DRAFT
+        if row.history is not None and accepted < len(draft):
+            row.history.rewind(row, min(length + accepted, len(row.tokens)))
+        self.events.append(Drafted(len(draft), accepted))
+
+    def _draw(self) -> int:
+        """Draw at the row's node: beside the draft's token, as long as the text goes along the draft."""
+        row, draft = self.row, self.row.draft
+        if row.is_alone and row.node.is_broken(do_sample=self.policy.do_sample):
+            return NONE_DRAWN
+        step = len(row.tokens) - row.unchanged
+        is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
+        if self.policy.do_sample and draft.proposals is not None and is_along:
+            return row.node.draw_beside(draft.proposed[step], draft.proposals[step], generator=row.generator)
+        return row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
+
+    def walk(self, token: int | None = None) -> None:
+        """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
+        row = self.row
+        while row.node.is_filled and not (row.is_finished or row.is_waiting):
+            if token is None:
+                token = self._draw()
+            if token == NONE_DRAWN:
+                self._finish("failed")
+                return
+            row.append(token, self._feed(row.state, token))
+            self.events.append(Drawn(token))
+            violations, is_done = row.state.violations, row.settings.is_done(row)
+            if is_done:
+                violations = _in_order((*violations, *self.matcher.finish(row.state)))
+            drawn, token = token, None
+            if len(self.matcher.slow) > self._dropped:
+                self._tell_dropped()
+            if violations and not self._judge(drawn, violations):
+                continue
+            row.node = row.node.child(drawn)
+            if is_done:
+                self._finish("done")
+            elif self._is_together:
+                row.is_waiting = True
+            else:
+                self.settle(row.state.hold)
+
+    def end_at(self, length: int) -> None:
+        """End the text after `length` tokens, unless that completes a ban: then rewind it."""
+        row = self.row
+        row.end, self._ends_itself = None, False
+        if len(row.tokens) > length:
+            self.events.append(Shortened(length, row.rewind(length)))
+        token = row.tokens[-1]
+        if violations := _in_order(self.matcher.finish(row.state)):
+            row.node = row.node.back_to(length - 1)
+            if not self._judge(token, violations):
+                return
+            row.node = row.node.child(token)
+        self._finish("done")
+        self._ends_itself = False
+
+    def wait(self, asked: int) -> None:
+        """Wait at an end, or for the answer about a token, where criteria were asked about `asked` tokens so far."""
+        row = self.row
+        if row.end is not None and row.end > asked and not self._ends_itself:
+            row.end = None  # the answer that ended it was about text that is withdrawn
+        row.is_waiting = row.end is not None or len(row.tokens) > asked
+
+    def _tell_dropped(self) -> None:
+        slow = self.matcher.slow
+        self.events.extend(map(Dropped, slow[self._dropped :]))
+        self._dropped = len(slow)
+
+    def _feed(self, state: State, token: int) -> State:
+        began = time.perf_counter()
+        after = self.matcher.feed(state, token)
+        self.row.matcher_seconds += time.perf_counter() - began
+        return after
+
+    def settle(self, length: int) -> None:
+        """Let go of what no rewind can reach."""
+        row = self.row
+        if length > row.settled:
+            self.events.append(Settled(tuple(row.tokens[row.settled : length])))
+            row.settled = length
+            row.node.back_to(length).cut_loose()
+
+    def _finish(self, reason: Reason) -> None:
+        row, self._reason = self.row, reason
+        if self._is_together:
+            row.end, row.is_waiting, self._ends_itself = len(row.tokens), True, True
+        else:
+            self.conclude()
+
+    def conclude(self) -> None:
+        """Finish the text as it is."""
+        self.row.is_finished = True
+        self.settle(len(self.row.tokens))
+        self.events.append(Finished(self._reason, self.row.matcher_seconds))
+
+    def _judge(self, token: int, violations: Sequence[Violation]) -> bool:
+        """Return whether the token stays; if not, the row has gone back or is finished."""
+        for violation in violations:
+            if violation.start < self.row.settled:
+                raise ValueError(
+                    f"the rows of the batch end together, and {violation.ban.phrase!r} would end one at token "
+                    f"{violation.start}, which is settled: pass one prompt at a time"
+                )
+            if self._is_admitted(token, violation):
+                self.events.append(Admitted(violation))
+                continue
+            self._take(token, violation, violations)
+            target = self._find_way_back(violation)
+            if target is not None:
+                target.rewinds += 1
+                withdrawn = self.row.rewind(target.depth)
+                self.events.append(Rewound(target.depth, withdrawn, violation, target.alternatives(ALTERNATIVES)))
+                return False
+            if self.policy.on_exhausted == "raise":
+                raise Exhausted(
+                    f"nothing is left to say at token {violation.start} but the banned {violation.ban.phrase!r}: "
+                    "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
+                )
+            if self.policy.on_exhausted == "stop":
+                self._stop(violation)
+                return False
+            self.events.append(Conceded(violation))
+        if self.policy.method == "exact":
+            # Resolved now, or a later exit from below it would weigh more than the coin that led there.
+            self.row.node.take(token, violations)
+            self.row.node.carry()
+        return True
+
+    def _is_admitted(self, token: int, violation: Violation) -> bool:
+        """Tell whether a ban's weight lets this occurrence stay: by a coin, or because its mass was taken already."""
+        row, weight = self.row, violation.ban.weight
+        if self.policy.method == "token":
+            start = row.node.back_to(violation.start)
+            return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
+        if row.node.has_resolved(violation, token=token):
+            return weight > 0
+        return self.policy.do_sample and weight > 0 and draw_uniform(row.generator) < weight
+
+    def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
+        """Take a violation's mass out of the ledger."""
+        row = self.row
+        if self.policy.method == "token":
+            start = row.node.back_to(violation.start)
+            start.scale(row.tokens[violation.start], _at_start(violation))
+            return
+        row.node.take(token, violations)
+        before = row.state.back_to(len(row.tokens) - 1)
+        for other in row.node.likeliest(CANDIDATES):
+            after = self._feed(before, other)
+            found = after.violations
+            if len(row.tokens) == row.capacity:
+                found = _in_order((*found, *self.matcher.finish(after)))
+            if found:
+                row.node.take(other, found)
+        row.node.carry()
+
+    def _find_way_back(self, violation: Violation) -> Node | None:
+        """Return the node to draw from next, or None where there is no alternative to the violation."""
+        row, policy = self.row, self.policy
+        node = row.node.back_to(violation.start)
+        if policy.do_sample:
+            node = node.bounce(row.generator)
+        if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn_ratio * row.capacity:
+            return None
+        if not self._is_scarce(node):
+            return node
+        edge = self._find_edge(violation)
+        target = self._step_back(node, avoided=edge)
+        if target is None and edge is not None and self._has_choice(node):
+            return node  # a longer word is no good text, but it is not banned
+        return target
+
+    def _step_back(self, node: Node, *, avoided: Node | None) -> Node | None:
+        """Return the node or the latest one before it that has an alternative, None where no such one is unsettled."""
+        row = self.row
+        while not self._has_choice(node, avoided=avoided):
+            if node.parent is None or row.state.back_to(node.depth - 1).horizon < row.settled:
+                return None
+            node.parent.close(node.token)
+            node = node.parent
+            node.carry()
+        return node
+
+    def _find_edge(self, violation: Violation) -> Node | None:
+        """Return the row's node if the token drawn there completed no characters of the ban, but only ended its word.
+
+        What is left there would only make the word longer: "once upon a times".
+        """
+        before = self.row.state.back_to(len(self.row.tokens) - 1)
+        ended = {(other.ban, other.start) for other in self.matcher.finish(before)}
+        return self.row.node if (violation.ban, violation.start) in ended else None
+
+    def _is_scarce(self, node: Node, *, start: int | None = None) -> bool:
+        """Tell whether so little of a distribution is left that it may be noise.
+
+        Mass that leads back to before `start`, the node's own depth by default, is not lost, but rejected only there.
+        """
+        left, start = node.mass_left(), node.depth if start is None else start
+        elsewhere = sum(mass for exit_to, mass in node.exits().items() if exit_to < start)
+        return left == 0 or left + elsewhere < self.policy.mass_floor
+
+    def _has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        """Tell whether there is something to draw at a node; where little is left, first look for more.
+
+        avoided: a node below which nothing counts as an alternative.
+        """
+        return not self._is_scarce(node) or self._keep_likely(node, avoided=avoided) or self._look_further(node)
+
+    def _keep_likely(self, node: Node, *, avoided: Node | None, start: int | None = None) -> bool:
+        """Leave only tokens of which something likely is left at a node, and below it; tell whether there are any."""
+        start = node.depth if start is None else start
+        candidates = self._find_likely(node, node.left / node.probs[0]) & (node.left > 0)
+        for token, child in node.children.items():
+            if candidates[token] and child.is_filled and self._is_scarce(child, start=start):
+                candidates[token] = child is not avoided and self._keep_likely(child, avoided=avoided, start=start)
+        if candidates.any():
+            node.keep_only(candidates)
+            return True
+        return False
+
+    def _look_further(self, node: Node) -> bool:
+        """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
+        if self.row.history is not None and not self.row.history.may_ask_again(node.depth):
+            return False
+        node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
+        rest = node.logits.masked_fill(node.spent, -torch.inf)
+        scores = self.row.settings.process([self.row], [node.depth], rest)[0]
+        candidates = self._find_likely(node) & ~node.spent & (scores > -torch.inf)
+        if candidates.any():
+            node.renew(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
+        return bool(candidates.any())
+
+    def _find_likely(self, node: Node, share: Tensor | float = 1.0) -> Tensor:
+        """Return whether a share of each token is likely by the model's own logits, [vocab]; no end token is."""
+        likely = torch.softmax(node.logits[0], dim=-1) * share >= self.policy.probability_floor
+        for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
+            likely[end : end + 1] = False
+        return likely
+
+    def _stop(self, violation: Violation) -> None:
+        """End the text before a violation, and before what that end would complete."""
+        row, ended = self.row, [violation]
+        while ended:
+            self.events.append(Rewound(ended[0].start, row.rewind(ended[0].start), ended[0]))
+            ended = list(self.matcher.finish(row.state))
+        self._finish("exhausted")
+
+
+def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    return tuple(sorted(violations, key=lambda violation: violation.start))
+
+
+def _at_start(violation: Violation) -> Violation:
+    """Return the violation without its length: the classic rule asks only where a ban begins."""
+    return Violation(violation.ban, violation.start, violation.start)

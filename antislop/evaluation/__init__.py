@@ -1,0 +1,1 @@
+"""The same prompts in several arms: figures, pages, numbers."""

@@ -1,0 +1,235 @@
+"""The report of an evaluation: one self-contained page, its figures, a table and everything as JSON.
+
+The page needs no network, no script and no other file; its figures are inline, with their text as text, and take the
+page's colors.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from antislop.data import FOLDER
+from antislop.datasets.arms import PLAIN
+from antislop.display import quote_formula
+from antislop.evaluation.definitions import DISTANCE, EXCESS, PASSES, RATIOS, SUPPRESSION, place
+from antislop.evaluation.evaluation import CERTAIN, Evaluation, describe_row
+from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
+from antislop.files import replace_text
+from antislop.metrics.metrics import METRICS, Estimate, Metric
+from antislop.profiles.profiles import Change
+
+MOST_CHANGES = 30
+MOST_BANS = 30
+COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
+
+_FIGURES = {
+    "suppression": (
+        "What is left of the lists",
+        "Occurrences per 1,000 words in each arm, with 95\u00a0% intervals over prompts, and the change against plain.",
+    ),
+    "excess": (
+        "What it costs in likelihood",
+        "Excess negative log-likelihood per kept token against suppression of the list, with 95\u00a0% intervals; 0 is "
+        "the plain arm. Arms at the same place are drawn side by side.",
+    ),
+    "distance": (
+        "Distance to human writing",
+        "Each metric of each arm less its human value, in standard deviations between human passages, with 95\u00a0% "
+        "intervals. The axis is linear up to 3 and logarithmic beyond.",
+    ),
+}
+
+
+def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Path:
+    """Write report.html, figures as .svg and .png, summary.csv and summary.json into a folder; return the page.
+
+    about: command, made_with, lists, versions, machine, seed, date and notes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for name, figure in draw_figures(evaluation).items():
+        for suffix in (".svg", ".png"):
+            save_figure(figure, folder / f"{name}{suffix}")
+        figures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
+    summary = {"format": "antislop evaluation 1", **about, **evaluation.describe()}
+    replace_text(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    replace_text(folder / "summary.csv", write_table(evaluation))
+    page = folder / "report.html"
+    replace_text(page, render_page(evaluation, about, figures))
+    return page
+
+
+def write_table(evaluation: Evaluation) -> str:
+    """Return all rows as CSV, with the columns in `COLUMNS`."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    rows = map(describe_row, evaluation.rows)
+    writer.writerows({name: quote_formula(cell) for name, cell in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
+    """Return the page. figures: SVG by the names of `draw_figures`."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": format_number, "count": "{:,}".format}
+    arms = list(evaluation.sizes)
+    return environment.get_template("report.html").render(
+        evaluation=evaluation,
+        about=about,
+        arms=arms,
+        colors=choose_colors(arms),
+        summary=summarize(evaluation),
+        notes=[*evaluation.notes, *about["notes"]],
+        figures=[
+            {"name": name, "title": title, "caption": caption, "svg": inline(svg, name, choose_colors(arms))}
+            for name, svg in figures.items()
+            for title, caption in [_describe_figure(name, arms)]
+        ],
+        tables=find_tables(evaluation),
+        most_bans=MOST_BANS,
+        changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
+        hinted=[arm for arm, chance in evaluation.chances.items() if chance > CERTAIN],
+    )
+
+
+def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
+    if name in _FIGURES:
+        return _FIGURES[name]
+    arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
+    return (
+        f"What rose and what fell: {arm}",
+        f"The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval.",
+    )
+
+
+def _split(changes: Sequence[Change]) -> dict[str, list[Change]]:
+    fell, rose = ([c for c in changes if (c.ratio > 1) is is_rise] for is_rise in (False, True))
+    return {"rose": rose[:MOST_CHANGES], "fell": fell[:MOST_CHANGES]}
+
+
+def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return the tables of the page: title, what it says, arms, and rows of (metric, estimate by arm)."""
+    arms = list(evaluation.sizes)
+    others = [arm for arm in arms if arm != PLAIN]
+    plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
+        ("Against the plain arm", "The same prompts and seeds.", others, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
+        ("Each arm", "Sums over all texts.", arms, None, [ratio.metric for ratio in RATIOS]),
+        ("Style", "How texts are written, by the metrics of antislop.metrics.metrics.", arms, None, list(METRICS)),
+        (
+            "Style against the plain arm",
+            "How much higher each metric is than in the plain arm, prompt by prompt.",
+            others,
+            PLAIN,
+            list(METRICS),
+        ),
+        (
+            "Distance to human",
+            "Standard deviations between human passages; 0 is human, above it there is more than people write.",
+            arms,
+            None,
+            [DISTANCE, *map(place, METRICS)],
+        ),
+    ]
+    tables = []
+    for title, about, columns, against, metrics in plan:
+        found = [
+            (metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in columns}) for metric in metrics
+        ]
+        rows = [(metric, cells) for metric, cells in found if any(cells.values())]
+        if rows:
+            table = {"title": title, "about": about, "arms": columns, "against": against, "rows": rows}
+            tables.append({**table, "cautions": _list_cautions(rows)})
+    return tables
+
+
+def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
+    """Return the cautions about values that have an interval, each with its metric and arm."""
+    return [
+        f"{metric.title}, {arm}: {estimate.why}"
+        for metric, cells in rows
+        for arm, estimate in cells.items()
+        if estimate is not None and estimate.low is not None and estimate.why
+    ]
+
+
+def format_number(value: float) -> str:
+    """Return a number with about three digits that count.
+
+    >>> [format_number(value) for value in (0, 0.01234, 1.234, 56.78, 1234.5, -0.5)]
+    ['0', '0.012', '1.23', '56.8', '1,234', '−0.50']
+    """
+    size = abs(value)
+    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def summarize(evaluation: Evaluation) -> str:
+    """Return what was found in two sentences."""
+    size = next(iter(evaluation.sizes.values()))
+    prompts = "" if size.prompts is None else f" to {size.prompts:,} {'prompt' if size.prompts == 1 else 'prompts'}"
+    texts = (
+        f"{size.texts:,} {'text' if size.texts == 1 else 'texts'}{prompts} in each arm"
+        if evaluation.is_paired
+        else (", ".join(f"{each.texts:,} texts of {arm}" for arm, each in evaluation.sizes.items()))
+    )
+    others = [arm for arm in evaluation.sizes if arm != PLAIN]
+    if PLAIN not in evaluation.sizes or not others:
+        return f"Measured are {texts}. There is nothing to compare them with."
+    arm = "banned" if "banned" in others else others[0]
+    parts = [
+        _say(evaluation, arm, "made_from_suppressed", "of the list’s hits are gone", "{}\u00a0%"),
+        _say(evaluation, arm, "held_out_only_suppressed", "of those of the held-out list alone", "{}\u00a0%"),
+    ]
+    costs = [
+        _say(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),
+        _say(evaluation, arm, "passes_ratio", "the plain arm’s forward passes per token", "{} times"),
+    ]
+    gone = " and ".join(part for part in parts if part) or "nothing of the list stood in the plain texts"
+    cost = " and ".join(part for part in costs if part)
+    cost = f"; that costs {cost}." if cost else "."
+    return f"Measured are {texts}. In the arm {arm}, {gone}{cost}"
+
+
+def _say(evaluation: Evaluation, arm: str, name: str, what: str, form: str) -> str:
+    estimate = evaluation.find(arm, name, against=PLAIN)
+    if estimate is None or estimate.value is None:
+        return ""
+    return f"{form.format(format_number(estimate.value))}{_say_interval(estimate)} {what}"
+
+
+def _say_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f" ({format_number(estimate.low)} to {format_number(estimate.high)})"
+
+
+def inline(svg: str, name: str, colors: Mapping[str, str]) -> str:
+    """Return an SVG for the page: without its head, with ids of its own, in the page's colors and letters."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(
+        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-labelledby="{name}">', svg, count=1
+    )
+    svg = re.sub(r"font: ([^;\"']*?)(\d[\d.]*px) [^;\"]*", r"font: \1\2 var(--letters)", svg)
+    places = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)"}
+    places |= {color: f"var(--arm-{number})" for number, color in enumerate(colors.values())}
+    for color, variable in places.items():
+        svg = svg.replace(color, variable)
+    return svg

@@ -1,0 +1,120 @@
+"""How long the texts of a call may become: refuse what a model would fail at, or read by other rules half-way.
+
+Positions count from 0, and the last token of a text is never read: a text of n tokens takes n - 1 positions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
+
+from antislop.caches.originals import decoders_of
+
+
+class PromptLengths(NamedTuple):
+    """Tokens of each prompt of a call, without padding, and how many of them a cache holds already."""
+
+    tokens: tuple[int, ...]
+    held: int = 0
+
+
+def measure_prompts(
+    input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, model_kwargs: Mapping[str, Any]
+) -> PromptLengths:
+    """Return the lengths of prompts [rows, tokens], or of their embeddings; a mask covers what a cache holds, too."""
+    embeds = model_kwargs.get("inputs_embeds")
+    tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
+    cache = model_kwargs.get("past_key_values", model_kwargs.get("cache_params"))
+    held = 0 if cache is None else _count_held(cache)
+    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:
+        counts: list[int] = mask.sum(dim=1).tolist()
+    else:
+        counts = [max(tokens, getattr(config, "_mask_length", 0))]
+    return PromptLengths(tuple(counts * (input_ids.shape[0] // len(counts))), held)
+
+
+def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, in_flight: bool = False) -> None:
+    """Raise `ValueError` where texts with up to `new` more tokens can't be written, or not by one rule from end to end.
+
+    in_flight: texts of any other length may share a batch with these.
+    """
+    longest, limit = max(prompts.tokens), _made_for(model)
+    needed = longest + new - 1
+    if limit is not None and needed > limit and has_position_table(model, positions=limit):
+        fitting = limit + 1 - longest
+        advice = f"ask for at most {fitting} new tokens" if fitting > 0 else "pass a shorter prompt"
+        raise ValueError(
+            f"{type(model).__name__} has {limit} positions, and a prompt of {longest} tokens with {new} new "
+            f"ones takes {needed}: {advice}"
+        )
+    boundary = _find_boundary(model)
+    is_short = boundary is None or needed <= boundary
+    is_long = boundary is not None and min(prompts.tokens) > boundary and not 0 < prompts.held <= boundary
+    if is_short or (is_long and not in_flight):
+        return
+    raise ValueError(
+        f"{type(model).__name__} reads all tokens by other positions once a text has more than {boundary} "
+        f"(rope_type='longrope'), and texts of this call may lie on both sides: pass prompts of more than {boundary} "
+        f"tokens to generate, without a cache of shorter ones, or ask for at most {boundary} in all"
+    )
+
+
+def has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
+    """Tell whether a model looks its positions up in a table of so many, by the names and sizes of what it holds.
+
+    Tables of images and sounds, and those of an encoder, are others.
+    """
+    if model.config.model_type == "mpt":  # its slopes are laid out for so many, in each forward
+        return True
+    for name, module in model.get_decoder().named_modules():
+        own = name.rpartition(".")[2]
+        is_named = isinstance(module, nn.Embedding) and ("pos" in own or own == "wpe")
+        if is_named and module.num_embeddings - getattr(module, "offset", 0) == positions:
+            return True
+        tensors = {**vars(module), **module._buffers}
+        if any(_is_table(value, positions) for key, value in tensors.items() if "pos" in key):
+            return True
+    return False
+
+
+def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
+    """Warn of a text of `length` tokens, its prompt included, that ran past the positions a model was made for."""
+    limit = _made_for(model)
+    if limit is not None and length - 1 > limit:
+        warnings.warn(
+            f"a text ran past the {limit} positions that {type(model).__name__} was made for, so its end may be worse: "
+            "ask for fewer new tokens",
+            stacklevel=2,
+        )
+
+
+def _made_for(model: PreTrainedModel) -> int | None:
+    """Return how many positions a model's configuration names, if it does."""
+    config = model.config.get_text_config(decoder=True)
+    known = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
+    return known if isinstance(known, int) else None
+
+
+def _is_table(value: object, positions: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2 and value.shape[0] == positions
+
+
+def _find_boundary(model: PreTrainedModel) -> int | None:
+    """Return after how many tokens `longrope` has other frequencies, for the tokens before them too."""
+    config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    own = [part.get("original_max_position_embeddings") for part in kinds if part.get("rope_type") == "longrope"]
+    found = [boundary for boundary in own if boundary] or (
+        [getattr(config, "original_max_position_embeddings", None)] if own else []
+    )
+    return min((boundary for boundary in found if boundary), default=None)
+
+
+def _count_held(cache: Any) -> int:
+    layers = [layer for layer in decoders_of(cache).layers if hasattr(layer, "get_seq_length")]
+    return max((int(layer.get_seq_length()) for layer in layers), default=0)

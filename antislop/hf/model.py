@@ -1,0 +1,306 @@
+"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments that its forward wants.
+
+What a forward pass needs beside the tokens (positions, attention mask, token types) follows from where each row starts
+in the cache and how long it is, so a rewind has nothing to put back here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
+
+from antislop.caches.cache import TransformersCache, choose_cache
+from antislop.decoding.protocols import PAD, KVCache, LanguageModel, count_queries
+from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
+
+_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
+PROMPT_ONLY = {*MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL, *_TYPES, "position_ids", "inputs_embeds"}
+"""Arguments of a forward that belong to one prompt; so does the attention mask of a model without an encoder."""
+
+
+class DecodeMode:
+    """What transformers changes in a model for decoding: other kernels for experts, on a GPU.
+
+    Not for prompts, where they would take more memory and give other bits. Does nothing without a model.
+    """
+
+    def __init__(self, model: PreTrainedModel | None) -> None:
+        self._model = model
+        self._stack: ExitStack | None = None  # while it is entered
+
+    def enter(self) -> None:
+        """Change the model, if it is not changed yet."""
+        if self._stack is None and self._model is not None:
+            self._stack = ExitStack()
+            self._stack.enter_context(self._model._optimize_model_for_decode())
+
+    def leave(self) -> None:
+        """Undo the change, if there is one."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.close()
+
+
+class TransformersModel:
+    """A model and the arguments that all of its forward passes share.
+
+    model_kwargs: what `generate` prepared, without the cache and what belongs to one prompt; nothing for a plain model.
+    copies: how often each prompt stands in a batch, one after another; it is read once. decode_mode: entered by each
+    forward but those that read a prompt, and left by its owner; nothing for none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        generation_config: GenerationConfig | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        copies: int = 1,
+        decode_mode: DecodeMode | None = None,
+    ) -> None:
+        self._model = model
+        self._decode_mode = decode_mode or DecodeMode(None)
+        self._config = generation_config or model.generation_config
+        self._kwargs = model_kwargs or {"use_cache": True}
+        self._copies = copies
+        self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
+        self._device = device_of(model)  # looked for in all parameters each time it is asked for
+        prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
+        self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        # Where every layer attends to all that is there, transformers need not make a mask of a mask in each step.
+        self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
+        self._mask_name = _mask_name(model)
+        self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ids = self._config.eos_token_id
+        return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+
+    def new_cache(self, rows: int) -> TransformersCache:
+        """Return an empty cache for so many rows."""
+        return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
+
+    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+        """Read more tokens and return logits [rows, queries, vocab]; of a prompt only those after its last token."""
+        if not isinstance(kv_cache, TransformersCache):
+            raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
+        if kv_cache.is_new:
+            if not kv_cache.prompt:
+                count_queries(query_token_ids)
+            self._decode_mode.leave()
+            return self._prefill(query_token_ids, kv_cache)
+        self._decode_mode.enter()
+        counts = count_queries(query_token_ids)
+        ids = query_token_ids.to(self._device)
+        if max(counts) > 1 and kv_cache.is_recurrent:
+            return self._feed_one_by_one(ids, kv_cache, counts)
+        if max(counts) > 1 and kv_cache.is_fixed:
+            return self._feed_in_step(ids, kv_cache)
+        with kv_cache.feeding(counts):
+            return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
+
+    def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
+        is_padded = bool((ids == PAD).any())
+        prompt = cache.prompt or self._describe(ids != PAD, is_padded=is_padded)
+        if is_padded and not cache.prompt:
+            cache.mask_prompts(prompt[self._mask_name])
+        ids = ids.clamp(min=0).to(self._device)
+        cache.start(prompt.get(self._positions_name), {name: prompt[name] for name in _TYPES if name in prompt})
+        few = {name: _every(value, self._copies) for name, value in prompt.items()}
+        embeds = prompt.get("inputs_embeds")
+        length = ids.shape[1] if embeds is None else embeds.shape[1]
+        kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
+        in_parts = cache.following(self._model) if self._config.prefill_chunk_size else nullcontext()
+        with cache.feeding([length - cache.get_num_tokens()] * cache.rows), in_parts:
+            outputs = self._model._prefill(ids[:: self._copies], self._config, kwargs)
+            held = outputs.get("past_key_values")
+            if held is not None and held is not cache.cache:
+                cache.take_layers(held)
+            if self._copies > 1:
+                cache.repeat(self._copies)
+        cache.refuse_unread(self._model)
+        logits: Tensor = outputs.logits[:, -1:]
+        return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
+
+    def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
+        """Return the arguments of a prompt of which nothing is known but where its tokens are."""
+        prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
+        if self._takes_positions:
+            prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
+        return prompt
+
+    def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
+        """Read a recurrent model's queries as they would have been drawn: states may not be read in one go alike."""
+        queries, before = ids.shape[1], {}
+        for row, count in enumerate(counts):
+            for place in range(queries - count, queries - 1):
+                with cache.feeding_alone(row):
+                    before[row, place] = self._run(ids[row : row + 1, place : place + 1], cache, row=row)[0, 0]
+        with cache.feeding([1] * cache.rows):
+            last = self._run(ids[:, -1:], cache)
+        logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
+        logits[:, -1:] = last
+        for (row, place), own in before.items():
+            logits[row, place] = own
+        return logits
+
+    def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
+        """Read queries one column at a time in all rows; a row without a token there is fed one and loses it again."""
+        logits = []
+        for place in range(ids.shape[1]):
+            with cache.feeding([1] * cache.rows):
+                logits.append(self._run(ids[:, place : place + 1].clamp(min=0), cache))
+            for row in (ids[:, place] == PAD).nonzero()[:, 0].tolist():
+                cache.forget(row)
+        return torch.cat(logits, dim=1)
+
+    def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
+        """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
+        queries = ids.shape[1]
+        if cache.offsets is None and self._takes_positions:  # states that were put in count from 0
+            cache.start(ids.new_zeros((1, 1)), {})
+        mask = cache.attention_mask(queries, row=row)
+        if mask is not None and queries == 1 and self._takes_ready_masks and not cache.is_fixed:
+            mask = mask.bool()[:, None, None]  # [rows, heads, queries, columns]
+        kwargs = {
+            **self._kwargs,
+            **cache.token_types(queries, row=row),
+            self._cache_name: cache.cache,
+            self._mask_name: mask,
+        }
+        if (positions := cache.positions(queries, row=row)) is not None:
+            kwargs[self._positions_name] = positions
+        if "logits_to_keep" in kwargs:
+            kwargs["logits_to_keep"] = queries
+        if self._is_plain and not cache.is_fixed:  # it would only look for what is not there
+            kwargs = {"input_ids": ids, **kwargs}
+        else:
+            kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
+        logits: Tensor = self._choose_call(cache)(**kwargs, return_dict=True).logits
+        return logits
+
+    def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
+        """Return the model, compiled where `generate` would compile it."""
+        call: Callable[..., Any] = self._model
+        own = {"past_key_values": cache.cache}
+        if cache.is_fixed and self._model._valid_auto_compile_criteria(own, self._config):
+            call = self._model.get_compiled_call(self._config.compile_config)
+        return call
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Return where a model takes its ids, also where the first of its parameters are offloaded and so nowhere."""
+    device: torch.device = model.device
+    if device.type == "meta":
+        placed = (place for place in getattr(model, "hf_device_map", {}).values() if place not in ("cpu", "disk"))
+        device = torch.device(next(placed, "cpu"))  # as accelerate chooses
+    return device
+
+
+def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the mask of the prompt that is continued: a decoder's own, not that of what its encoder read."""
+    mask: Tensor | None = model_kwargs.get(_mask_name(model))
+    return mask
+
+
+def _mask_name(model: PreTrainedModel) -> str:
+    return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+
+
+def _attends_to_all(model: PreTrainedModel) -> bool:
+    """Tell whether all layers of a model attend to every column that holds a token, by torch's own attention."""
+    config = model.config.get_text_config(decoder=True)
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
+    limits = ("sliding_window", "attention_chunk_size", "alibi")
+    is_limited = any(getattr(config, name, None) for name in limits) or not kinds <= {"full_attention", "global"}
+    return config._attn_implementation == "sdpa" and not is_limited
+
+
+def _every(value: Any, step: int) -> Any:
+    """Return every step-th row of a tensor that has one per row of the batch."""
+    return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
+
+
+def split_arguments(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    *,
+    rows: int,
+    decode_mode: DecodeMode | None = None,
+) -> tuple[LanguageModel, KVCache]:
+    """Return a language model and a cache for what `generate` prepared: arguments of all forwards, and of the first.
+
+    Raises `ValueError`, before anything is computed, where no exact cache is known.
+    """
+    if rows > 1 and _counts_by_cache(model):
+        each = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
+        return RowwiseModel([own for own, _ in each]), RowwiseCache([cache for _, cache in each])
+    name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
+    own = choose_cache(model_kwargs.get(name), model=model)
+    mask = _mask_name(model)
+    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
+    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
+    cache = TransformersCache(
+        own,
+        rows=rows,
+        attention_mask=prompt.get(mask),
+        most=config.max_length,
+        prompt={mask: None, **prompt},
+    )
+    language_model = TransformersModel(
+        model,
+        generation_config=config,
+        model_kwargs={**shared, "use_cache": True},
+        copies=_copies(config, prompt, cache, model),
+        decode_mode=decode_mode,
+    )
+    return language_model, cache
+
+
+def _counts_by_cache(model: PreTrainedModel) -> bool:
+    """Tell whether a decoder finds its positions by the length of its cache, and can't be told them."""
+    is_relative = hasattr(model.config, "relative_attention_num_buckets")
+    takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
+    return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions
+
+
+def _split_row(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    decode_mode: DecodeMode | None,
+    *,
+    row: int,
+    rows: int,
+) -> tuple[LanguageModel, KVCache]:
+    """Do as `split_arguments` for one row of an encoder-decoder model's batch."""
+    given = choose_cache(model_kwargs.get("past_key_values"), model=model)
+    if getattr(given, "_is_user_defined", False):
+        raise ValueError(
+            f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
+            "leave out past_key_values, or pass one prompt"
+        )
+    kwargs = {name: slice_row(value, row, rows) for name, value in model_kwargs.items() if name != "past_key_values"}
+    decoder = model.config.get_text_config(decoder=True)
+    kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
+    return split_arguments(model, config, kwargs, rows=1, decode_mode=decode_mode)
+
+
+def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
+    """Return how often each prompt stands in the batch, or 1 where reading it once is not known to be the same."""
+    plain = {"attention_mask", "position_ids", "token_type_ids"}
+    given = {name for name, value in prompt.items() if value is not None}
+    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_fixed:
+        return config.num_return_sequences or 1
+    return 1

@@ -1,0 +1,135 @@
+"""Models by name, for the command line: the bundled one, one of the hub, or a folder. Imports them when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from antislop.data import FOLDER
+from antislop.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model, and how it is loaded.
+
+    name: a Hugging Face id or a folder; None is the bundled model. revision: a branch, a tag or a commit of the hub.
+    dtype: "float32", "bfloat16" or "float16"; "auto" is that of the checkpoint. device: "cpu", "cuda", "cuda:1", "mps";
+    "auto" is the first of cuda, mps and cpu that is there. device_map: how accelerate spreads the model over devices,
+    instead of `device`. attention: transformers' `attn_implementation`. trust_remote_code: whether code that comes with
+    the model is run.
+
+    Raises `InputError` for what can't be combined.
+    """
+
+    name: str | None = None
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: str | None = None
+    attention: str | None = None
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if self.device_map is not None and self.device != "auto":
+            raise InputError("--device and --device-map exclude each other: a map says itself which devices it takes")
+        for option, value in (("--revision", self.revision), ("--trust-remote-code", self.trust_remote_code or None)):
+            if self.name is None and value is not None:
+                raise InputError(f"{option} means nothing for the bundled model: leave it out, or pass --model NAME")
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return "the bundled model" if self.name is None else f"the model {self.name!r}"
+
+    @property
+    def source(self) -> str | Path:
+        """What transformers loads."""
+        return FOLDER / "tiny" if self.name is None else self.name
+
+    @property
+    def content(self) -> dict[str, str | None]:
+        """What decides the texts: the model, its revision and its dtype, the latter None unless they were chosen."""
+        dtype = None if self.dtype == "auto" else self.dtype
+        return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
+
+
+def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load (model, tokenizer); a name alone is a `ModelSpec` of it. Raises `InputError` with a sentence if it can't."""
+    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+    with _loading(spec.title, advice=_advise(spec)):
+        from transformers import AutoModelForCausalLM
+
+        device = None if spec.device_map else choose_device(spec.device)
+        loaded = AutoModelForCausalLM.from_pretrained(spec.source, **_make_options(spec))
+        return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
+
+
+def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of `load_model` alone."""
+    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+    with _loading(f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
+        return _load_tokenizer(spec)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a name, "auto" being the first of cuda, mps and cpu that is there.
+
+    Raises `InputError` for one that is not there, with those that are.
+    """
+    import torch
+
+    cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    known = [*(["cuda", *cuda] if cuda else []), *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+    if name not in ("auto", *known):
+        raise InputError(f"--device {name}: there is no such device here: pass one of auto, {', '.join(known)}")
+    return torch.device(known[0] if name == "auto" else name)
+
+
+@contextmanager
+def _loading(what: str, *, advice: str) -> Iterator[None]:
+    """Keep transformers quiet, and turn what it can't load into a sentence that ends in an advice."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(f"{what} can't be loaded ({first_line(error)}): {advice}") from error
+
+
+def _advise(spec: ModelSpec) -> str:
+    if spec.name is not None:
+        return "pass a causal language model's Hugging Face id or folder, and options that it supports"
+    return "install antislop again" if spec == ModelSpec() else "change the options of the model"
+
+
+def _make_options(spec: ModelSpec) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained`."""
+    chosen = {
+        "revision": spec.revision,
+        "device_map": spec.device_map,
+        "attn_implementation": spec.attention,
+        "trust_remote_code": spec.trust_remote_code or None,
+    }
+    dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
+    return {"dtype": dtype, **{name: value for name, value in chosen.items() if value is not None}}
+
+
+def _load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    chosen = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None}
+    options = {name: value for name, value in chosen.items() if value is not None}
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **options)
+    return tokenizer

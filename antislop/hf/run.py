@@ -1,0 +1,197 @@
+"""One call of `generate`, prepared and not begun: rows, engine and loop, and what comes out in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+from transformers.generation.streamers import BaseStreamer
+
+from antislop.caches.cache import TransformersCache
+from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.loop import decode
+from antislop.decoding.protocols import KVCache, LanguageModel
+from antislop.decoding.row import Row
+from antislop.decoding.walker import Drafter, Policy
+from antislop.hf.lengths import PromptLengths, warn_if_too_long
+from antislop.hf.model import DecodeMode
+from antislop.matching.token_matcher import Matcher, Surfaces, Violation
+from antislop.trace.events import Conceded, Event, Finished, Forwarded, Settled
+from antislop.trace.report import Report
+
+
+@dataclass
+class DecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # its base is not read by mypy
+    """`generate`'s output of decoder-only models, with the sum of all rows' reports, and one for each row."""
+
+    report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
+    reports: list[Report] = None  # type: ignore[assignment]
+
+
+@dataclass
+class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
+    """`generate`'s output of encoder-decoder models, with the sum of all rows' reports, and one for each row."""
+
+    report: Report = None  # type: ignore[assignment]
+    reports: list[Report] = None  # type: ignore[assignment]
+
+
+ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
+"""What `generate` returns with return_dict_in_generate."""
+Output: TypeAlias = Tensor | ReportedOutput
+"""What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
+
+
+@dataclass
+class Run:
+    """A generation that is ready to go.
+
+    warn: called with each violation that is conceded. surfaces: the text of tokens, for reports.
+    """
+
+    model: PreTrainedModel
+    language_model: LanguageModel
+    cache: KVCache
+    decode_mode: DecodeMode
+    rows: list[Row]
+    prompts: PromptLengths
+    matcher: Matcher
+    policy: Policy
+    config: GenerationConfig
+    warn: Callable[[Violation], None]
+    surfaces: Surfaces
+    drafter: Drafter | None = None
+    run_ahead: bool = False
+
+    def __post_init__(self) -> None:
+        self._past: Cache | None = None  # what is handed back with the sequences
+        self._reports: list[Report] = []
+        self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
+
+    @property
+    def pad(self) -> int:
+        """The token that finished rows are filled with."""
+        pad = self.config._pad_token_tensor
+        return 0 if pad is None else int(pad)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what happens to the only row."""
+        if len(self.rows) > 1:
+            raise ValueError(
+                f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
+            )
+        with self._borrowed_model():
+            for _, event in self._decode():
+                yield event
+            self._finish([Report()])
+
+    def complete(self, streamer: BaseStreamer | None = None) -> Output:
+        """Run to the end and return what `generate` returns."""
+        reports = [Report(surfaces=self.surfaces) for _ in self.rows]
+        if streamer is not None:
+            streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
+        with self._borrowed_model():
+            for number, event in self._decode():
+                reports[number].add(event)
+                if streamer is not None and isinstance(event, Settled):
+                    for token in event.tokens:
+                        streamer.put(torch.tensor([token]))
+            self._finish(reports)
+        if streamer is not None:
+            streamer.end()
+        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
+
+    def _finish(self, reports: list[Report]) -> None:
+        """Have a cache that somebody will see hold all of a text but its last token, and count what was cut."""
+        is_seen = isinstance(self.cache, TransformersCache) and getattr(self.cache.cache, "_is_user_defined", False)
+        is_seen = is_seen or self.config.return_dict_in_generate
+        if len(self.rows) > 1:
+            again = self.engine.drop_ahead(self.rows) if is_seen else [0] * len(self.rows)
+            for report, row, fed in zip(reports, self.rows, again, strict=True):
+                report.add(Forwarded(fed, self.engine.excess(row) + fed))
+        elif is_seen:
+            fed, cut = self.engine.finish(self.rows[0])
+            if fed or cut:
+                reports[0].add(Forwarded(fed, cut))
+
+    def _decode(self) -> Iterator[tuple[int, Event]]:
+        events = decode(
+            self.rows,
+            engine=self.engine,
+            matcher=self.matcher,
+            policy=self.policy,
+            drafter=self.drafter,
+            run_ahead=self.run_ahead,
+        )
+        for number, event in events:
+            if isinstance(event, Conceded):
+                self.warn(event.violation)
+            elif isinstance(event, Finished):
+                warn_if_too_long(self.model, self.prompts.tokens[number] + len(self.rows[number].tokens))
+            yield number, event
+
+    def _sequences(self) -> Tensor:
+        """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
+        longest = max(len(row.tokens) for row in self.rows)
+        ids = self.rows[0].ids
+        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self.pad)
+        for sequence, row in zip(sequences, self.rows, strict=True):
+            sequence[: row.ids.shape[1]] = row.ids[0]
+        return sequences
+
+    def _output(self, reports: list[Report]) -> ReportedOutput:
+        fields: dict[str, Any] = {
+            "sequences": self._sequences(),
+            "scores": self._steps(1) if self.config.output_scores else None,
+            "logits": self._steps(0) if self.config.output_logits else None,
+            "past_key_values": self._past,
+        }
+        self._reports = reports
+        if type(self.model).generate is not GenerationMixin.generate:
+            # It may go through all fields and expect tensors; see `with_reports`.
+            is_encoder_decoder = self.model.config.is_encoder_decoder
+            plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
+            return cast(ReportedOutput, plain(**fields))
+        return self._report(fields)
+
+    def with_reports(self, output: Output) -> Output:
+        """Return what `complete` returned, with the reports that it leaves out for a model's own `generate`."""
+        if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
+            return output
+        return self._report(output)
+
+    def _report(self, fields: Mapping[str, Any]) -> ReportedOutput:
+        report = self._reports[0] if len(self._reports) == 1 else Report.total(self._reports)
+        kind = EncoderDecoderOutput if self.model.config.is_encoder_decoder else DecoderOnlyOutput
+        return kind(**fields, report=report, reports=self._reports)
+
+    @contextmanager
+    def _borrowed_model(self) -> Iterator[None]:
+        """Leave the model and transformers' cache as they belong to the caller.
+
+        The cache holds the texts, or is as it was before if the end comes too early or rows went apart.
+        """
+        is_whole = False
+        try:
+            yield
+            is_whole = True
+        finally:
+            self.decode_mode.leave()
+            if isinstance(self.cache, TransformersCache) and self.cache.give_back(is_whole=is_whole):
+                self._past = self.cache.cache
+
+    def _steps(self, which: int) -> tuple[Tensor, ...]:
+        """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""
+        kept = [row.kept or [] for row in self.rows]
+        blank = torch.zeros_like(kept[0][0][which])
+        steps = max(map(len, kept))
+        return tuple(
+            torch.cat([own[step][which] if step < len(own) else blank for own in kept]) for step in range(steps)
+        )

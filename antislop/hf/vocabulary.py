@@ -1,0 +1,197 @@
+"""Turn token ids into the bytes that each adds to the text: its surface.
+
+Surfaces are read off the vocabulary once, in the way that the tokenizer's own decoder would. Joined and decoded as
+UTF-8 they are the text, but for the one space that SentencePiece decoders take from the very beginning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.matching.characters import decode
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Surfaces by token id.
+
+    breaks: the special tokens, which have no surface and separate words, each with its content: what
+        `decode(…, skip_special_tokens=False)` writes for it, such as "<think>". Scopes read it.
+    drops_space: whether the decoder removes the space in front of a text's first token, as those of SentencePiece and
+        WordPiece do.
+    byte_tokens: the tokens of byte fallback, each of which stands for a byte. A run of them is text where it is valid
+        UTF-8, and otherwise U+FFFD for each byte.
+    count: how many tokens the tokenizer had.
+    """
+
+    surfaces: Sequence[bytes]
+    breaks: Mapping[int, str]
+    drops_space: bool = False
+    byte_tokens: frozenset[int] = frozenset()
+    count: int = 0
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        """Read the surfaces of a tokenizer that is backed by the `tokenizers` library.
+
+        Raises `ValueError` for a decoder whose surfaces are not known: anything but byte-level BPE, SentencePiece
+        (BPE or Unigram, with byte fallback or without) and WordPiece.
+        """
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise ValueError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError(
+                f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
+                "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
+            )
+        parts = _find_decoders(backend)
+        to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
+        tokens: dict[str, int] = tokenizer.get_vocab()
+        special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
+        special |= set(tokenizer.all_special_ids)
+        surfaces = [b""] * (max(tokens.values()) + 1)
+        for token, token_id in tokens.items():
+            if token_id not in special:
+                surfaces[token_id] = to_bytes(token)
+        breaks = {token_id: token for token, token_id in tokens.items() if token_id in special}
+        has_fallback = any(part.get("type") == "ByteFallback" for part in parts)
+        byte_tokens = {i for token, i in tokens.items() if has_fallback and i not in special and _BYTE.fullmatch(token)}
+        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
+
+    def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise `ValueError` where a tokenizer was given tokens after it was read: their text would not be known."""
+        count = len(tokenizer)
+        if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
+            return
+        what = f"has {count:,} tokens and had {self.count:,}" if count != self.count else "has more special tokens than"
+        raise ValueError(
+            f"the tokenizer {what} when the sampler was made from it, and bans would misread them: add tokens first, "
+            "then make the sampler"
+        )
+
+    def join(self, token_ids: Iterable[int]) -> bytes:
+        """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""
+        return b"".join(map(self.surface, token_ids))
+
+    def surface(self, token_id: int) -> bytes:
+        """Return the bytes of one token."""
+        return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
+
+    def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """Return the text that tokens add after those of a prompt, so that prompt + text reads as it was written.
+
+        `tokenizer.decode` of the tokens alone loses the space between both where `drops_space`. Where a text begins,
+        with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing; bytes
+        that are no character become U+FFFD.
+        """
+        text = decode(self, token_ids)
+        return text.removeprefix(" ") if self.drops_space_after(after) else text
+
+    def drops_space_after(self, prompt: Sequence[int]) -> bool:
+        """Return whether a text begins after a prompt, and its first space is not written."""
+        return self.drops_space and (not prompt or prompt[-1] in self.breaks)
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of what token ids mean: the same for all tokenizers with the same tokens under the same ids."""
+    tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(tokens.encode()).hexdigest()[:16]
+
+
+def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
+    """Return the tokens of a text that goes on after other text, so that no space is put before it.
+
+    Empty where the tokenizer would not write it like that.
+    """
+    anchor, whole = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
+    tokens: list[int] = whole[len(anchor) :]
+    is_clean = whole[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
+    return tokens if is_clean else []
+
+
+def _find_decoders(backend: Any) -> list[dict[str, Any]]:
+    """Return the steps of a tokenizer's decoder, as its file describes them."""
+    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
+    return parts
+
+
+def _drops_space(part: dict[str, Any]) -> bool:
+    """Return whether a step of a decoder removes the space in front of a text's first token."""
+    if part.get("type") == "Metaspace":
+        return bool(part.get("prepend_scheme", "always") != "never")
+    return part.get("type") == "WordPiece" or (part.get("content"), bool(part.get("start"))) == (" ", True)
+
+
+def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Any:
+    kinds = {part.get("type") for part in parts}
+    if kinds == {"ByteLevel"}:
+        return _read_byte_level
+    if kinds == {"WordPiece"}:
+        return _Following(backend.decoder).read
+    space, *others = {*_find_spaces(parts)} or {None}
+    if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
+        return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
+    raise ValueError(
+        f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
+        "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
+    )
+
+
+def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
+    """Yield what each part makes a space, None where it makes anything else or is a regular expression."""
+    for part in parts:
+        if part.get("type") == "Metaspace":
+            yield part["replacement"]
+        elif part.get("type") == "Replace":
+            yield part["pattern"].get("String") if part["content"] == " " else None
+
+
+def _byte_of_char() -> dict[str, int]:
+    """Return the alphabet of byte-level BPE: printable Latin-1 stands for itself, the rest is moved past 255."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(moved)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+def _read_byte_level(token: str) -> bytes:
+    try:
+        return bytes(map(_BYTE_OF_CHAR.__getitem__, token))
+    except KeyError:  # an added token, which stands in the vocabulary as it is written
+        return token.encode()
+
+
+@dataclass(frozen=True)
+class _Spaced:
+    """SentencePiece: one character stands for the space."""
+
+    space: str
+    has_byte_fallback: bool
+
+    def read(self, token: str) -> bytes:
+        if self.has_byte_fallback and (byte := _BYTE.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        return token.replace(self.space, " ").encode()
+
+
+@dataclass(frozen=True)
+class _Following:
+    """WordPiece: a token is glued to the one before it or stands apart, as its decoder says, clean-up included."""
+
+    decoder: Any
+
+    def read(self, token: str) -> bytes:
+        return str(self.decoder.decode(["a", token]))[1:].encode()

@@ -1,0 +1,1 @@
+"""Lists of bans: read, written, checked. No torch."""

@@ -1,0 +1,371 @@
+"""Lists of bans: in order, checked, from files and back.
+
+Text only: nothing here knows of tokens or models, and nothing imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple, get_args, overload
+
+from antislop.lists.files import read_text, write_text
+from antislop.lists.formats import read
+from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Format, Line
+from antislop.lists.text_format import read_heading, write_lines
+from antislop.matching.bans import Ban, BanError, Match, SlowError, distinct
+from antislop.matching.folding import Edges, fold_phrase
+from antislop.matching.regex_size import measure
+from antislop.matching.regexes import TIME_LIMIT
+from antislop.matching.text_matcher import Detector
+
+FORBIDDING = -1e4
+"""The bias from which on nothing is left of a probability, also in float64."""
+
+
+PIECE = 4096
+"""Characters that are searched at a time: what rules remember of a piece is looked through for each hit in it."""
+
+
+class Found(NamedTuple):
+    """What one more piece of a text decided: matches, in order, and the place before which there are no others."""
+
+    matches: list[Match]
+    settled: int
+
+
+class Refusal(NamedTuple):
+    """An entry that can't be used: where it stands, "path:line", and why."""
+
+    place: str
+    reason: str
+
+
+class Diff(NamedTuple):
+    """What another list has more, has less, and has otherwise: (before, after)."""
+
+    added: tuple[Ban, ...]
+    removed: tuple[Ban, ...]
+    changed: tuple[tuple[Ban, Ban], ...]
+
+
+class BanList(Sequence[Ban]):
+    r"""Hold bans in order, checked when they come in.
+
+    entries: phrases (`str`) or `Ban`s, in any mixture. A bare `str` is refused, since each of its characters
+        would become a ban.
+    source: where they came from, for messages and reports.
+    licence: under which they may be passed on, where that is known.
+
+    What was read from a file has a `format`, and in `refused` what was left out. Bans that compare as equal count once,
+    with the smallest of their weights.
+
+    >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
+    >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
+    [('a testament to', 0, 15), ('cat', 19, 22)]
+    """
+
+    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, licence: str | None = None) -> None:
+        if isinstance(entries, (str, bytes)):
+            raise BanError(
+                f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
+                "become a ban: write [phrase], or BanList.load(path) for a file"
+            )
+        if isinstance(entries, Mapping):
+            raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
+        if not isinstance(entries, Iterable):
+            raise BanError(f"a list of bans was expected, not {entries!r}: write [phrase, Ban(phrase, weight=…), …]")
+        self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
+        self.source = source
+        self.licence = licence
+        self.format: Format | None = None
+        self.refused: tuple[Refusal, ...] = ()
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str] | IO[str] | IO[bytes],
+        *,
+        format: Format | None = None,  # noqa: A002
+        edges: Edges | None = None,
+        strict: bool = True,
+    ) -> BanList:
+        r"""Read a list in any of the formats of `antislop.formats`, and say in `format` which it was.
+
+        source: the path of a file, UTF-8, or an open one.
+        format: of the list, else it is told by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by what the text
+            looks like. A JSON list of strings is taken for phrases: a list of n-grams in that shape needs
+            format="ngrams".
+        edges: of phrases that don't say it themselves; else as the format has it: "anywhere" in SillyTavern's, whose
+            lists rely on stems, "word" in all others.
+        strict: False leaves out entries that can't be used, and keeps why in `refused`.
+
+        A list may hold 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes, whose
+        repetitions written out have 2,000,000 characters.
+
+        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. Raises `BanError`, with
+        path:line, for the first entry that can't be used, and for what is no list of that format.
+
+        >>> import io
+        >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
+        >>> bans.format, list(bans)
+        ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
+        """
+        if format is not None and format not in get_args(Format):
+            raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(get_args(Format))}")
+        if edges is not None and edges not in get_args(Edges):
+            raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
+        place, text = read_text(source)
+        heading = read_heading(text)
+        suffix = Path(place.lower().removesuffix(".gz")).suffix
+        try:
+            taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
+            bans, refused = _gather(lines, place)
+        except RecursionError as error:
+            raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
+        if refused and strict:
+            raise BanError(_complain(refused))
+        loaded = cls(bans, source=heading.source or place, licence=heading.licence)
+        loaded.format, loaded.refused = taken, tuple(refused)
+        return loaded
+
+    @classmethod
+    def from_transformers(
+        cls,
+        *,
+        bad_words_ids: Sequence[Sequence[int]] | None = None,
+        sequence_bias: Mapping[tuple[int, ...], float] | Sequence[Any] | None = None,
+    ) -> BanList:
+        """Make bans of token ids from arguments of `generate`.
+
+        sequence_bias: only biases of -10,000 or less, which forbid, can be bans. Any other is added to the logit of the
+            last token, and what that does to a probability depends on all the others.
+
+        The same is forbidden; where `generate` would replace the last token, the sampler goes back to the first. Raises
+        `BanError` for a bias that is no ban.
+
+        >>> list(BanList.from_transformers(bad_words_ids=[[5, 17]], sequence_bias={(8,): float("-inf")}))
+        [Ban.tokens([5, 17]), Ban.tokens([8])]
+        """
+        if bad_words_ids is None and sequence_bias is None:
+            raise BanError("nothing was given: name bad_words_ids or sequence_bias")
+        if not isinstance(bad_words_ids or [], (list, tuple)):
+            raise BanError(f"bad_words_ids is {bad_words_ids!r}; it is a list of lists of token ids")
+        biases = sequence_bias.items() if isinstance(sequence_bias, Mapping) else sequence_bias or []
+        forbidden = [*(bad_words_ids or []), *(_forbidden(bias) for bias in biases)]
+        return cls(map(_to_tokens, forbidden), source="transformers")
+
+    def save(self, path: str | os.PathLike[str], *, licence: str | None = None) -> None:
+        r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
+
+        licence: under which the list may be passed on, else the one that it was loaded with.
+
+        The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
+        tab, what differs from a plain ban of weight 0. Raises `BanError` for a ban that could not be read back, and
+        where the file can't be written.
+        """
+        write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
+
+    def __or__(self, other: BanList) -> BanList:
+        """Return the bans of both, in order, equal ones once with the smallest of their weights."""
+        if not isinstance(other, BanList):
+            return NotImplemented
+        return BanList(
+            distinct([*self, *other]),
+            source=_join(self.source, other.source),
+            licence=_join(self.licence, other.licence),
+        )
+
+    def top(self, n: int) -> BanList:
+        """Return the n bans with the largest counts, largest first; those without a count come last, in order.
+
+        >>> [ban.phrase for ban in BanList([Ban("a"), Ban("b", count=3), Ban("c", count=9)]).top(2)]
+        ['c', 'b']
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise BanError(f"top was asked for {n!r} bans; it is a whole number, 0 or more")
+        return self._with(sorted(self, key=lambda ban: -1 if ban.count is None else ban.count, reverse=True)[:n])
+
+    def filter(self, predicate: Callable[[Ban], object]) -> BanList:
+        """Return the bans for which a function returns true.
+
+        >>> len(BanList(["a testament to", "delve"]).filter(lambda ban: " " in ban.phrase))
+        1
+        """
+        return self._with(filter(predicate, self))
+
+    def having(self, **options: Any) -> BanList:
+        """Return the bans with other options, all the same: weight, edges, exempt, scopes, at_most, and the like.
+
+        Raises `BanError` where an option means nothing for one of the bans.
+
+        >>> list(BanList(["delve", "tapestry"]).having(at_most=1))
+        [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
+        """
+        return self._with(replace(ban, **options) for ban in self)
+
+    def diff(self, other: BanList) -> Diff:
+        """Return what another list has more, has less, and has with another weight or other options.
+
+        >>> BanList(["cat", "dog"]).diff(BanList([Ban("cat", weight=0.5), "emu"]))
+        Diff(added=(Ban('emu'),), removed=(Ban('dog'),), changed=((Ban('cat'), Ban('cat', weight=0.5)),))
+        """
+        old, new = set(self), set(other)
+        added: dict[Any, deque[Ban]] = {}
+        for ban in dict.fromkeys(other):
+            if ban not in old:
+                added.setdefault(_forbids(ban), deque()).append(ban)
+        removed, changed = [], []
+        for ban in dict.fromkeys(self):
+            if ban not in new and (rivals := added.get(_forbids(ban))):
+                changed.append((ban, rivals.popleft()))
+            elif ban not in new:
+                removed.append(ban)
+        left = {ban for rivals in added.values() for ban in rivals}
+        return Diff(tuple(ban for ban in dict.fromkeys(other) if ban in left), tuple(removed), tuple(changed))
+
+    def _with(self, bans: Iterable[Ban]) -> BanList:
+        return BanList(bans, source=self.source, licence=self.licence)
+
+    @overload
+    def __getitem__(self, index: int) -> Ban: ...
+    @overload
+    def __getitem__(self, index: slice) -> BanList: ...
+    def __getitem__(self, index: int | slice) -> Ban | BanList:
+        return self._bans[index] if isinstance(index, int) else self._with(self._bans[index])
+
+    def __len__(self) -> int:
+        return len(self._bans)
+
+    def __iter__(self) -> Iterator[Ban]:
+        return iter(self._bans)
+
+    def __eq__(self, other: object) -> bool:
+        return self._bans == other._bans if isinstance(other, BanList) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._bans)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(ban.phrase) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
+        origin = f" from {self.source}" if self.source else ""
+        return f"<BanList of {len(self)}{origin}: {shown}>"
+
+    def find(self, text: str) -> list[Match]:
+        """Return every occurrence of every ban in a text, in order; they may overlap.
+
+        What is found here is what the sampler takes back, except that the sampler lets some of it pass where a
+        ban has a weight above 0.
+        """
+        return [match for found in self.search([text]) for match in found.matches]
+
+    def search(self, pieces: Iterable[str]) -> Iterator[Found]:
+        """Find bans in a text that comes in pieces, and yield step by step what `find` returns for the whole.
+
+        Memory is bounded by what is undecided, whatever the length of the text. Raises `BanError` for a regex that
+        takes too long.
+
+        >>> [found.matches for found in BanList(["a cat"]).search(["so a c", "at sat"])]
+        [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
+        """
+        detector, size = self._detector, 0
+        detector.begin()
+        place, rest = detector.phrases.start, detector.start
+        pending: set[Match] = set()
+        for piece, is_last in _cut(pieces):
+            place, rest, reading = detector.read(place, rest, piece, final=is_last)
+            if slow := detector.slow:
+                raise BanError(
+                    f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
+                    "simplify it, or search shorter texts"
+                )
+            size += len(piece)
+            pending |= {
+                Match(self._distinct[hit.pattern], size - hit.first, size - hit.last + 1) for hit in reading.hits
+            }
+            settled = size if is_last else size - max(reading.open, default=0)
+            decided = {match for match in pending if match.start < settled}
+            pending -= decided
+            yield Found(sorted(decided, key=lambda match: (match.start, match.end, match.ban.phrase)), settled)
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return Detector(self._distinct)
+
+    @cached_property
+    def _distinct(self) -> list[Ban]:
+        return distinct(self._bans)
+
+
+def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Yield a text in pieces of up to `PIECE` characters, each with whether it is the last one."""
+    parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
+    last = next(parts, "")
+    for part in parts:
+        yield last, False
+        last = part
+    yield last, True
+
+
+def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[Refusal]]:
+    """Return the bans of a list and what was refused, or give up a list that is too long."""
+    bans: list[Ban] = []
+    refused: list[Refusal] = []
+    regexes = slow = written_out = 0
+    for number, ban in lines:
+        if isinstance(ban, Ban):
+            bans.append(ban)
+            if ban.kind == "regex":
+                regexes += 1
+                written_out += measure(ban.phrase).characters
+        else:
+            refused.append(Refusal(f"{place}:{number}", str(ban)))
+            slow += isinstance(ban, SlowError)
+        for what, found, most in (
+            ("entries", len(bans) + len(refused), MAX_ENTRIES),
+            ("regexes", regexes, MAX_REGEXES),
+            ("characters in regexes, with their repetitions written out", written_out, MAX_WRITTEN_OUT),
+        ):
+            if found > most:
+                raise BanError(f"{place}:{number}: more than {most} {what}: split the list")
+        if slow > MAX_SLOW:
+            raise BanError(f"{place}:{number}: {ban}; so do {MAX_SLOW} before it")
+    return bans, refused
+
+
+def _complain(refused: Sequence[Refusal]) -> str:
+    place, reason = refused[0]
+    more = f" ({len(refused) - 1} more refused; strict=False goes on without them)" if len(refused) > 1 else ""
+    return f"{place}: {reason}{more}"
+
+
+def _join(*names: str | None) -> str | None:
+    return ", ".join(dict.fromkeys(name for name in names if name)) or None
+
+
+def _forbids(ban: Ban) -> tuple[str, str]:
+    """Return what a ban forbids, however often and wherever."""
+    return ban.kind, ban.phrase if ban.kind == "regex" else fold_phrase(ban.phrase, edges="anywhere").strip()
+
+
+def _forbidden(bias: Any) -> Sequence[int]:
+    """Return the token ids of an item of `sequence_bias` that forbids them."""
+    token_ids, value = bias if isinstance(bias, (list, tuple)) and len(bias) == 2 else (None, None)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
+        raise BanError(f"sequence_bias holds {bias!r}; expected were token ids and a number: {{(5, 17): -math.inf}}")
+    if not value <= FORBIDDING:
+        raise BanError(
+            f"the bias {value} of the tokens {list(token_ids)} is no ban: it is added to a logit, and its effect on a "
+            f"probability depends on all the others; only biases up to {FORBIDDING:.0f} forbid: use Ban(…, weight=…)"
+        )
+    return token_ids
+
+
+def _to_tokens(token_ids: Any) -> Ban:
+    if not isinstance(token_ids, (list, tuple)):
+        raise BanError(f"token ids were expected, not {token_ids!r}: write [[5, 17], …]")
+    return Ban.tokens(token_ids)

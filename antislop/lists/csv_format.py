@@ -1,0 +1,127 @@
+"""Lists of phrases in CSV, with a weight or a count beside each if need be, told from plain text and read.
+
+Cells are separated by commas, semicolons or tabs. The first line may name the columns; where there are more than two it
+has to, and only phrases, weights and counts are read. Numbers without a name are weights or counts as in JSON. Each
+line is a row of its own, so that a quotation mark that is never closed spoils one entry only. Knows no files.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import regex
+
+from antislop.lists.reading import Line, are_counts, attempt, to_words
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.folding import Edges
+
+PHRASES = ("phrase", "word", "ngram", "bigram", "trigram", "text", "term")
+WEIGHTS = ("weight", "factor")
+COUNTS = ("count", "frequency")
+
+_SEPARATORS = "\t;,"
+_WHOLE = regex.compile(r"[0-9]{1,18}")
+_FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
+
+
+class _Columns(NamedTuple):
+    """Which columns hold what, their number, and whether phrases are n-grams without their stop words."""
+
+    phrase: int = 0
+    weights: int | None = None
+    counts: int | None = None
+    width: int = 2
+    are_ngrams: bool = False
+
+
+def are_pairs(lines: Sequence[str]) -> bool:
+    """Tell whether several lines, below one that may name the columns, are a phrase and a number each.
+
+    >>> are_pairs(["delve,0.5", "a testament to,0.25"]), are_pairs(["well, well", "in May, 2020"])
+    (True, False)
+    """
+    separator = _find_separator(lines)
+    rows = (_split(line, separator) for line in lines[bool(lines and _has_names(_split(lines[0], separator))) :])
+    return len(lines) > 1 and all(len(row) == 2 and row[0] and _to_number(row[1]) is not None for row in rows)
+
+
+def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
+    r"""Yield the bans of a CSV text. Raises `BanError` where a column can't be told from its name.
+
+    >>> [ban for _, ban in read_csv("phrase,weight\n\"well, well\",0.5\ndelve\n", "list", "word")]
+    [Ban('well, well', weight=0.5), Ban('delve')]
+    """
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip() and line[0] != "#"]
+    separator = _find_separator([line for _, line in lines])
+    rows = [(number, _split(line, separator)) for number, line in lines]
+    if rows and _has_names(rows[0][1]):
+        columns, rows = _name_columns(rows[0][1], f"{place}:{rows[0][0]}"), rows[1:]
+    else:
+        are_ranks = are_counts(_to_number(cells[1]) for _, cells in rows if len(cells) == 2 and cells[1])
+        columns = _Columns(counts=1) if are_ranks else _Columns(weights=1)
+    return (_read_row(number, cells, columns, edges) for number, cells in rows)
+
+
+def _find_separator(lines: Sequence[str]) -> str:
+    """Return what separates the cells of the first line: what leaves a number or names of columns, else most cells."""
+    rows = {separator: _split(lines[0] if lines else "", separator) for separator in _SEPARATORS}
+    for separator, cells in rows.items():
+        if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):
+            return separator
+    return max(reversed(_SEPARATORS), key=lambda separator: len(rows[separator]))
+
+
+def _split(line: str, separator: str) -> list[str]:
+    """Return the cells of a line, white space at their ends only if quoted; none if its quotation marks don't match."""
+    try:
+        cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
+    except (csv.Error, StopIteration):
+        return []
+    return [cell if f'"{cell}"' in line else cell.strip() for cell in cells]
+
+
+def _has_names(cells: Sequence[str]) -> bool:
+    return any(cell.lower() in PHRASES for cell in cells) and all(_to_number(cell) is None for cell in cells)
+
+
+def _name_columns(cells: Sequence[str], place: str) -> _Columns:
+    names = [cell.lower() for cell in cells]
+    phrase, weight, count = (_find_first(names, known) for known in (PHRASES, WEIGHTS, COUNTS))
+    assert phrase is not None
+    if len(names) == 2 and weight is None and count is None:
+        raise BanError(
+            f"{place}: the column {cells[1 - phrase]!r} is unknown: name it weight or count, or leave it out"
+        )
+    return _Columns(phrase, weight, count, len(names), "gram" in names[phrase])
+
+
+def _find_first(names: Sequence[str], known: Sequence[str]) -> int | None:
+    return next((names.index(name) for name in known if name in names), None)
+
+
+def _to_number(cell: str) -> int | float | None:
+    """Return the number that a cell holds, with a decimal point or comma, or None."""
+    if _WHOLE.fullmatch(cell):
+        return int(cell)
+    cell = cell.replace(",", ".", 1)
+    return float(cell) if _FRACTION.fullmatch(cell) else None
+
+
+def _read_row(number: int, cells: Sequence[str], columns: _Columns, edges: Edges) -> Line:
+    if not cells:
+        return number, BanError("its quotation marks don't match: double those that belong to the phrase")
+    if len(cells) > columns.width:
+        fault = f"{len(cells)} cells, and up to {columns.width} were expected"
+        return number, BanError(f"{fault}: put a phrase with a comma in quotes, or name the columns in the first line")
+    options: dict[str, Any] = {}
+    for name, place in (("weight", columns.weights), ("count", columns.counts)):
+        cell = "" if place is None or place >= len(cells) else cells[place]
+        options |= {name: _to_number(cell)} if cell else {}
+        if cell and options[name] is None:
+            return number, BanError(f"the {name} {cell[:80]!r} is no number from 0 on: correct it, or put it in quotes")
+    phrase = cells[columns.phrase] if columns.phrase < len(cells) else ""
+    if columns.are_ngrams:
+        return attempt(number, to_words, phrase, **options)
+    return attempt(number, Ban, phrase, edges=edges, **options)

@@ -1,0 +1,227 @@
+"""Published lists in JSON and JSON Lines, read.
+
+Five shapes have one value for each ban: strings, [phrase, factor], [phrase, count], words, regexes. Factors and counts
+may also be one object, {phrase: number}. The sixth shape, statistics, holds phrases anywhere inside of objects. Knows
+no files; every ban comes with the line on which it begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import regex
+
+from antislop.lists.reading import MAX_DEPTH, Format, Line, are_counts, attempt, to_words
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.folding import Edges
+
+_NAMES = ("phrase", "word", "ngram", "bigram", "trigram")
+_COUNTS = ("count", "frequency")
+_BETWEEN = regex.compile(r"[ \t\r\n,:]*")
+_SIGNS = regex.compile(r"\\[bBdDsSwWmM]|\(\?[:=!<>iPmsx]|\[\^|[\])][+*?{]|\.[+*]")
+
+
+def are_regexes(phrases: Iterable[str]) -> bool:
+    r"""Tell whether most of some strings show signs of a regex, such as `\b`, `(?:` or `[^`."""
+    signs = [_SIGNS.search(phrase) is not None for phrase in phrases]
+    return sum(signs) * 2 > len(signs)
+
+
+def read_json(text: str, place: str, format: Format | None, edges: Edges) -> tuple[Format, Iterator[Line]]:  # noqa: A002
+    """Read a JSON text; return its format, the one asked for or else the one that it shows, and its bans."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
+        line = getattr(error, "lineno", 1)
+        raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
+    if isinstance(whole, dict) and str(whole.get("format")).startswith("antislop profile"):
+        raise BanError(f"{place}:1: a profile, not a list: make a list of it with antislop bans-from")
+    if _is_mapping(whole) and format in (None, "factors", "counts"):
+        format = format or _classify_numbers(whole.values())  # noqa: A001
+        make = _MAKERS[format]
+        return format, (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text))
+    if isinstance(whole, dict) and format in (None, "statistics"):
+        return "statistics", _some(_walk(text, f"{place}:1", edges), place)
+    if not isinstance(whole, list):
+        kind = type(whole).__name__
+        raise BanError(f'{place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
+    format = format or _classify(whole)  # noqa: A001
+    if format == "statistics":
+        return format, _walk(text, f"{place}:1", edges)
+    make = _MAKERS[format]
+    return format, (make(line, item, edges) for line, _, item in _find_lines(text))
+
+
+def read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
+    """Read JSON Lines of objects, of [phrase, count] or of phrases."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield number, BanError(f"not JSON ({error}): mend it")
+            continue
+        if isinstance(value, dict):
+            found = [(number, ban) for _, ban in _walk(line, f"{place}:{number}", edges)]
+            yield from found or [(number, BanError(f"{line[:80]!r} names no {', '.join(_NAMES)}: leave it out"))]
+        else:
+            yield _count_entry(number, value, edges)
+
+
+def are_json_lines(text: str) -> bool:
+    """Tell whether the first of several lines is an object or a phrase with a number: all of its JSON."""
+    first, *rest = text.strip().split("\n", 2)
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return bool(rest) and (isinstance(value, dict) or _is_pair(value))
+
+
+def _classify(items: list[Any]) -> Format:
+    if all(isinstance(item, str) for item in items):
+        return "regexes" if are_regexes(items) else "phrases"
+    if all(isinstance(item, dict) for item in items):
+        return "statistics"
+    if all(isinstance(item, str) or _are_words(item) for item in items):
+        lists = [" ".join(item).split() for item in items if isinstance(item, list)]
+        return "ngrams" if any(len(words) > 1 for words in lists) else "phrases"
+    if not any(isinstance(item, list) and len(item) == 2 for item in items):
+        return "phrases"
+    return _classify_numbers(item[1] for item in items if isinstance(item, list) and len(item) == 2)
+
+
+def _are_words(item: Any) -> bool:
+    return isinstance(item, list) and item != [] and all(isinstance(word, str) for word in item)
+
+
+def _is_pair(item: Any) -> bool:
+    is_pair = isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
+    return is_pair and isinstance(item[1], (int, float))
+
+
+def _classify_numbers(numbers: Iterable[Any]) -> Format:
+    return "counts" if are_counts(numbers) else "factors"
+
+
+def _is_mapping(value: Any) -> bool:
+    """Tell whether a value is an object of phrases with a number each."""
+    numbers = value.values() if isinstance(value, dict) else ()
+    return bool(numbers) and all(
+        isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers
+    )
+
+
+def _phrase_entry(line: int, item: Any, edges: Edges) -> Line:
+    return attempt(line, Ban, item[0] if _are_words(item) and len(item) == 1 else item, edges=edges)
+
+
+def _factor_entry(line: int, item: Any, edges: Edges) -> Line:
+    if isinstance(item, list) and len(item) == 2:
+        return attempt(line, Ban, item[0], weight=item[1], edges=edges)
+    return attempt(line, Ban, item, edges=edges)
+
+
+def _count_entry(line: int, item: Any, edges: Edges) -> Line:
+    if isinstance(item, list) and len(item) == 2:
+        return attempt(line, Ban, item[0], count=item[1], edges=edges)
+    return attempt(line, Ban, item, edges=edges)
+
+
+def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
+    text = " ".join(item) if _are_words(item) else item
+    return attempt(line, to_words, text)
+
+
+def _regex_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
+    return attempt(line, Ban.regex, item) if isinstance(item, str) else attempt(line, Ban, item)
+
+
+_MAKERS: dict[str, Callable[[int, Any, Edges], Line]] = {
+    "phrases": _phrase_entry,
+    "factors": _factor_entry,
+    "counts": _count_entry,
+    "ngrams": _ngram_entry,
+    "regexes": _regex_entry,
+}
+
+
+def _children(text: str, at: int) -> Iterator[tuple[str, int, Any]]:
+    """Yield (key, place, value) for each item of the JSON list or object that begins at a place of a valid text."""
+    decoder, is_object, key = json.JSONDecoder(), text[at] == "{", ""
+    at = _skip(text, at + 1)
+    while text[at] not in "]}":
+        if is_object:
+            key, at = decoder.raw_decode(text, at)
+            at = _skip(text, at)
+        value, end = decoder.raw_decode(text, at)
+        yield key, at, value
+        at = _skip(text, end)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _BETWEEN.match(text, at)
+    assert match
+    return int(match.end())
+
+
+def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
+    """Yield each item of a JSON list or object with the line on which it begins, and its key."""
+    line, seen = 1, 0
+    for key, at, item in _children(text, _skip(text, 0)):
+        line, seen = line + text.count("\n", seen, at), at
+        yield line, key, item
+
+
+def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
+    """Yield the phrases of statistics: objects that name one, and [phrase, count] in lists, however deep."""
+    line, seen = 1, 0
+    start = _skip(text, 0)
+    whole = json.JSONDecoder().raw_decode(text, start)[0]
+    for at, value, group in _find_entries(text, start, whole, place):
+        line, seen = line + text.count("\n", seen, at), at
+        if isinstance(value, (dict, list)):
+            yield _statistics_entry(line, value, group, edges)
+        else:
+            yield line, BanError(f"{str(value)[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
+
+
+def _find_entries(
+    text: str, at: int, value: Any, place: str, group: str = "", depth: int = 0
+) -> Iterator[tuple[int, Any, str]]:
+    """Yield (place, entry, name of its group); a string that stands in a list without statistics is yielded, too."""
+    if depth > MAX_DEPTH:
+        raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
+    if (isinstance(value, dict) and any(name in value for name in _NAMES)) or _is_pair(value):
+        yield at, value, group
+    elif isinstance(value, (dict, list)):
+        for key, begin, child in _children(text, at):
+            if isinstance(child, (dict, list)):
+                yield from _find_entries(text, begin, child, place, key or group, depth + 1)
+            elif isinstance(value, list) and isinstance(child, str):
+                yield begin, child, group
+
+
+def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
+    if isinstance(value, list):
+        name, phrase, count = "", *value
+    else:
+        name = next(name for name in _NAMES if name in value)
+        phrase, count = value[name], next((value[key] for key in _COUNTS if key in value), None)
+    options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
+    if "gram" in name or "gram" in group:
+        return attempt(line, to_words, phrase, **options)
+    return attempt(line, Ban, phrase, edges=edges, **options)
+
+
+def _some(lines: Iterator[Line], place: str) -> Iterator[Line]:
+    """Yield what there is, or refuse an object in which nothing is a phrase with statistics."""
+    found = False
+    for line in lines:
+        found = True
+        yield line
+    if not found:
+        raise BanError(f'{place}:1: a JSON list of phrases was expected, not dict: write ["…", …]')

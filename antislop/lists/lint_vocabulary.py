@@ -1,0 +1,92 @@
+"""Tell whether a vocabulary can write a text at all.
+
+Knows surfaces, not tokenizers: what a model writes is any sequence of them, whatever the tokenizer makes of a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+from antislop.matching.folding import BOUNDARY, fold_phrase
+
+_UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
+
+
+class Surfaces(Protocol):
+    """The bytes that each token adds to a text, by token id."""
+
+    @property
+    def surfaces(self) -> Sequence[bytes]: ...
+
+
+class Speller:
+    """Spell folded symbols with the surfaces of a vocabulary, which the text may begin and end within.
+
+    Where a vocabulary has tokens for parts of characters, yet not for every byte, it is taken to write anything.
+
+    >>> class Two:
+    ...     surfaces = (b" cat", b"s")
+    >>> speller = Speller(Two(), case_sensitive=False)
+    >>> speller.can_write("cats"), speller.can_write("scat"), speller.missing("scar")
+    (True, False, ['r'])
+    """
+
+    def __init__(self, vocabulary: Surfaces, *, case_sensitive: bool) -> None:
+        self._surfaces = {surface for surface in vocabulary.surfaces if surface}
+        self._case_sensitive = case_sensitive
+
+    def can_write(self, symbols: str) -> bool:
+        """Tell whether the symbols of a phrase, as `fold_phrase` returns them, stand in a text that can be written."""
+        if self._writes_anything:
+            return True
+        wanted = symbols.replace(BOUNDARY, "").strip(" ")
+        size = len(wanted)
+        reached = {0, *(end for end in range(1, size + 1) if wanted[:end] in self._suffixes)}
+        for start in range(size):
+            if start in reached:
+                again = " " if wanted[:start].endswith(" ") else ""  # one more space changes nothing
+                if {wanted[start:], again + wanted[start:]} & self._prefixes:
+                    return True
+                ends = range(start + 1, min(size, start + self._longest) + 1)
+                reached.update(end for end in ends if {wanted[start:end], again + wanted[start:end]} & self._pieces)
+        return size in reached or wanted in self._joined
+
+    def missing(self, symbols: str) -> list[str]:
+        """Return the symbols that no surface holds."""
+        if self._writes_anything:
+            return []
+        return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet | {BOUNDARY, " "}]
+
+    @cached_property
+    def _writes_anything(self) -> bool:
+        if all(bytes([byte]) in self._surfaces for byte in _UTF8):
+            return True
+        return any("\ufffd" in surface.decode(errors="replace") for surface in self._surfaces)
+
+    @cached_property
+    def _pieces(self) -> frozenset[str]:
+        texts = (surface.decode() for surface in self._surfaces)
+        folded = (fold_phrase(text, case_sensitive=self._case_sensitive, edges="anywhere") for text in texts)
+        return frozenset(symbols.replace(BOUNDARY, "") for symbols in folded)
+
+    @cached_property
+    def _joined(self) -> str:
+        return BOUNDARY.join(self._pieces)
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._pieces), default=0)
+
+    @cached_property
+    def _alphabet(self) -> frozenset[str]:
+        return frozenset(symbol for piece in self._pieces for symbol in piece)
+
+    @cached_property
+    def _suffixes(self) -> frozenset[str]:
+        return frozenset(piece[start:] for piece in self._pieces for start in range(len(piece)))
+
+    @cached_property
+    def _prefixes(self) -> frozenset[str]:
+        return frozenset(piece[:end] for piece in self._pieces for end in range(1, len(piece) + 1))

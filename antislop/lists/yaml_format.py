@@ -1,0 +1,75 @@
+"""Lists of phrases in YAML, read: in groups, if need be in groups of groups, with `*` for a gap.
+
+Read from events, so nothing is built: an alias costs nothing, and adds nothing to what its anchor brought. Every phrase
+is a string, whatever it looks like. Knows no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from antislop.lists.reading import MAX_DEPTH, Line, attempt
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.folding import Edges
+
+
+class _Group(NamedTuple):
+    """An open list or mapping, and the key that waits for its value."""
+
+    is_mapping: bool
+    key: str | None = None
+
+
+def read_yaml(text: str, place: str, edges: Edges) -> Iterator[Line]:
+    r"""Yield the phrases of a YAML text. Raises `BanError` where it is not YAML.
+
+    >>> [ban for _, ban in read_yaml("voices:\n- barely * whisper\n- hoarse", "list", "word")]
+    [Ban.wildcard('barely * whisper'), Ban('hoarse')]
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        yield from _read_events(yaml.parse(text, Loader=loader), place, edges)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        raise BanError(f"{place}:{mark.line + 1 if mark else 1}: not YAML ({reason}): mend it") from error
+    except UnicodeEncodeError as error:
+        raise BanError(f"{place}:1: not YAML (half of a surrogate pair): save it as UTF-8") from error
+
+
+def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Line]:
+    import yaml
+
+    groups: list[_Group] = []
+    for event in events:
+        line = event.start_mark.line + 1
+        is_collection = isinstance(event, yaml.CollectionStartEvent)
+        group = groups[-1] if groups else None
+        if isinstance(event, yaml.CollectionEndEvent):
+            groups.pop()
+        elif group and group.is_mapping and group.key is None and isinstance(event, yaml.NodeEvent):
+            if is_collection:
+                raise BanError(f"{place}:{line}: the name of a group is a list or a mapping: give it a word")
+            groups[-1] = _Group(True, getattr(event, "value", ""))
+        elif isinstance(event, yaml.NodeEvent):
+            if group and group.is_mapping:
+                groups[-1] = _Group(True)
+            if is_collection:
+                groups.append(_Group(isinstance(event, yaml.MappingStartEvent)))
+            elif isinstance(event, yaml.ScalarEvent):
+                yield from _read_scalar(line, event.value, group, edges)
+        if len(groups) > MAX_DEPTH:
+            raise BanError(f"{place}:{line}: groups are nested more than {MAX_DEPTH} deep: give a flat list")
+
+
+def _read_scalar(line: int, value: str, group: _Group | None, edges: Edges) -> Iterator[Line]:
+    if group and not group.is_mapping:
+        yield attempt(line, Ban.wildcard, value) if "*" in value else attempt(line, Ban, value, edges=edges)
+    elif group and value:  # a group without a phrase is none to complain of
+        pair = f"{group.key}: {value}"[:80]
+        yield line, BanError(f"{pair!r} is no phrase in a group: put a phrase with a colon into quotes, after a dash")
+    elif not group:
+        yield line, BanError(f"{value[:80]!r} stands in no list: write each phrase on a line of its own, after a dash")

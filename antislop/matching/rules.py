@@ -1,0 +1,170 @@
+"""Decide which occurrences of bans count: exempt phrases, scopes, and how many are free.
+
+An occurrence waits while an exempt phrase may still turn out to surround it. All places are characters counted back
+from the end of what was read; a state is a value, so going back is using an earlier one. Knows no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from antislop.matching.bans import Ban
+from antislop.matching.folding import find_words
+from antislop.matching.phrases import Hit, Patterns, Place, Reading
+from antislop.matching.scopes import ScopeState
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Timeline(Generic[T]):
+    """A value along the text: what it was before, and (place, value) where it changed."""
+
+    before: T
+    changes: tuple[tuple[int, T], ...] = ()
+
+    def at(self, place: int) -> T:
+        """Return the value at a character."""
+        value = self.before
+        for changed, after in self.changes:
+            if changed < place:
+                break
+            value = after
+        return value
+
+    @property
+    def latest(self) -> T:
+        """The value at the end of what was read."""
+        return self.changes[-1][1] if self.changes else self.before
+
+    def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
+        """Return it after `size` more characters, with changes at indices into these; forget what is past `oldest`."""
+        every = [(place + size, value) for place, value in self.changes]
+        every += [(size - index, value) for index, value in changes]
+        kept = tuple(change for change in every if change[0] < oldest)
+        return Timeline(every[-len(kept) - 1][1] if len(every) > len(kept) else self.before, kept)
+
+
+class RuleState(NamedTuple):
+    """Where reading stands.
+
+    exempt: place in the exempt phrases. spans: exempt phrases that may surround what is not known yet. waiting:
+    occurrences that an exempt phrase may still surround. scopes: how each reads on, and whether bans count. words: how
+    many there were. counted: per ban with free occurrences, the numbers of the words at which the latest ones began.
+    """
+
+    exempt: Place
+    spans: tuple[Hit, ...]
+    waiting: tuple[Hit, ...]
+    scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
+    is_in_word: bool
+    words: Timeline[int]
+    counted: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class Rules:
+    """What the bans of a list say about where and how often they count."""
+
+    def __init__(self, bans: Sequence[Ban]) -> None:
+        self._bans = bans
+        exempt = list(dict.fromkeys(phrase for ban in bans for phrase in ban.exempt))
+        index = {phrase: number for number, phrase in enumerate(exempt)}
+        self._exempt = Patterns([Ban(phrase) for phrase in exempt])
+        self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
+        self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
+        self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
+        self._counts_words = any(ban.per_words for ban in bans)
+        scopes = tuple((ScopeState(), Timeline(scope.counts(ScopeState()))) for scope in self._scopes)
+        self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
+
+    def read(self, state: RuleState, piece: str, reading: Reading, *, final: bool = False) -> tuple[RuleState, Reading]:
+        """Read one more piece, and return of the occurrences that it brought those that count."""
+        size = len(piece)
+        queue = [*(_shift(hit, size) for hit in state.waiting), *reading.hits]
+        oldest = max((*reading.open, *(hit.first for hit in queue), 1))
+        exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
+        now = state._replace(
+            exempt=exempt,
+            spans=(*(_shift(span, size) for span in state.spans), *surrounding.hits),
+            scopes=self._follow_scopes(state, piece, size=size, oldest=oldest),
+        )
+        now = self._count_words(now, piece, oldest=oldest)
+        now, hits = self._decide(now, queue, undecided=0 if final else max(surrounding.open, default=0))
+        open_ = (*reading.open, *(hit.first for hit in now.waiting))
+        spans = tuple(span for span in now.spans if span.last < max(open_, default=0))
+        return now._replace(spans=spans), Reading(hits, open_)
+
+    def _decide(self, state: RuleState, queue: Sequence[Hit], *, undecided: int) -> tuple[RuleState, tuple[Hit, ...]]:
+        """Return the occurrences that count, and a state with those that have to wait.
+
+        undecided: where the longest exempt phrase in the making begins.
+        """
+        counted = dict(state.counted)
+        hits: list[Hit] = []
+        waiting: list[Hit] = []
+        for hit in sorted(queue, key=lambda hit: (-hit.last, -hit.first)):
+            number = hit.pattern
+            exempting = self._exempting[number]
+            if any(_is_within(hit, span) for span in state.spans if span.pattern in exempting):
+                continue
+            # Free occurrences are taken in the order of the text.
+            is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
+            if is_next or (exempting and undecided >= hit.first):
+                waiting.append(hit)
+            elif self._is_in_scope(hit, state) and not self._is_free(number, state.words.at(hit.first), counted):
+                hits.append(hit)
+        return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(hits)
+
+    def _is_in_scope(self, hit: Hit, state: RuleState) -> bool:
+        return all(state.scopes[scope][1].at(hit.first) for scope in self._scopes_of[hit.pattern])
+
+    def forget(self, state: RuleState) -> RuleState:
+        """Return a state with the same text behind it, of which no occurrence counts."""
+        return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
+
+    def restart(self, state: RuleState, content: str = "") -> RuleState:
+        """Return a state for a text that continues after a cut, which no phrase and no word crosses.
+
+        content: of the special token that cuts the text. It may be a delimiter of a scope, but it is no text: no
+        occurrence has a place in it.
+        """
+        scopes = self._follow_scopes(state, content, size=0, oldest=1)
+        return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
+
+    def _follow_scopes(
+        self, state: RuleState, piece: str, *, size: int, oldest: int
+    ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
+        """Have the scopes read a piece of which the last `size` characters are text."""
+        followed = []
+        for scope, (before, counts) in zip(self._scopes, state.scopes, strict=True):
+            after, changes = scope.read(before, piece)
+            within = [(min(index, size), value) for index, value in changes]
+            followed.append((after, counts.extend(size, within, oldest=oldest)))
+        return tuple(followed)
+
+    def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> RuleState:
+        if not self._counts_words:
+            return state
+        begins, is_in_word = find_words(piece, is_in_word=state.is_in_word)
+        changes = [(index, state.words.latest + number) for number, index in enumerate(begins, start=1)]
+        return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
+
+    def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
+        """Tell whether an occurrence at a word is one of those that are free, and count it."""
+        ban = self._bans[number]
+        if not ban.at_most:
+            return False
+        before = counted.get(number, ())
+        counted[number] = (*before, word)[-ban.at_most :]
+        recent = [at for at in before if not ban.per_words or word - at < ban.per_words]
+        return len(recent) < ban.at_most
+
+
+def _shift(hit: Hit, size: int) -> Hit:
+    return hit._replace(first=hit.first + size, last=hit.last + size)
+
+
+def _is_within(hit: Hit, span: Hit) -> bool:
+    return span.first >= hit.first and span.last <= hit.last

@@ -1,0 +1,1 @@
+"""Numbers of a text: slop, repetition, variety, distance to human writing. No torch."""

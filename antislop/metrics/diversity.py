@@ -1,0 +1,115 @@
+"""How varied texts are: within themselves, and from each other.
+
+Words are numbers here: a text is an array of them, equal words being equal numbers. Knows neither words nor metrics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antislop.metrics.bootstrap import Floats
+
+_EPSILON = 0.1  # hits of an n-gram order that has none: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
+
+
+def number_ngrams(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return a number for the n words from each place on; equal n-grams, and only those, have equal numbers.
+
+    The result is n - 1 shorter than the words; numbers are 0, 1, … in the order of the n-grams' words.
+
+    >>> number_ngrams(np.array([7, 8, 7, 8, 9]), 2)
+    array([0, 1, 0, 2])
+    """
+    numbers = np.unique(words, return_inverse=True)[1]
+    for ahead in range(1, n):
+        rest = words[ahead:]
+        codes = numbers[: len(rest)] * (int(words.max(initial=0)) + 1) + rest
+        numbers = np.unique(codes, return_inverse=True)[1]
+    return numbers
+
+
+def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64]:
+    """Return how many distinct words each window of so many words holds, by where it begins.
+
+    Takes time proportional to the words, whatever the window: a place is the first of its word in those windows that
+    begin after the word's last occurrence before it.
+
+    >>> count_distinct(np.array([1, 2, 1, 1]), window=2)
+    array([2, 2, 1])
+    """
+    if len(words) < window:
+        return np.zeros(0, dtype=np.int64)
+    places = np.arange(len(words))
+    order = np.argsort(words, kind="stable")
+    is_again = words[order[1:]] == words[order[:-1]]
+    before = np.full(len(words), -1)
+    before[order[1:][is_again]] = order[:-1][is_again]
+    windows = len(words) - window + 1
+    begins = np.maximum(before + 1, places - window + 1)
+    ends = np.minimum(places + 1, windows)
+    is_seen = begins < ends
+    changes = np.bincount(begins[is_seen], minlength=windows + 1) - np.bincount(ends[is_seen], minlength=windows + 1)
+    return np.cumsum(changes)[:windows]
+
+
+def count_distinct_ngrams(words: NDArray[np.int64], n: int, *, piece: int) -> tuple[int, int]:
+    """Return the distinct n-grams in each piece of so many words, added up, and the n-grams in them.
+
+    A last piece that is shorter is left out: the longer a piece, the more repeats itself.
+
+    >>> count_distinct_ngrams(np.array([1, 2, 1, 2, 1, 2, 3, 4, 5]), 2, piece=4)
+    (5, 6)
+    """
+    pieces = len(words) // piece
+    each = piece - n + 1
+    if not pieces or each < 1:
+        return 0, 0
+    places = np.arange(pieces)[:, None] * piece + np.arange(each)
+    ordered = np.sort(number_ngrams(words, n)[places], axis=1)
+    return pieces + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1])), pieces * each
+
+
+def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
+    """Return how well each text can be put together from pieces of the others: its BLEU-4 against them, 0 to 1.
+
+    Precisions of 1- to 4-grams in equal parts, with the penalty for texts shorter than the others; an order without a
+    hit counts as 0.1 hits. NaN for texts of fewer than four words, and for one text alone. The more other texts
+    there are, and the longer, the higher it is: compare equally many of equal length.
+
+    Source: Zhu et al. 2018, https://arxiv.org/abs/1802.01886.
+    """
+    if len(texts) < 2:
+        return np.full(len(texts), np.nan)
+    logs = sum(_log_precisions(texts, n) for n in range(1, 5)) / 4
+    lengths = [len(text) for text in texts]
+    penalties = np.array([_penalize(lengths, own) for own in range(len(texts))])
+    is_defined = np.array(lengths) >= 4
+    return np.where(is_defined, penalties * np.exp(logs), np.nan)
+
+
+def _log_precisions(texts: Sequence[Sequence[int]], n: int) -> Floats:
+    """Return the logarithm of the share of each text's n-grams that another one has, as often as any one has them."""
+    counts = [Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in texts]
+    best: dict[tuple[int, ...], tuple[int, int, int]] = {}  # the most in one text, its number, the most in the others
+    for number, grams in enumerate(counts):
+        for gram, count in grams.items():
+            most, whose, second = best.get(gram, (0, -1, 0))
+            best[gram] = (count, number, most) if count > most else (most, whose, max(second, count))
+    logs = []
+    for number, grams in enumerate(counts):
+        hits = sum(min(count, best[gram][2 if best[gram][1] == number else 0]) for gram, count in grams.items())
+        logs.append(log((hits or _EPSILON) / max(1, grams.total())))
+    return np.array(logs)
+
+
+def _penalize(lengths: Sequence[int], own: int) -> float:
+    """Return BLEU's penalty for a text that is shorter than the one nearest to it in length."""
+    length = lengths[own]
+    others = (other for number, other in enumerate(lengths) if number != own)
+    nearest = min(others, key=lambda other: (abs(other - length), other))
+    return 1.0 if length >= nearest else exp(1 - nearest / max(1, length))

@@ -1,0 +1,113 @@
+"""Take texts apart: words, content words, sentences, paragraphs.
+
+What is counted in texts is counted in these. For languages that put spaces between words; in others a run of letters
+is one word. Bans are matched otherwise: `folding` and `sequences` read a text while it is being written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from antislop.matching.word_sequences import stop_words
+
+_APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\uff07", "'"))
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+_BREAK = re.compile(r"\n\s*\n")
+# A full stop after these is no end; after initials, such as "J.", neither.
+_ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
+_QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
+_CLOSERS = "[\"'”’»)\\]*_]*"
+_END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+{_CLOSERS}(?=\s|$)")
+_STOP = re.compile(rf"{_END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
+
+
+def extract_words(text: str) -> list[str]:
+    """Return the words of a text, in lower case: letters, with at most one apostrophe among them, which is straight.
+
+    Digits are no words, and separate them.
+
+    >>> extract_words("It’s the 2nd Café—isn't it?")
+    ["it's", 'the', 'nd', 'café', "isn't", 'it']
+    """
+    return _WORD.findall(text.lower().translate(_APOSTROPHES))
+
+
+def drop_stop_words(words: Iterable[str]) -> list[str]:
+    """Return the content words: those that are no English function words, contracted ones such as "didn't" included.
+
+    >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
+    ['voice', 'barely', 'whisper']
+    """
+    return [word for word in words if not _is_stop_word(word)]
+
+
+def _is_stop_word(word: str) -> bool:
+    stop = stop_words()
+    return word in stop or ("'" in word and all(part in stop for part in word.split("'")))
+
+
+def extract_sentences(text: str) -> list[str]:
+    r"""Return the sentences of a text, each with its end; a paragraph's last may have none.
+
+    A full stop ends a sentence before white space, but not after titles and initials. What holds no letter is none.
+
+    >>> extract_sentences("“Mr. Hyde!” she said. He left…\n\nThe end")
+    ['“Mr. Hyde!”', 'she said.', 'He left…', 'The end']
+    """
+    found = []
+    for paragraph in extract_paragraphs(text):
+        start = 0
+        for end in [*(match.end() for match in _END.finditer(paragraph)), len(paragraph)]:
+            sentence = paragraph[start:end].strip()
+            if _WORD.search(sentence):
+                found.append(sentence)
+            start = end
+    return found
+
+
+def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
+    """Return where the first sentence or paragraph ends that ends at `start` or later; None if none does.
+
+    In running text an end is certain once the next word is there, which must not be in lower case: “Stop!” in
+    “Stop!” she said. ends nothing. Where `is_complete`, the end of the text ends its last sentence.
+
+    >>> find_sentence_end("“Stop!” she said. He did")
+    17
+    >>> find_sentence_end("“Stop!” she said.", is_complete=False) is None
+    True
+    """
+    ends = (end for end in find_sentence_ends(text, is_complete=is_complete) if end >= start)
+    return next(ends, len(text) if is_complete and len(text) >= start else None)
+
+
+def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
+    """Yield where the sentences and paragraphs of a text end, as `find_sentence_end` defines it."""
+    return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
+
+
+def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
+    if not match[0]:
+        return True  # the end of a paragraph
+    following = match.string[match.end() :].lstrip()[:1]
+    return is_complete if not following else not (following.islower() or following == "\ufffd")
+
+
+def extract_paragraphs(text: str) -> list[str]:
+    r"""Return the paragraphs of a text, which empty lines separate; what holds no letter is none.
+
+    >>> extract_paragraphs("One\nof two lines.\n\n***\n\nTwo.")
+    ['One\nof two lines.', 'Two.']
+    """
+    return [part.strip() for part in _BREAK.split(text) if _WORD.search(part)]
+
+
+def count_dialogues(paragraphs: Iterable[str]) -> int:
+    """Count the paragraphs in which somebody speaks: those with words between double quotes, straight or curly.
+
+    A quote that is still open at the paragraph's end counts: speech goes on in the next. Single quotes don't.
+
+    >>> count_dialogues(["“Yes,” she said.", 'He said "no" to it.', "It was late."])
+    2
+    """
+    return sum(any(map(_WORD.search, _QUOTED.findall(paragraph))) for paragraph in paragraphs)

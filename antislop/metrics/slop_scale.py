@@ -1,0 +1,182 @@
+"""What texts are held against: lists of slop, the ranges of the slop score, and how often people write n-grams.
+
+The bundled scale was measured in this project (data/metrics/README.md of the repository); published files can be read
+instead, to get figures that compare with published ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from antislop.data import FOLDER
+from antislop.errors import InputError
+from antislop.files import read_bytes
+from antislop.metrics.segmentation import extract_words
+
+MARGIN = 0.1
+
+Over = Literal["words", "content"]
+NGram = tuple[str, ...]
+
+
+class Range(NamedTuple):
+    """The lowest and the highest value among the texts that a score was set up on."""
+
+    low: float
+    high: float
+
+    def widen(self, margin: float = MARGIN) -> Range:
+        """Return the range with this share of it added on both sides."""
+        rim = margin * (self.high - self.low)
+        return Range(self.low - rim, self.high + rim)
+
+
+PUBLISHED_RANGES = {
+    "slop_words": Range(5.605, 40.441),
+    "slop_trigrams": Range(0.078, 1.125),
+    "contrasts": Range(0.044, 0.811),
+}
+"""Ranges of the published score: the leaderboard of https://github.com/sam-paech/slop-score, commit 289264ab2a."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What texts are held against.
+
+    words: slop words, in lower case. trigrams: slop trigrams.
+    over: whether a trigram is three words in a row, or three content words in a row, stop words between them left out.
+    ranges: of slop_words, slop_trigrams and contrasts, before the margin; empty where there is no score.
+    human: the share of human n-grams among all of their length, by that length, 2 and 3; empty where not known.
+    source: where all that is from.
+    """
+
+    words: frozenset[str]
+    trigrams: frozenset[NGram]
+    over: Over = "content"
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    human: Mapping[int, Mapping[NGram, float]] = field(default_factory=dict)
+    source: str = "lists given"
+
+    @classmethod
+    def load(cls) -> Scale:
+        """Load the bundled scale: 567 words and 101 trigrams of content words that models overuse."""
+        return _load()
+
+    @classmethod
+    def read(
+        cls,
+        words: str | os.PathLike[str] | None,
+        trigrams: str | os.PathLike[str] | None,
+        human: str | os.PathLike[str] | None = None,
+        *,
+        over: Over = "words",
+        ranges: Mapping[str, Range] | None = None,
+    ) -> Scale:
+        """Read lists in the form of the published ones.
+
+        words, trigrams: JSON lists of texts, or of lists whose first item is one. human: statistics of slop-forensics,
+            with `top_bigrams` and `top_trigrams`; by default those bundled. over: how trigrams are looked for; the
+            published score looks for three words in a row, although its list leaves stop words out. ranges: without
+            them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
+
+        Raises `InputError` with the path for a file that is something else, and for lists that hold nothing.
+        """
+        return cls(
+            frozenset(word for (word,) in _read_list(words, 1)),
+            frozenset(_read_list(trigrams, 3)),
+            over,
+            ranges or {},
+            load_ngrams() if human is None else _read_statistics(Path(human)),
+            f"{_name(words)}, {_name(trigrams)}",
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """16 digits that differ where words, trigrams, how these are looked for, or ranges do."""
+        ranges = sorted((name, *bounds) for name, bounds in self.ranges.items())
+        whole = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
+        return sha256(whole.encode()).hexdigest()[:16]
+
+
+@cache
+def _load() -> Scale:
+    whole = json.loads((FOLDER / "scale.json").read_text(encoding="utf-8"))
+    return Scale(
+        frozenset(whole["words"]),
+        frozenset(tuple(trigram.split()) for trigram in whole["trigrams"]),
+        "content",
+        {name: Range(*bounds) for name, bounds in whole["ranges"].items()},
+        load_ngrams(),
+        "the bundled scale",
+    )
+
+
+@cache
+def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
+    """Load how often people write n-grams of content words: shares among all of their length, by length, 2 and 3.
+
+    The most frequent ones of 20 novels before 1930.
+    """
+    with gzip.open(FOLDER / "human_ngrams.json.gz", "rt", encoding="utf-8") as file:
+        whole = json.load(file)
+    return {
+        n: {tuple(gram.split()): count / whole[name]["total"] for gram, count in whole[name]["counts"].items()}
+        for n, name in ((2, "bigrams"), (3, "trigrams"))
+    }
+
+
+def _name(path: str | os.PathLike[str] | None) -> str:
+    return "nothing" if path is None else Path(path).name
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error).split("\n", maxsplit=1)[0]
+        raise InputError(f"{path}: can't be read as JSON ({reason}): pass a JSON list of texts") from error
+
+
+def _read_list(path: str | os.PathLike[str] | None, n: int) -> Collection[NGram]:
+    """Return the entries of a list, each of n words; none without a path."""
+    if path is None:
+        return set()
+    whole = _read_json(Path(path))
+    if not isinstance(whole, list) or not whole:
+        raise InputError(f"{path}: holds no list of texts: pass a JSON list such as {_EXAMPLES[n]}")
+    found = set()
+    for number, entry in enumerate(whole, start=1):
+        text = entry[0] if isinstance(entry, list) and entry else entry
+        words = tuple(extract_words(text)) if isinstance(text, str) else ()
+        if len(words) != n:
+            wanted = "one word" if n == 1 else f"{n} words"
+            raise InputError(f"{path}: entry {number} is {entry!r}, not {wanted}: pass a JSON list of such")
+        found.add(words)
+    return found
+
+
+_EXAMPLES = {1: '["tapestry", "testament"]', 3: '["voice barely whisper", "took deep breath"]'}
+
+
+def _read_statistics(path: Path) -> Mapping[int, Mapping[NGram, float]]:
+    whole = _read_json(path)
+    try:
+        (statistics,) = whole.values()
+        found = {}
+        for n, name in ((2, "top_bigrams"), (3, "top_trigrams")):
+            counts = {tuple(entry["ngram"].split()): float(entry["frequency"]) for entry in statistics[name]}
+            total = sum(counts.values())
+            found[n] = {gram: count / total for gram, count in counts.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: holds no top_bigrams and top_trigrams of one source: pass statistics of slop-forensics"
+        ) from error
+    return found

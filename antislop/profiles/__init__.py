@@ -1,0 +1,1 @@
+"""N-grams of any amount of text, and what is overused in it. No torch."""

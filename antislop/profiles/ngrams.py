@@ -1,0 +1,193 @@
+"""Take texts apart into words, phrases and content n-grams, many at a time, as arrays of hashes.
+
+A phrase is words with nothing but white space between them; a content n-gram is content words in one sentence, with
+stop words and punctuation between them. Words are those of `words.extract_words`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from antislop.matching.word_sequences import SENTENCE_ENDS
+from antislop.metrics.segmentation import drop_stop_words
+from antislop.records.texts import Text
+
+Kind = Literal["word", "phrase", "content", "construction"]
+Texts: TypeAlias = Callable[[], Iterable[Text]]
+"""Texts that can be read again and again."""
+Longs: TypeAlias = npt.NDArray[np.int64]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+PHRASE_WORDS = 5
+CONTENT_WORDS = 3
+GROUPS = 32
+"""In how many groups of prompts occurrences are counted, for intervals."""
+TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
+CHUNK = 2_000_000
+"""Characters that are taken apart at once."""
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 over the golden ratio, https://oeis.org/A001622."""
+
+_APOSTROPHES = "\u2018\u2019\u02bc\uff07"
+_HARD = re.compile(rf"[\d…{re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
+_KNOWN_TOKENS = 1 << 19
+_STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
+_CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
+
+
+class Progress(Protocol):
+    """Told how far counting is: which reading, characters read in it, and how many there are, if that is known."""
+
+    def __call__(self, reading: int, done: int, total: int | None) -> None: ...
+
+
+def straighten(text: str) -> str:
+    """Return a text with straight apostrophes, character for character."""
+    for apostrophe in _APOSTROPHES:
+        text = text.replace(apostrophe, "'")
+    return text
+
+
+class Codes(dict[str, int]):
+    """Token -> 62 bits: a hash without regard to case, two bits of its kind, and one that says it is capitalised.
+
+    The hash depends on nothing else, so that what is known can be forgotten.
+    """
+
+    def __missing__(self, token: str) -> int:
+        if len(self) >= _KNOWN_TOKENS:
+            self.clear()
+        lower = token.lower()
+        if token[0].isalpha():
+            kind = 0 if drop_stop_words([lower]) else _STOP
+        else:
+            kind = _HARD_BREAK if _HARD.search(token) else _SOFT
+        digest = int.from_bytes(blake2b(lower.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        code = self[token] = (digest >> 5 << 3) | kind << 1 | token[0].isupper()
+        return code
+
+
+class Grams(NamedTuple):
+    """The n-grams of one length in a chunk.
+
+    starts: of each, the index of its first word among the words that count for its kind.
+    """
+
+    kind: Kind
+    length: int
+    hashes: Hashes
+    starts: Longs
+
+
+class Chunk:
+    """Some texts, taken apart. Arrays have an element for each word."""
+
+    def __init__(self, texts: list[tuple[int, int, str]], codes: Codes) -> None:
+        self.texts = texts
+        self.tokens: list[str] = []
+        self.begins: list[int] = []
+        for _, _, text in texts:
+            self.begins.append(len(self.tokens))
+            self.tokens += TOKEN.findall(straighten(text))
+            self.tokens.append(".")  # nothing goes on from one text to the next
+        coded = np.fromiter(map(codes.__getitem__, self.tokens), np.int64, len(self.tokens))
+        kinds = coded >> 1 & 3
+        self.at: Longs = np.flatnonzero(kinds < _SOFT)
+        self.is_capital: Flags = (coded[self.at] & 1).astype(bool)
+        self.keys: Hashes = (coded[self.at] >> 3).astype(np.uint64)
+        self.is_content: Flags = kinds[self.at] == 0
+        self.run: Longs = np.cumsum(kinds >= _SOFT, dtype=np.int64)[self.at]
+        self.sentence: Longs = np.cumsum(kinds == _HARD_BREAK, dtype=np.int64)[self.at]
+        self.is_middle: Flags = np.diff(self.run, prepend=-1) == 0
+        self.text: Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
+        self.content: Longs = np.flatnonzero(self.is_content)
+
+    def grams(self, keep: Callable[[Hashes], Flags] | None = None) -> Iterator[Grams]:
+        """Yield the n-grams of each kind and length; keep: which to, of those all of whose parts were kept."""
+        yield from _find_grams("phrase", self.keys * MULTIPLIER, self.run, PHRASE_WORDS, keep)
+        contents = (self.keys * MULTIPLIER)[self.content] ^ _CONTENT
+        words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)
+        yield from (grams for grams in words if grams.length > 1)
+
+    def spell(self, kind: Kind, length: int, start: int) -> str:
+        """Return the words of an n-gram."""
+        words = range(start, start + length)
+        if kind == "content":
+            words = self.content[start : start + length]  # type: ignore[assignment]
+        return " ".join(self.tokens[self.at[word]].lower() for word in words)
+
+
+def _find_grams(
+    kind: Kind, keys: Hashes, runs: Longs, most: int, keep: Callable[[Hashes], Flags] | None
+) -> Iterator[Grams]:
+    hashes, is_kept = keys, np.ones(len(keys), bool)
+    for length in range(1, most + 1):
+        if length > 1:
+            hashes = hashes[:-1] * MULTIPLIER + keys[length - 1 :]
+            is_kept = is_kept[:-1] & is_kept[1:] & (runs[: len(hashes)] == runs[length - 1 :])
+        starts = np.flatnonzero(is_kept)
+        chosen = hashes[starts]
+        if keep is not None and not (kind == "content" and length == 1):
+            passed = keep(chosen)
+            is_kept[starts[~passed]] = False
+            starts, chosen = starts[passed], chosen[passed]
+        yield Grams("word" if length == 1 else kind, length, chosen, starts)
+
+
+class Reading:
+    """One reading of all texts, chunk by chunk."""
+
+    def __init__(
+        self, texts: Texts, codes: Codes, progress: Progress | None, *, number: int, total: int | None = None
+    ) -> None:
+        self._source, self._codes, self._progress = texts, codes, progress
+        self._number, self._total = number, total
+        self.texts = self.characters = 0
+        self.prompts: dict[int, int] = {}
+        self.group_words: Longs = np.zeros(GROUPS, np.int64)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        gathered: list[tuple[int, int, str]] = []
+        size = 0
+        for text in self._source():
+            prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
+            gathered.append((self.texts, prompt, text.text))
+            self.texts += 1
+            size += len(text.text)
+            if size >= CHUNK:
+                yield self._take(gathered, size)
+                gathered, size = [], 0
+        if gathered:
+            yield self._take(gathered, size)
+
+    def _take(self, gathered: list[tuple[int, int, str]], size: int) -> Chunk:
+        chunk = Chunk(gathered, self._codes)
+        self.characters += size
+        groups = np.array([prompt % GROUPS for _, prompt, _ in gathered])
+        self.group_words += np.bincount(groups[chunk.text], minlength=GROUPS)
+        if self._progress is not None:
+            self._progress(self._number, self.characters, self._total)
+        return chunk
+
+
+def cut_words(text: str) -> list[str]:
+    """Return the words of a phrase or a content n-gram as they were counted.
+
+    >>> cut_words("don't look now")
+    ["don't", 'look', 'now']
+    """
+    return text.split(" ")
+
+
+def hash_prompt(text: Text) -> int:
+    """Return 62 bits that tell a text's prompt apart, or the text itself where it has none."""
+    mark, named = ("t", text.text) if text.prompt is None else ("p", text.prompt)
+    data = (mark + named).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 2

@@ -1,0 +1,1 @@
+"""Files of records in, journals out. No torch."""

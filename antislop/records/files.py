@@ -1,0 +1,248 @@
+"""Files of records: JSON Lines, JSON, text, CSV, Parquet, one record at a time.
+
+Knows nothing of prompts. What is broken in a file becomes a record with an error, so that what comes after it is still
+read.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from antislop.errors import InputError, first_line
+from antislop.files import read_bytes
+
+MAX_LINE = 10_000_000
+"""Characters of a line, and of a CSV cell: several long books."""
+INSTALL = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
+
+_BATCH = 64  # rows of Parquet in memory
+_ENCODING = "not UTF-8: save the file as UTF-8"
+_LENGTH = f"longer than {MAX_LINE:,} characters: write a record a line, and shorten it"
+
+
+class Found(NamedTuple):
+    """What was found in a source.
+
+    place: where it stands, for messages: path:line where there are lines.
+    key: what the source calls it, in a JSON object of records.
+    error: why there is no value.
+    """
+
+    place: str
+    value: Any
+    key: str | None = None
+    error: str | None = None
+
+
+def is_readable(path: Path) -> bool:
+    """Tell whether the name ends as that of a file of records does."""
+    return _kind(path) in KINDS
+
+
+def read_file(path: Path) -> Iterator[Found]:
+    """Read a file of one of the `KINDS`, all but .parquet also as .gz.
+
+    Everything but .json, and a whole row group of .parquet, is read as it is asked for; lines have up to `MAX_LINE`
+    characters. Raises `InputError` where not
+    even the first record can be read.
+    """
+    if not is_readable(path):
+        known = ", ".join(sorted(KINDS))
+        raise InputError(
+            f"{path}: the name says no kind of file that can be read: {known}, and .gz of all but .parquet"
+        )
+    return guard(KINDS[_kind(path)](path), str(path))
+
+
+def guard(found: Iterator[Found], name: str) -> Iterator[Found]:
+    """Yield what is found; where reading breaks off, raise before the first record, and else yield one that says so."""
+    last = None
+    try:
+        for last in found:
+            yield last
+    except (OSError, EOFError, zlib.error) as error:  # gone, unreadable, or not what its compression promised
+        reason = first_line(getattr(error, "strerror", None) or error)
+        if last is None:
+            raise InputError(f"{name}: can't be read ({reason}): check the file") from error
+        yield Found(last.place, None, error=f"nothing after this can be read ({reason}): mend it or fetch it anew")
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether a text is free of lone surrogates, which UTF-8 has no bytes for."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(path: Path) -> str:
+    """Return the suffix that counts; Parquet in .gz has none, since it can't be read from its beginning on."""
+    suffix = path.suffix.lower()
+    if suffix != ".gz":
+        return suffix
+    inner = path.with_suffix("").suffix.lower()
+    return "" if inner == ".parquet" else inner
+
+
+def _open(path: Path) -> IO[str]:
+    """Open a text file whose lines end in a line feed; bytes that are no UTF-8 become lone surrogates."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+    return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (path:line, line, error) for the lines that are not blank."""
+    with _open(path) as file:
+        for number, (line, is_whole) in enumerate(_read_lines(file), start=1):
+            if line.strip():
+                error = _LENGTH if not is_whole else None if is_unicode(line) else _ENCODING
+                yield f"{path}:{number}", line.rstrip("\r\n"), error
+
+
+def _read_lines(file: IO[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each line and whether it is whole: of one longer than `MAX_LINE` the rest is read past, piece by piece."""
+    while line := file.readline(MAX_LINE + 1):
+        is_whole = piece_ends = len(line) <= MAX_LINE or line.endswith("\n")
+        while not piece_ends:
+            piece = file.readline(MAX_LINE)
+            piece_ends = not piece or piece.endswith("\n")
+        yield line, is_whole
+
+
+def _read_text(path: Path) -> Iterator[Found]:
+    for place, line, error in _lines(path):
+        yield Found(place, line, error=error)
+
+
+def _read_json_lines(path: Path) -> Iterator[Found]:
+    for place, line, error in _lines(path):
+        value, error = (None, error) if error else _parse(line)
+        yield Found(place, value, error=error)
+
+
+def _parse(line: str) -> tuple[Any, str | None]:
+    """Return (value, error)."""
+    try:
+        return json.loads(line), None
+    except json.JSONDecodeError as error:
+        return None, f"not JSON ({error.msg} at column {error.colno}): mend the line"
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        return None, f"not JSON that can be read ({first_line(error)}): mend the line"
+
+
+def _read_json(path: Path) -> Iterator[Found]:
+    """Read a list of records, {"data": [...]}, an object of named records, one record; or JSON Lines by that name."""
+    ahead = [line for _, line, _ in islice(_lines(path), 2)]
+    if len(ahead) == 2 and isinstance(_parse(ahead[0])[0], (dict, str)):
+        yield from _read_json_lines(path)
+    else:
+        yield from _unfold(_load_json(path), path)
+
+
+def _load_json(path: Path) -> Any:
+    text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
+    if not is_unicode(text):
+        place = next(place for place, _, error in _lines(path) if error)
+        raise InputError(f"{place}: {_ENCODING}")
+    try:
+        return json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        reason = first_line(getattr(error, "msg", error))
+        raise InputError(f"{path}:{line}: not JSON ({reason}): mend it, or write a record a line as .jsonl") from error
+
+
+def _unfold(whole: Any, path: Path) -> Iterator[Found]:
+    if isinstance(whole, dict) and isinstance(whole.get("data"), list):
+        whole = whole["data"]
+    if isinstance(whole, dict) and whole and all(isinstance(value, dict) for value in whole.values()):
+        for name, value in whole.items():
+            yield Found(f"{path}, record {name!r}", value, key=name)
+    else:
+        for number, value in enumerate(whole if isinstance(whole, list) else [whole]):
+            yield Found(f"{path}, record {number}", value)
+
+
+def _read_csv(path: Path) -> Iterator[Found]:
+    """Read records of text under a line of column names; commas, semicolons or tabs: what that line has most of."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
+    with _open(path) as file:
+        header = next((line for line, _ in _read_lines(file) if line.strip()), "")
+        file.seek(0)
+        cut: list[str] = []
+        rows = csv.reader(_note_cut(file, cut), delimiter=max(",;\t", key=header.count), strict=True)
+        names = _read_names(rows, path)
+        while True:
+            place = f"{path}:{rows.line_num + 1}"
+            try:
+                cells = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield Found(place, None, error=f"not CSV ({error}): mend the line, or close its quotes")
+                continue
+            if cells:
+                fault = _LENGTH if cut else _check_cells(cells, names)
+                yield Found(place, dict(zip(names, cells, strict=False)), error=fault)
+            cut.clear()
+
+
+def _note_cut(file: IO[str], cut: list[str]) -> Iterator[str]:
+    """Yield the lines of a file, and add those that are not whole to a list."""
+    for line, is_whole in _read_lines(file):
+        if not is_whole:
+            cut.append(line[:40])
+        yield line
+
+
+def _read_names(rows: Iterator[list[str]], path: Path) -> list[str]:
+    try:
+        names = next((row for row in rows if row), [])
+    except csv.Error as error:
+        raise InputError(f"{path}:1: not CSV ({error}): write the names of the columns into the first line") from error
+    if len(set(names)) < len(names) or not all(map(is_unicode, names)):
+        raise InputError(f"{path}:1: the first line names the columns, each once and in UTF-8: mend it")
+    return names
+
+
+def _check_cells(cells: list[str], names: list[str]) -> str | None:
+    if len(cells) != len(names):
+        return f"{len(cells)} cells under {len(names)} column names: mend the line, or put quotes around its cells"
+    return None if all(map(is_unicode, cells)) else _ENCODING
+
+
+def _read_parquet(path: Path) -> Iterator[Found]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise InputError(f"{path}: Parquet {INSTALL}") from error
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH):
+                for row in batch.to_pylist():
+                    yield Found(f"{path}, record {number}", row)
+                    number += 1
+    except (ArrowException, ValueError) as error:  # damaged, or times that Python can't hold
+        raise OSError(first_line(error)) from error
+
+
+KINDS = {
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".json": _read_json,
+    ".txt": _read_text,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,248 @@
+"""The journal of a run that takes long: JSON Lines, appended and flushed, which the same run can go on from.
+
+Beside the records lies a description of what made them, so that nothing else is mixed in, and a lock, so that only one
+process writes at a time. A process that is killed loses what it had not appended, and its lock; a line that was torn by
+that is taken out again. Knows nothing of models and bans.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from filelock import FileLock, Timeout
+
+from antislop.errors import InputError
+from antislop.files import replace_bytes, replace_text
+
+Record: TypeAlias = dict[str, Any]
+
+
+class Journal:
+    """Records of one run, in a file.
+
+    identify: what tells records apart; two of a kind are never written. is_done: whether a record stays, or is to be
+    made again when the run is resumed. fingerprint: of what a record was made from, kept for `fingerprint_of`.
+    additions: settings that a run may have where the earlier one had none. Use it as a context, so that the file is
+    closed and others may write to it.
+
+    previous: the settings of the run that is resumed; empty for a new journal. damaged: lines that were taken out,
+    beside a last one that was torn. dropped: identities of records that were taken out by `drop`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
+    >>> with Journal(path, {"seed": 1}, identify=lambda record: record["key"]) as journal:
+    ...     journal.append({"key": "a"})
+    >>> with Journal(path, {"seed": 1}, identify=lambda record: record["key"]) as journal:
+    ...     "a" in journal, "b" in journal
+    (True, False)
+    >>> Journal(path, {"seed": 2}, identify=lambda record: record["key"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    antislop.errors.InputError: ...out.jsonl was made with seed=1, and this run has seed=2: ...
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, Any],
+        *,
+        identify: Callable[[Record], Any],
+        is_done: Callable[[Record], bool] = bool,
+        fingerprint: Callable[[Record], str | None] = lambda _: None,
+        additions: Collection[str] = (),
+        force: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.previous: Mapping[str, Any] = {}
+        self.damaged = 0
+        self.dropped: set[Any] = set()
+        self._identify = identify
+        self._fingerprint = fingerprint
+        self._known: dict[Any, str | None] = {}
+        self._file: IO[bytes] | None = None
+        self._locks = [lock_file(self.path)]
+        try:
+            settings = json.loads(json.dumps(settings))  # as they will be read again
+            if self._has_records():
+                self.previous = self._read_description(force=force)
+                if not force:
+                    self._compare(settings, additions)
+            self._mend(is_done)
+            replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+            self._file = self.path.open("ab")
+        except OSError as error:
+            self._unlock()
+            raise InputError(f"{self.path}: can't be written ({error.strerror}): choose another place") from error
+        except BaseException:
+            self._unlock()
+            raise
+
+    @property
+    def description(self) -> Path:
+        """The file that says what the records were made with."""
+        return self.path.with_name(self.path.name + ".run.json")
+
+    def append(self, record: Record) -> None:
+        """Write a record and hand it to the operating system; raises `InputError` where there is no room."""
+        assert self._file is not None, "the journal is closed"
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+        self._known[self._identify(record)] = self._fingerprint(record)
+
+    def fingerprint_of(self, identity: object) -> str | None:
+        """Return the fingerprint of what a record was made from."""
+        return self._known[identity]
+
+    def lock(self, path: Path) -> None:
+        """Lock another file until the journal is closed. Raises `InputError` where another process has it."""
+        self._locks.append(lock_file(path))
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
+    def drop(self, identities: Collection[Any]) -> None:
+        """Take records out, so that they are made again."""
+        if not identities:
+            return
+        assert self._file is not None, "the journal is closed"
+        self.dropped |= set(identities)
+        kept = [line for line, record in read_lines(self.path) if record and self._identify(record) not in self.dropped]
+        self._file.close()
+        replace_bytes(self.path, b"".join(kept))
+        self._file = self.path.open("ab")
+        for identity in identities:
+            del self._known[identity]
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            file.close()
+        except OSError as error:  # it tries to write again what `append` could not
+            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+        finally:
+            self._unlock()
+
+    def _has_records(self) -> bool:
+        """Tell whether anything was written yet: nothing can be mixed with what a run left that found no prompt."""
+        try:
+            return self.path.stat().st_size > 0
+        except OSError:  # what is wrong with the place is told where it is written to
+            return False
+
+    def _read_description(self, *, force: bool) -> Mapping[str, Any]:
+        """Return the settings of the run that wrote the records; with force, none where they can't be read."""
+        try:
+            settings = json.loads(self.description.read_text(encoding="utf-8"))
+            if not isinstance(settings, dict):
+                raise ValueError("no settings in it")
+        except (OSError, ValueError, RecursionError) as error:
+            if force:
+                return {}
+            if isinstance(error, FileNotFoundError):
+                raise InputError(
+                    f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
+                ) from None
+            raise InputError(f"{self.description}: can't be read ({error}): use --force to write it anew") from error
+        return settings
+
+    def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
+        """Refuse to mix what was made in different ways."""
+        had, has = dict(_flatten(self.previous)), dict(_flatten(settings))
+        new = {name for name in has if name.split(".")[0] in additions and had.get(name) is None}
+        names = [name for name in {**had, **has} if had.get(name) != has.get(name) and name not in new]
+        if names:
+            was, is_ = (", ".join(f"{name}={have.get(name)!r}" for name in names) for have in (had, has))
+            raise InputError(
+                f"{self.path} was made with {was}, and this run has {is_}: choose another file, the same settings, or "
+                "--force to mix them"
+            )
+
+    def _mend(self, is_done: Callable[[Record], bool]) -> None:
+        """Take out torn lines, records that are to be made again, and any that stand there twice.
+
+        Raises `InputError` for records of another kind, before anything is changed.
+        """
+        if not self.path.exists():
+            return
+        foreign = InputError(f"{self.path}: holds something else than such records: choose another file")
+        kept, size, found, torn = [], self.path.stat().st_size, 0, 0
+        for line, record in read_lines(self.path):
+            if record is None:
+                torn, self.damaged = torn + 1, torn
+                continue
+            found, self.damaged = found + 1, torn
+            try:
+                identity = self._identify(record)
+                if is_done(record) and identity not in self._known:
+                    self._known[identity] = self._fingerprint(record)
+                    kept.append(line)
+            except (LookupError, TypeError, AttributeError):  # no such columns, or values that can't be keys
+                raise foreign from None
+        if self.damaged and not found:
+            raise foreign
+        if sum(map(len, kept)) != size:
+            replace_bytes(self.path, b"".join(kept))
+
+
+def lock_file(path: Path) -> FileLock:
+    """Lock a file for this process, by a hidden file beside it; its folder is made if need be.
+
+    The operating system releases the lock when the process ends, however it ends. Raises `InputError` where another
+    process has it.
+    """
+    target = Path(os.path.realpath(path))
+    lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"{path}: another process is writing to it: wait for its end, or choose another file"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: can't be written ({error.strerror}): choose another place") from error
+    return lock
+
+
+def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) for each setting, those of an object by the names of both: generation.top_k."""
+    if not isinstance(settings, dict):
+        yield name, settings
+        return
+    for inner, value in settings.items():
+        yield from _flatten(value, f"{name}.{inner}" if name else inner)
+
+
+def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
+    """Yield each line of a journal and its record, None for one that was torn."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                record = json.loads(line) if line.endswith(b"\n") else None
+            except (ValueError, RecursionError):
+                record = None
+            yield line, record if isinstance(record, dict) else None
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """Yield the records of a journal, without what was torn."""
+    return (record for _, record in read_lines(Path(path)) if record is not None)

@@ -1,0 +1,290 @@
+"""Prompts: what a model is to continue, made of the records of a source.
+
+Files and data sets are the business of `sources`, chats of `chats`. Nothing here imports torch; transformers is only
+known by the chat template of a tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from string import Formatter
+from typing import TYPE_CHECKING, Any
+
+from antislop.errors import InputError, first_line
+from antislop.records.chats import Message, put_system, read_chat
+from antislop.records.sources import Record, name_source, read_records
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["InputError", "Prompt", "read_prompts"]
+
+COLUMNS = ("prompt", "messages", "conversations")
+KEYS = ("id", "prompt_id", "key")
+AHEAD = 100  # records among which one must have the columns that are asked for
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Hold one prompt, or why there is none.
+
+    key: identifies the record among all of its source, whatever the limit: the value of its key column, or else the
+        fingerprint of its text; "x#2" for the second record whose key is "x".
+    text: what the model continues; "" where there is an error.
+    messages: the chat that the text was made of, without the reply that is to come; None for plain prompts.
+    fields: the columns of the record, which JSON can hold.
+    error: why the record can't be used, in one sentence that says where it stands.
+    has_special_tokens: whether a chat template wrote them into the text already: tokenize it without adding any.
+    """
+
+    key: str
+    text: str
+    messages: list[Message] | None
+    fields: dict[str, Any]
+    error: str | None = None
+    has_special_tokens: bool = False
+
+
+def read_prompts(
+    source: str | os.PathLike[str] | Iterable[Mapping[str, Any] | str],
+    *,
+    column: str | None = None,
+    key: str | None = None,
+    split: str = "train",
+    template: str | None = None,
+    system: str | None = None,
+    chat: bool = False,
+    limit: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Iterator[Prompt]:
+    r"""Read prompts one by one, without holding more of the source than it takes.
+
+    source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv; .txt has a prompt on each line; these also as .gz;
+        .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
+    column: where the prompt is: a text or a chat. By default, in each record: `prompt`, else `messages`, else
+        `conversations`; where no record has any of them, the only column that holds text.
+    key: the column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id`
+        or `key`. Records that have none are identified by their text: a line that is inserted or moved changes no
+        other record's key.
+    split: of a data set of the hub or a folder.
+    template: a text with {prompt}, which may name other columns too; braces are doubled. It is written around a plain
+        prompt, or around the last message of a chat.
+    system: the system message of every chat, in place of the record's own ("" for none); plain prompts become chats.
+    chat: make chats of plain prompts, as messages of a user.
+    limit: how many records are read, broken ones included.
+    tokenizer: its chat template makes texts of chats. Without one only a single user's message under a `template`
+        can be written.
+
+    A chat ends before its last reply: replies at the end of `messages` and `conversations` are left out. Raises
+    `InputError` before the first prompt where none can be made; from then on, what is broken or empty is a `Prompt`
+    with an error.
+
+    >>> [prompt.text for prompt in read_prompts([{"prompt": "rain"}, {"prompt": "hail"}], template="On {prompt}:")]
+    ['On rain:', 'On hail:']
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}; it is a number of records, 1 or more: leave it out for all (--limit)")
+    parts = _parse_template(template)
+    writer = _Writer(parts=parts, system=system, is_chat=chat or system is not None, tokenizer=tokenizer)
+    asked = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}
+    asked |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
+    records = islice(read_records(source, split=split), limit)
+    ahead = _look_ahead(records, asked, has_column=column is not None)
+    column = column or _only_text(ahead, {*KEYS, key}, source=name_source(source))
+    _check_columns(ahead, asked, source=name_source(source))
+    writer.check([value for record in ahead if (value := _find_prompt(record.fields, column)) is not None])
+    return _make(chain(ahead, records), writer, column=column, key=key)
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _look_ahead(records: Iterator[Record], asked: Mapping[str, str], *, has_column: bool) -> list[Record]:
+    """Return the first records, up to one that has all columns that are asked for."""
+    ahead: list[Record] = []
+    for record in islice(records, AHEAD):
+        ahead.append(record)
+        has_prompt = has_column or _find_prompt(record.fields, None) is not None
+        if has_prompt and asked.keys() <= record.fields.keys():
+            break
+    return ahead
+
+
+def _only_text(ahead: list[Record], keys: set[str | None], *, source: str) -> str | None:
+    """Return the column of the prompts where none has a usual name; None where one has, or there is no column."""
+    there = _columns(ahead)
+    if not there or any(_find_prompt(record.fields, None) is not None for record in ahead):
+        return None
+    texts = {name for record in ahead for name, value in record.fields.items() if isinstance(value, str)} - keys
+    if len(texts) == 1:
+        return texts.pop()
+    raise InputError(
+        f"{source}: none of the columns {', '.join(there)} is named {', '.join(COLUMNS)}, and "
+        f"{'several hold' if texts else 'none holds'} text: say which is the prompt with column (--column)"
+    )
+
+
+def _check_columns(ahead: list[Record], asked: Mapping[str, str], *, source: str) -> None:
+    there = _columns(ahead)
+    for name, option in asked.items():
+        if there and name not in there:
+            raise InputError(
+                f"{source}: no column {name!r}; the first records have {', '.join(there)}: name one of them ({option})"
+            )
+
+
+def _columns(ahead: list[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in ahead for name in record.fields))
+
+
+def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
+    if column is not None:
+        return fields.get(column)
+    return next((fields[name] for name in COLUMNS if fields.get(name) is not None), None)
+
+
+# -- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def _make(records: Iterable[Record], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
+    uses: dict[str, int] = {}
+    for record in records:
+        own, text, messages, error = _find_key(record, key), "", None, record.error
+        if error is None:
+            try:
+                text, messages = writer.write(_get_prompt(record, column), record.fields)
+            except ValueError as trouble:
+                error = f"{record.place}: {trouble}"
+        name = _distinguish(own or (str(record.number) if error else fingerprint_text(text)), uses)
+        has_special_tokens = error is None and writer.adds_special_tokens(messages)
+        yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
+
+
+def _get_prompt(record: Record, column: str | None) -> Any:
+    value = _find_prompt(record.fields, column)
+    if value is None:
+        raise ValueError(f"no prompt in it: a column {column or ' or '.join(COLUMNS)} was expected")
+    return value
+
+
+def fingerprint_text(text: str) -> str:
+    """Return a hash of a prompt's text, 16 hexadecimal digits.
+
+    >>> fingerprint_text("The old house")
+    'c38f25347a0ccef0'
+    """
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _find_key(record: Record, column: str | None) -> str | None:
+    """Return the key that a record has itself, as a text or a whole number."""
+    if column is None and record.key is not None:
+        return record.key
+    values = [record.fields.get(name) for name in ([column] if column is not None else KEYS)]
+    usable = [value for value in values if isinstance(value, (str, int)) and not isinstance(value, bool)]
+    return next((str(value) for value in usable if str(value).strip()), None)
+
+
+def _distinguish(key: str, uses: dict[str, int]) -> str:
+    """Return the key, or key#2, key#3, … where it was used before."""
+    distinct = key
+    while distinct in uses:
+        uses[key] += 1
+        distinct = f"{key}#{uses[key]}"
+    uses[distinct] = 1
+    return distinct
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Makes texts of prompts and chats."""
+
+    parts: list[tuple[str, str | None]] | None
+    system: str | None
+    is_chat: bool
+    tokenizer: PreTrainedTokenizerBase | None
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def check(self, values: list[Any]) -> None:
+        """Raise `InputError` where chats are to be written and can't be."""
+        if self.has_chat_template:
+            return
+        why = "no tokenizer was given" if self.tokenizer is None else "the model's tokenizer has no chat template"
+        if self.is_chat:
+            raise InputError(f"{why}, which system and chat need: leave them out (--system, --chat)")
+        if values and not isinstance(values[0], str) and self.parts is None:
+            raise InputError(
+                f"the prompts are chats, and {why}: give a text around them as template (--prompt-template "
+                "'… {prompt} …'), or a column that holds text (--column)"
+            )
+
+    def adds_special_tokens(self, messages: list[Message] | None) -> bool:
+        return messages is not None and self.has_chat_template
+
+    def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
+        """Return the text of a prompt and the chat it was made of; raise `ValueError` with one sentence."""
+        if isinstance(value, str):
+            if not value.strip():
+                raise ValueError("the prompt is empty: write one, or leave the record out")
+            if not self.is_chat:
+                return self._fill(value, fields), None
+            value = [{"role": "user", "content": value}]
+        messages = read_chat(value)
+        if self.system is not None:
+            messages = put_system(messages, self.system)
+        last = self._fill(messages[-1]["content"], fields)
+        messages[-1] = {**messages[-1], "content": last}
+        if self.has_chat_template:
+            return self._render(messages), messages
+        if len(messages) > 1 or self.parts is None:
+            raise ValueError(f"{len(messages)} messages can't be written without a chat template: use another model")
+        return last, messages
+
+    def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:
+        """Return the template around a prompt."""
+        if self.parts is None:
+            return prompt
+        return "".join(text + self._get(name, prompt, fields) for text, name in self.parts)
+
+    def _get(self, name: str | None, prompt: str, fields: Mapping[str, Any]) -> str:
+        if name is None or name == "prompt":
+            return prompt if name else ""
+        value = fields.get(name)
+        if not isinstance(value, (str, int, float)):
+            was = "nothing" if value is None else type(value).__name__
+            raise ValueError(f"the template names {{{name}}}, and the record has {was} there: a text was expected")
+        return str(value)
+
+    def _render(self, messages: list[Message]) -> str:
+        from jinja2 import TemplateError
+
+        assert self.tokenizer is not None
+        try:
+            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
+        return text
+
+
+def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None:
+    """Return (text, name of the column that follows it) for each part."""
+    if template is None:
+        return None
+    shown = template if len(template) < 60 else f"{template[:60]}…"
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise InputError(f"template {shown!r}: {error}: double the braces that are text, {{{{ and }}}}") from error
+    for _, name, form, conversion in parts:
+        if name is not None and (not name or form or conversion or set(name) & set(".[]")):
+            raise InputError(f"template {shown!r}: braces hold the name of a column and nothing else: write {{prompt}}")
+    if "prompt" not in [name for _, name, _, _ in parts]:
+        raise InputError(f"template {shown!r}: {{prompt}} is missing, where the prompt is to stand: write it")
+    return [(text, name) for text, name, _, _ in parts]

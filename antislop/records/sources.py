@@ -1,0 +1,247 @@
+"""Sources of records: files, folders, data sets of the hub, Python iterables.
+
+Knows nothing of prompts: which column is one, and what becomes of it, is the business of `prompts`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from antislop.errors import InputError, first_line
+from antislop.records.files import INSTALL, Found, guard, is_readable, is_unicode, read_file
+
+Source = str | os.PathLike[str] | Iterable[Mapping[str, Any] | str]
+
+MAX_DEPTH = 100  # lists and objects within each other; json itself fails at some depth that depends on its caller
+
+_NOT_RECORDS = {"dataset_info.json", "dataset_infos.json"}
+_SPLITS = {
+    "train": {"train", "training"},
+    "validation": {"validation", "valid", "val", "dev"},
+    "test": {"test", "testing", "eval", "evaluation"},
+}
+
+
+class Record(NamedTuple):
+    """One record of a source, whatever it holds.
+
+    number: its place in the source, from 0; blank lines are no records, broken ones are.
+    place: where it stands, for messages: path:line where there are lines.
+    fields: its columns, which JSON can hold; a bare string is the column "prompt".
+    key: what the source calls it, in a JSON object of records.
+    error: what is wrong with it; then there are no fields.
+    """
+
+    number: int
+    place: str
+    fields: dict[str, Any]
+    key: str | None = None
+    error: str | None = None
+
+
+def read_records(source: Source, *, split: str = "train") -> Iterator[Record]:
+    """Read a source record by record.
+
+    source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file or of a
+        folder; a data set of the hub as owner/name or owner/name:configuration; or strings and mappings.
+    split: of a folder or a data set of the hub; the rest has none. A file of a folder belongs to the split that its
+        path names ("test", "dev", …), else to "train".
+
+    Text is UTF-8; half a surrogate pair becomes U+FFFD; NaN, infinities and what JSON has no word for become null or
+    text. Raises `InputError` at once where nothing can be read.
+    """
+    found = _open(source, split)
+    first = list(islice(found, 1))
+    if not first:
+        raise InputError(f"{name_source(source)}: no records in it: give a source with at least one")
+    return (_record(number, each) for number, each in enumerate(chain(first, found)))
+
+
+def name_source(source: Source) -> str:
+    """Return what messages call a source."""
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the given records"
+
+
+def _record(number: int, found: Found) -> Record:
+    place, value, key, error = found
+    fields: dict[str, Any] = {}
+    if error is None and isinstance(value, (str, Mapping)):
+        try:
+            fields = to_json({"prompt": value} if isinstance(value, str) else value)
+        except ValueError as trouble:
+            error = str(trouble)
+    elif error is None:
+        error = f"a text or an object with columns was expected, not {type(value).__name__}: mend the record"
+    return Record(number, place, fields, key and _clean(key), f"{place}: {error}" if error else None)
+
+
+def to_json(value: Any, *, depth: int = 0) -> Any:
+    """Return a value as JSON holds it, in new lists and dictionaries; bytes as their number, the unknown as its `str`.
+
+    Raises `ValueError` for what is nested too deeply, or in itself.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
+    if isinstance(value, Mapping):
+        return {_clean(str(name)): to_json(item, depth=depth + 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item, depth=depth + 1) for item in value]
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"({len(value)} bytes)"
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        return to_json(value.tolist(), depth=depth + 1)
+    return _clean(str(value))
+
+
+def _clean(text: str) -> str:
+    return text if is_unicode(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _open(source: Source, split: str) -> Iterator[Found]:
+    if isinstance(source, (str, os.PathLike)):
+        return _open_path(os.fspath(source), split)
+    if isinstance(source, Mapping):
+        names = ", ".join(map(str, islice(source, 10)))
+        raise InputError(f"records were expected, not a mapping of {names}: pass one of its values, or a list of it")
+    if isinstance(source, (bytes, bytearray)) or not isinstance(source, Iterable):
+        raise InputError(f"a path or records were expected, not {type(source).__name__}: pass a str, Path or list")
+    _refuse_split("records that are passed have", split)
+    return (Found(f"record {number}", value) for number, value in enumerate(source))
+
+
+def _open_path(name: str, split: str) -> Iterator[Found]:
+    path = Path(name).expanduser()
+    if _exists(path):
+        if path.is_dir():
+            return _read_folder(path, split)
+        _refuse_split(f"{name}: a file has", split)
+        return read_file(path)
+    if not is_readable(path) and re.fullmatch(r"(?!\.)[\w.-]+(/[\w.-]+)?(:[\w.-]+)?", name, re.ASCII):
+        return _read_hub(name, split)
+    raise InputError(f"{name}: no such file or folder: check the path")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # names that are too long, or hold a NUL
+        return False
+
+
+def _refuse_split(what: str, split: str) -> None:
+    if split != "train":
+        raise InputError(f"{what} no splits, and {split!r} was asked for: leave out split (--split)")
+
+
+# -- folders and the hub ----------------------------------------------------------------------------------------------
+
+
+def _read_folder(folder: Path, split: str) -> Iterator[Found]:
+    """Read a folder that `datasets` saved or that comes from the hub as it does; of others, file after file by name."""
+    if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+        return _number(_load_saved(folder, split), str(folder))
+    if _has_card(folder):
+        return _number(_load(str(folder), split), str(folder))
+    files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
+    if not files:
+        raise InputError(f"{folder}: no file in it can be read: put .jsonl, .json, .txt, .csv or .parquet files there")
+    chosen = [path for path in files if _split_of(path, folder) == _canonical(split)]
+    if not chosen:
+        there = ", ".join(sorted({_split_of(path, folder) for path in files}))
+        raise InputError(f"{folder}: no file of the split {split!r}; there are: {there}: give one as split (--split)")
+    return _read_files(chosen, folder)
+
+
+def _read_files(paths: list[Path], folder: Path) -> Iterator[Found]:
+    some = False
+    for path in paths:
+        try:
+            for found in read_file(path):
+                some = True
+                yield found
+        except InputError as error:  # it names the file
+            if not some:
+                raise
+            yield Found(str(folder), None, error=str(error))
+
+
+def _is_data(path: Path, folder: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not is_hidden and path.name not in _NOT_RECORDS and is_readable(path) and path.is_file()
+
+
+def _has_card(folder: Path) -> bool:
+    """Tell whether a data set card says which files belong to what."""
+    try:
+        card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return re.match(r"---\n(?:(?!---).*\n)*configs:", card) is not None
+
+
+def _split_of(path: Path, folder: Path) -> str:
+    words = re.split(r"[^a-z]+", str(path.relative_to(folder)).lower())
+    return next((split for word in words for split, names in _SPLITS.items() if word in names), "train")
+
+
+def _canonical(split: str) -> str:
+    return next((name for name, names in _SPLITS.items() if split in names), split)
+
+
+def _read_hub(name: str, split: str) -> Iterator[Found]:
+    path, _, configuration = name.partition(":")
+    return _number(_load(path, split, configuration=configuration or None), name)
+
+
+def _load(path: str, split: str, *, configuration: str | None = None) -> Any:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError(f"{path}: no file of records here, and a data set of the hub {INSTALL}") from error
+    try:
+        rows = load_dataset(path, configuration, split=split, streaming=True)
+        return rows.decode(False) if hasattr(rows, "decode") else rows  # images and sounds stay bytes
+    except Exception as error:  # downloads, configurations and splits fail in a dozen ways
+        raise InputError(
+            f"{path}: neither a file or folder here nor a data set that datasets can load ({first_line(error)}): check "
+            "the name, the split (--split), a configuration as owner/name:configuration, and the network"
+        ) from error
+
+
+def _load_saved(folder: Path, split: str) -> Any:
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise InputError(f"{folder}: a saved data set {INSTALL}") from error
+    try:
+        saved = load_from_disk(str(folder))
+    except Exception as error:  # a damaged folder fails in a dozen ways
+        raise InputError(f"{folder}: datasets can't load it ({first_line(error)}): save it anew") from error
+    if not isinstance(saved, dict):
+        _refuse_split(f"{folder}: this data set has", split)
+        return saved
+    if split not in saved:
+        raise InputError(f"{folder}: no split {split!r}; there are: {', '.join(saved)}: give one as split (--split)")
+    return saved[split]
+
+
+def _number(rows: Iterable[Any], name: str) -> Iterator[Found]:
+    return guard(_numbered(rows, name), name)
+
+
+def _numbered(rows: Iterable[Any], name: str) -> Iterator[Found]:
+    try:
+        for number, row in enumerate(rows):
+            yield Found(f"{name}, record {number}", row)
+    except Exception as error:  # so do downloads when they break off
+        raise OSError(first_line(error)) from error

@@ -1,0 +1,137 @@
+"""Finished texts, read one by one from the files that models' outputs and books come in.
+
+Which prompt a text answers is kept beside it, since texts to one prompt are no independent observations. Files of
+records are the business of `sources`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import regex
+
+from antislop.errors import InputError, first_line
+from antislop.files import read_bytes
+from antislop.records.sources import Record, read_records
+
+COLUMNS = ("response", "output", "completion", "text")
+PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
+
+_CHATS = ("messages", "conversations")
+_REASONING = regex.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>\s*", flags=regex.S)
+_PARTIAL = regex.compile(r"\A\s*<(?:think|thinking|reasoning)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A finished text.
+
+    text: without a reasoning block in front, if it had one.
+    prompt: what tells its prompt apart from others; None where that is not known.
+    place: where it stands, for messages: path:line where there are lines.
+    fields: the other columns of its record.
+    """
+
+    text: str
+    prompt: str | None
+    place: str
+    fields: Mapping[str, Any]
+
+
+def read_texts(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    column: str | None = None,
+    prompt_column: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+) -> Iterator[Text]:
+    """Read texts from files, folders and data sets of the hub, without holding more of them than it takes.
+
+    sources: .txt files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one in each record.
+    column: where the text is; by default `response`, else `output`, `completion`, `text`, else the last reply of
+        `messages` or `conversations`.
+    prompt_column: what tells prompts apart; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
+    limit: how many texts are read from each source.
+
+    Records whose `status` is "error" and empty texts are left out; a reasoning block that never ends leaves nothing.
+    Raises `InputError` with path:line for a record that is broken or has no text column.
+    """
+    for source in sources:
+        path = Path(source).expanduser()
+        found = _read_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
+        yield from islice((text for text in found if text.text.strip()), limit)
+
+
+def drop_reasoning(text: str) -> str:
+    """Return a text without the reasoning block that it begins with.
+
+    >>> drop_reasoning("<think>Let me see.</think>Once upon a time")
+    'Once upon a time'
+    """
+    rest = _REASONING.sub("", text, count=1)
+    return "" if _PARTIAL.match(rest) else rest
+
+
+def _is_book(path: Path) -> bool:
+    if path.is_dir():
+        files = [each for each in path.rglob("*") if each.is_file() and not each.name.startswith(".")]
+        return bool(files) and all(map(_is_book, files))
+    return path.suffix == ".txt" or path.name.endswith(".txt.gz")
+
+
+def _read_books(path: Path) -> Iterator[Text]:
+    for file in sorted(path.rglob("*.txt*")) if path.is_dir() else [path]:
+        try:
+            data = read_bytes(file)
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise InputError(f"{file}:{line}: not UTF-8: save the file as UTF-8") from error
+        except OSError as error:
+            reason = first_line(error.strerror or error)
+            raise InputError(f"{file}: can't be read ({reason}): check the path and the file") from error
+        yield Text(text, None, str(file), {})
+
+
+def _read_records(source: str, column: str | None, prompt_column: str | None, split: str) -> Iterator[Text]:
+    for record in read_records(source, split=split):
+        if record.error is not None:
+            raise InputError(record.error)
+        if record.fields.get("status") != "error":
+            yield _make(record, column, prompt_column)
+
+
+def _make(record: Record, column: str | None, prompt_column: str | None) -> Text:
+    text = _find_text(record, column)
+    name = prompt_column or next((each for each in PROMPTS if record.fields.get(each) is not None), None)
+    if prompt_column is not None and prompt_column not in record.fields:
+        raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
+    prompt = None if name is None else str(record.fields[name])
+    return Text(drop_reasoning(text), prompt, record.place, record.fields)
+
+
+def _find_text(record: Record, column: str | None) -> str:
+    """Return the text of a record; "" where it is null."""
+    name = column or next((each for each in (*COLUMNS, *_CHATS) if each in record.fields), None)
+    if name is None or name not in record.fields:
+        wanted = column or " or ".join(COLUMNS)
+        raise InputError(
+            f"{record.place}: no column {wanted}; there are {_name_columns(record)}: "
+            "say which holds the texts (--column)"
+        )
+    value = record.fields[name]
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        value = value[-1].get("content", value[-1].get("value"))
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{record.place}: {name} holds {type(value).__name__}, not a text: mend the record")
+    return value or ""
+
+
+def _name_columns(record: Record) -> str:
+    return ", ".join(record.fields) or "none"

@@ -1,0 +1,1 @@
+"""Models behind an HTTP endpoint."""

@@ -1,0 +1,1 @@
+"""What happened while a text was written: events, reports, streams, pictures. No torch."""

@@ -1,0 +1,145 @@
+"""Add up what happened: a report is a fold over events. Plain data: no torch, no transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from antislop.matching.bans import Ban
+from antislop.matching.characters import decode
+from antislop.matching.token_matcher import Surfaces, Violation
+from antislop.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Dropped,
+    Event,
+    Finished,
+    Forwarded,
+    Reason,
+    Rewound,
+    Settled,
+    Shortened,
+)
+
+
+class Withdrawal(NamedTuple):
+    """Text that was withdrawn, down to the first `length` generated tokens, and the violation that it held.
+
+    text: None where the report knows no surfaces; a character that was cut in two is U+FFFD.
+    """
+
+    text: str | None
+    length: int
+    violation: Violation
+
+
+@dataclass
+class Report:
+    """Count what a run did and cost.
+
+    violations: bans that were completed and not admitted by their weight: rewinds and concessions.
+    rewinds, withdrawn_tokens: how often the text went back, and the tokens it lost by that.
+    conceded: bans that stand in the text because there was nothing else to say.
+    admitted: bans that stand in the text because their weight allows it.
+    forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of
+        its cache again: tokens_fed == prompt + kept + cut_tokens - 1 (in a batch less what was known at its end).
+    drafted_tokens, accepted_tokens: tokens that were read ahead in the hope that they come next, and those that did.
+    dropped: regexes that took too long and were not looked for to the end.
+    matcher_seconds: time spent in the matcher.
+    reason: why the text ended; None while it goes on.
+    withdrawn: each text that was withdrawn, in order.
+    events: everything, in order.
+    surfaces: the text of tokens, such as a `Vocabulary`; without it no texts are known. Not copied with the report.
+    """
+
+    violations: int = 0
+    rewinds: int = 0
+    withdrawn_tokens: int = 0
+    conceded: int = 0
+    admitted: int = 0
+    forward_passes: int = 0
+    tokens_fed: int = 0
+    cut_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    dropped: list[Ban] = field(default_factory=list)
+    matcher_seconds: float = 0.0
+    reason: Reason | None = None
+    withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
+    events: list[Event] = field(default_factory=list, repr=False)
+    surfaces: Surfaces | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "surfaces": None}
+
+    def add(self, event: Event) -> None:
+        """Count one more event."""
+        self.events.append(event)
+        if isinstance(event, (Drawn, Settled, Shortened)):  # most events are
+            return
+        if isinstance(event, Forwarded):
+            self.forward_passes += event.fed > 0
+            self.tokens_fed += event.fed
+            self.cut_tokens += event.cut
+        elif isinstance(event, Drafted):
+            self.drafted_tokens += event.proposed
+            self.accepted_tokens += event.accepted
+        elif isinstance(event, Rewound):
+            self.violations += 1
+            self.rewinds += 1
+            self.withdrawn_tokens += len(event.withdrawn)
+            self.withdrawn.append(Withdrawal(self._decode(event.withdrawn), event.length, event.violation))
+        elif isinstance(event, Conceded):
+            self.violations += 1
+            self.conceded += 1
+        elif isinstance(event, Admitted):
+            self.admitted += 1
+        elif isinstance(event, Dropped):
+            self.dropped.append(event.ban)
+        elif isinstance(event, Finished):
+            self.reason = event.reason
+            self.matcher_seconds = event.matcher_seconds
+
+    def _decode(self, tokens: Sequence[int]) -> str | None:
+        return None if self.surfaces is None else decode(self.surfaces, tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the events as plain data for JSON; bans by their phrases, `let_through` by what happened."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        withdrawn = [{"text": text, "length": length, **_describe(found)} for text, length, found in self.withdrawn]
+        let_through = [
+            {"conceded": isinstance(event, Conceded), **_describe(event.violation)}
+            for event in self.events
+            if isinstance(event, (Conceded, Admitted))
+        ]
+        dropped = [ban.phrase for ban in self.dropped]
+        return {**counts, "reason": self.reason, "dropped": dropped, "withdrawn": withdrawn, "let_through": let_through}
+
+    @classmethod
+    def total(cls, reports: Sequence[Report]) -> Report:
+        """Add up the reports of a batch's rows; events and reasons stay with the rows.
+
+        Passes are counted once per row that took part in them.
+        """
+        dropped = list(dict.fromkeys(ban for report in reports for ban in report.dropped))
+        withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
+        counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
+        return cls(**counts, dropped=dropped, withdrawn=withdrawn)
+
+    @classmethod
+    def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:
+        """Count all events of a run."""
+        report = cls(surfaces=surfaces)
+        for event in events:
+            report.add(event)
+        return report
+
+
+_COUNTS = tuple(own.name for own in fields(Report) if own.type in ("int", "float"))
+
+
+def _describe(violation: Violation) -> dict[str, Any]:
+    return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}

@@ -1,0 +1,1 @@
+"""Speed against plain `generate`: `python -m eval.speed`."""

@@ -1,0 +1,132 @@
+"""Measure what the sampler costs against plain `model.generate`: a table for people, one JSON line for machines.
+
+    python -m eval.speed [--model tiny stories3M random55M] [--only no-violation violations rivals compile …]
+    python -m eval.speed --profile
+
+What is measured, and what that does not show, is in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from rich.console import Console
+from rich.table import Table
+
+from eval.speed import batches, cases, drafts, kinds, memory
+from eval.speed.cases import Bench
+from eval.speed.measuring import CLOCKS, RANDOM, Race, Result, Skipped, describe_machine, load
+from eval.speed.profiling import profile, time_outside_model
+
+BENCHMARKS = {**cases.BENCHMARKS, **batches.BENCHMARKS, **drafts.BENCHMARKS, **kinds.BENCHMARKS, **memory.BENCHMARKS}
+WIDTH = 170  # of a table that does not go to a terminal
+
+console = Console(width=None if sys.stdout.isatty() else WIDTH)
+log = Console(stderr=True)
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    race = Race(arguments.rounds, arguments.texts, arguments.clock)
+    machine = describe_machine()
+    results: list[Result] = []
+    skipped: list[str] = []
+    for name in arguments.model:
+        try:
+            bench = Bench(load(name, arguments.tokens), race, arguments.full)
+        except Skipped as reason:
+            skipped.append(str(reason))
+            continue
+        if arguments.profile:
+            show_profile(bench)
+        else:
+            results += run(bench, arguments.only, skipped)
+    for sentence in skipped:
+        console.print(f"Skipped: {sentence}", highlight=False)
+    if not arguments.profile:
+        settings = {key: getattr(arguments, key) for key in ("rounds", "texts", "tokens", "clock")}
+        line = {"machine": machine, "settings": settings, "skipped": skipped}
+        report(results, {**line, "results": [result.as_json() for result in results]}, arguments.json)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        default=["tiny", "stories3M", RANDOM],
+        help=f"tiny, {RANDOM}, or folders of the assets' models",
+    )
+    parser.add_argument("--only", nargs="+", default=list(BENCHMARKS), choices=list(BENCHMARKS))
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; results are medians over them")
+    parser.add_argument("--texts", type=int, default=4, help="texts per round and contestant")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens per text")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu is steadier on a busy machine")
+    parser.add_argument("--full", action="store_true", help="also what takes very long with random weights")
+    parser.add_argument("--json", type=Path, help="write the JSON line to a file instead of the standard output")
+    parser.add_argument("--profile", action="store_true", help="show instead where the time without violations goes")
+    return parser.parse_args()
+
+
+def run(bench: Bench, names: Sequence[str], skipped: list[str]) -> Iterator[Result]:
+    """Yield the results of some benchmarks, and collect why others could not be run."""
+    for name in names:
+        log.print(f"{bench.subject.name}: {name} …")
+        try:
+            if bench.subject.is_random and name in cases.BENCHMARKS:
+                raise Skipped(f"{name} is for models that write text, so it is not measured.")
+            yield from BENCHMARKS[name](bench)
+        except Skipped as reason:
+            skipped.append(f"{bench.subject.name}: {reason}")
+
+
+def report(results: Sequence[Result], line: dict[str, object], path: Path | None) -> None:
+    """Print the table and the JSON line."""
+    table = Table(title="Medians over the rounds")
+    for column in ("model", "benchmark", "case"):
+        table.add_column(column)
+    for column in ("median", "min … max", "goal"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("")
+    table.add_column("note")
+    for result in results:
+        sign = "≥" if result.is_floor else "≤"
+        table.add_row(
+            result.model,
+            result.benchmark,
+            result.case,
+            f"{result.median:.3g} {result.unit}" if result.unit != "×" else f"{result.median:.3f}×",
+            f"{min(result.values):.3g} … {max(result.values):.3g}",
+            f"{sign} {result.goal:g}" if result.goal is not None else "",
+            result.verdict,
+            result.note,
+        )
+    console.print(table, highlight=False)
+    text = json.dumps(line, ensure_ascii=False)
+    if path is None:
+        print(text)
+    else:
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def show_profile(bench: Bench) -> None:
+    """Print what one token costs outside the model's forward, and which functions that is."""
+    ours = bench.contestant(bench.absent[:500])
+    contestants = {"generate": bench.subject.write, "antislop, 500 phrases": ours}
+    console.print(time_outside_model(bench.subject, contestants, bench.race))
+    for name, contestant in contestants.items():
+        console.print(profile(bench.subject, name, contestant, bench.race.seeds))
+
+
+if __name__ == "__main__":
+    main()

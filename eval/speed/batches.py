@@ -1,0 +1,297 @@
+"""The benchmarks of batches: their steps, their violations, what a rewind costs, and prompts taken in flight."""
+
+from __future__ import annotations
+
+import functools
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from antislop import AntiSlop
+from antislop.caches.cache import TransformersCache
+from antislop.decoding.protocols import fill_left
+from antislop.hf.model import TransformersModel
+from eval.speed.cases import RATES, Bench, describe
+from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures, timed
+
+ROWS = (1, 8, 32)
+CONTEXTS = (64, 256, 512, 1024)
+STEPS = 32  # new tokens per text
+FAST = {(8, 512): 1.15}  # rows and context at which memory set aside ahead should show, where the model is large
+LARGEST = 32 * 512  # tokens of a batch of random weights' prompts, without --full
+QUICK = 2048  # tokens of a batch's prompts that allow for several texts per round
+LISTED = 500
+BATCH = 8
+START = 16  # tokens of a prompt
+GOAL = 0.95  # with violations
+BACK = 5  # tokens that are taken back
+REWINDS = 24
+PROMPTS, PLACES = 64, 16
+KEY = 4  # tokens by which a prompt is known
+
+
+def measure_batches(bench: Bench) -> Iterator[Result]:
+    """Race batches of several sizes and prompts of several lengths without a violation against `generate`."""
+    sampler = bench.sampler(bench.absent[:LISTED])
+    too_long = [context for context in CONTEXTS if context + STEPS > bench.subject.positions]
+    for context in (context for context in CONTEXTS if context not in too_long):
+        for rows in ROWS:
+            if bench.is_full or not bench.subject.is_random or rows * context <= LARGEST:
+                yield _measure_batch(bench, sampler, rows, context)
+    if too_long:
+        raise Skipped(
+            f"its positions end at {bench.subject.positions}, so batches are not measured "
+            f"at a context of {' and '.join(map(str, too_long))}."
+        )
+
+
+def _measure_batch(bench: Bench, sampler: AntiSlop, rows: int, context: int) -> Result:
+    ids = bench.pool[:rows, :context]
+    contestants = {
+        name: _contestant(bench, ids, own, max_new_tokens=STEPS)
+        for name, own in {"generate": None, "ours": sampler}.items()
+    }
+    race = bench.race if ids.numel() <= QUICK else bench.short_race
+    if bench.subject.is_random:
+        race = replace(bench.short_race, warm_up=int(ids.numel() <= QUICK))
+    laps = race.run(contestants)
+    whole = compare(laps["ours"], laps["generate"])
+    same = all(mine.texts == other.texts for mine, other in zip(laps["ours"], laps["generate"], strict=True))
+    own, other = (_step_ms(laps[name]) for name in ("ours", "generate"))
+    return Result(
+        bench.subject.name,
+        "batches",
+        f"{rows} × {context} tokens / generate, decoding",
+        compare(laps["ours"], laps["generate"], speed="decoding_speed"),
+        "×",
+        FAST.get((rows, context), 1.0) if bench.subject.is_random else 1.0,
+        note=f"whole calls {_spread(whole)}; a step {own:.2f} ms, generate {other:.2f} ms; {_tell_same(same)}",
+        figures={"whole_call": statistics.median(whole), "step_ms": own, "generate_step_ms": other},
+    )
+
+
+def measure_batch_violations(bench: Bench) -> Iterator[Result]:
+    """Race lists that a batch keeps running into against `generate` with the same batch; only kept tokens count."""
+    if bench.subject.is_random:
+        raise Skipped(
+            "most of its ids have no text, so a word's edge is open for many tokens and its violations cost "
+            "more than those of any text: batch-violations is not measured."
+        )
+    tokens = min(bench.subject.tokens, bench.subject.positions - START)
+    groups = bench.pool[:, :START].reshape(-1, BATCH, START)
+
+    def make(sampler: AntiSlop | None) -> Contestant:
+        def write(seed: int) -> Written:
+            ids = groups[seed % len(groups)]
+            return bench.subject.write_rows(ids, seed=seed, sampler=sampler, max_new_tokens=tokens)
+
+        return bench.subject.follow(write, bench.race.clock)
+
+    def make_from(phrases: Sequence[str]) -> Contestant:
+        return make(bench.sampler(phrases))
+
+    lists = {rate: bench.calibrate(aim, make_from, (100, 101)) for rate, aim, _ in RATES}
+    contestants = {"generate": make(None)} | {f"{rate}": make_from(phrases) for rate, phrases in lists.items()}
+    laps = bench.short_race.run(contestants)
+    for rate, phrases in lists.items():
+        own = laps[f"{rate}"]
+        cost = figures(own) | {"calls": sum(lap.calls for lap in own) / sum(lap.calls for lap in laps["generate"])}
+        yield Result(
+            bench.subject.name,
+            "batch violations",
+            f"{BATCH} rows, about {rate} per 1,000 / generate",
+            compare(own, laps["generate"]),
+            "×",
+            GOAL,
+            note=f"{len(phrases)} phrases; {describe(cost)}; {cost['calls']:.3f} times as many runs of the model",
+            figures=cost,
+        )
+
+
+def measure_rewind(bench: Bench) -> Iterator[Result]:
+    """Time the step after rows went back, less a plain step of the same cache, in plain steps."""
+    context = min(512, bench.subject.positions - 2)
+    cache = _Stepped(bench.subject, bench.pool[:BATCH, :context])
+    clock = bench.race.clock
+    plain = [statistics.median(cache.step(0, clock) for _ in range(REWINDS)) for _ in range(bench.race.rounds)]
+    cache.step(1, clock)
+    costs: dict[int, list[float]] = {1: [], BATCH - 1: []}
+    bases: list[float] = []
+    for _ in range(bench.race.rounds):
+        laps: dict[int, list[float]] = {count: [] for count in (0, *costs)}
+        for number in range(REWINDS):
+            for count in laps if number % 2 else reversed(laps):
+                laps[count].append(cache.step(count, clock))
+        bases.append(statistics.median(laps[0]))
+        for count, own in costs.items():
+            own.append(statistics.median(laps[count]) / bases[-1] - 1)
+    result = functools.partial(Result, bench.subject.name, "rewind", unit="steps", is_floor=False)
+    base = 1e3 * statistics.median(bases)
+    for count, values in costs.items():
+        case = f"{count} of {BATCH} rows back by {BACK}, {context} tokens"
+        note = f"the rewind and its step, less a plain step of the same cache ({base:.2f} ms)"
+        yield result(case, values, goal=0.1 if count == 1 else None, note=note)
+    apart = [ragged / even for ragged, even in zip(bases, plain, strict=True)]
+    note = f"plain steps after the first rewind, which need a mask, in those before it ({1e3 * min(plain):.2f} ms)"
+    yield result("a step once rows are apart", apart, note=note)
+
+
+class _Stepped:
+    """A batch that makes one step and takes it back, so that all steps are alike."""
+
+    def __init__(self, subject: Subject, ids: Tensor) -> None:
+        self._model = TransformersModel(subject.model)
+        self._cache: TransformersCache = self._model.new_cache(ids.shape[0])
+        self._next = ids[:, -1:]
+        with torch.no_grad():
+            self._model.forward(ids, self._cache)
+        self._turn = 0
+
+    def step(self, count: int, clock: str) -> float:
+        """Return the seconds that a step takes after `count` rows, others every time, went back."""
+        rows = [(self._turn + i) % self._cache.rows for i in range(count)]
+        self._turn += count
+        seconds, _ = timed(functools.partial(self._step, rows), clock)
+        self._cache.crop(1)
+        return seconds
+
+    @torch.no_grad()
+    def _step(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self._cache.rewind(row, self._cache.lengths[row] - BACK)
+        self._model.forward(self._next, self._cache)
+
+
+class Order(NamedTuple):
+    """A prompt, ids [tokens], and how many new tokens it wants."""
+
+    prompt: Tensor
+    wanted: int
+
+
+def measure_in_flight(bench: Bench) -> Iterator[Result]:
+    """Race prompts that want texts of different lengths: taken in flight, and in batches that wait for the longest."""
+    orders = _take_orders(bench)
+    sampler = bench.sampler(bench.absent[:LISTED])
+    longest = max(order.wanted for order in orders)
+    criterion = _Wanted(orders, pad=bench.subject.pad)
+    common = {**bench.subject.settings(), "max_new_tokens": longest, "stopping_criteria": [criterion]}
+    contestants: Mapping[str, Callable[[Sequence[Order], int], Written]] = {
+        "static": functools.partial(_write_static, bench.subject, common),
+        "in_flight": functools.partial(_write_in_flight, bench.subject, common, sampler),
+    }
+    race = bench.short_race
+
+    def make(write: Callable[[Sequence[Order], int], Written]) -> Contestant:
+        def contestant(seed: int) -> Written:
+            return write(orders if seed in race.seeds else orders[:PLACES], seed)
+
+        return bench.subject.follow(contestant, race.clock)
+
+    laps = race.run({name: make(write) for name, write in contestants.items()})
+    kept = {name: own[0].kept for name, own in laps.items()}
+    calls = {name: own[0].calls for name, own in laps.items()}
+    speeds = {name: figures(own)["tokens_per_second"] for name, own in laps.items()}
+    asked = sum(order.wanted for order in orders)
+    is_right = set(kept.values()) == {asked}
+    yield Result(
+        bench.subject.name,
+        "in flight",
+        f"{PROMPTS} prompts, {PLACES} rows / static batches of generate",
+        compare(laps["in_flight"], laps["static"]),
+        "×",
+        1.5,
+        note=f"{asked:,} tokens, {longest} at the most; {speeds['in_flight']:.0f} and {speeds['static']:.0f} tokens/s; "
+        f"{calls['in_flight']} runs of the model, {PROMPTS} of them with one prompt, and {calls['static']}"
+        + ("" if is_right else f"; NOT THE WANTED LENGTHS: {kept}"),
+        figures={f"{name}_calls": own for name, own in calls.items()},
+    )
+
+
+def _take_orders(bench: Bench) -> list[Order]:
+    """Cut prompts of 4 to 60 tokens from the pool; most want short texts, a few very long ones, as people's do."""
+    rng = random.Random(PROMPTS)
+    orders: dict[tuple[int, ...], Order] = {}
+    while len(orders) < PROMPTS:
+        length, wanted = rng.randint(KEY, 60), round(min(300, max(20, rng.lognormvariate(4.3, 0.8))))
+        row, start = rng.randrange(len(bench.pool)), rng.randrange(bench.pool.shape[1] - 60)
+        prompt = bench.pool[row, start : start + length]
+        if int(prompt[0]) != bench.subject.pad:
+            orders.setdefault(tuple(prompt[:KEY].tolist()), Order(prompt, wanted))
+    return list(orders.values())
+
+
+class _Wanted(StoppingCriteria):  # type: ignore[misc]
+    """Ends each text at its own length, which the first tokens of its prompt tell."""
+
+    def __init__(self, orders: Sequence[Order], *, pad: int) -> None:
+        self._pad = pad
+        self._totals = {tuple(order.prompt[:KEY].tolist()): len(order.prompt) + order.wanted for order in orders}
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:  # noqa: ARG002
+        starts = (input_ids != self._pad).int().argmax(dim=1).tolist()
+        keys = (tuple(ids[start : start + KEY].tolist()) for ids, start in zip(input_ids, starts, strict=True))
+        lengths = [input_ids.shape[1] - start for start in starts]
+        done = [length >= self._totals[key] for length, key in zip(lengths, keys, strict=True)]
+        return torch.tensor(done, device=input_ids.device)
+
+
+def _write_static(subject: Subject, settings: dict[str, Any], orders: Sequence[Order], seed: int) -> Written:
+    torch.manual_seed(seed)
+    tokens: list[int] = []
+    for first in range(0, len(orders), PLACES):
+        batch = orders[first : first + PLACES]
+        padded = fill_left([order.prompt.tolist() for order in batch])
+        mask = (padded >= 0).long()
+        ids = padded.masked_fill(padded < 0, subject.pad)
+        sequences = subject.model.generate(ids, attention_mask=mask, **settings).sequences[:, ids.shape[1] :].tolist()
+        for own, order in zip(sequences, batch, strict=True):
+            tokens += own[: order.wanted]
+    return Written(tokens, forward_passes=0)
+
+
+def _write_in_flight(
+    subject: Subject, settings: dict[str, Any], sampler: AntiSlop, orders: Sequence[Order], seed: int
+) -> Written:
+    prompts = [order.prompt for order in orders]
+    texts = list(sampler.generate_many(subject.model, prompts, batch_size=PLACES, seed=seed, **settings))
+    return Written(
+        [token for text in texts for token in text.tokens],
+        sum(text.report.forward_passes for text in texts),
+        sum(text.report.violations for text in texts),
+        sum(text.report.matcher_seconds for text in texts),
+    )
+
+
+def _contestant(bench: Bench, ids: Tensor, sampler: AntiSlop | None, **settings: Any) -> Contestant:
+    def write(seed: int) -> Written:
+        return bench.subject.write_rows(ids, seed=seed, sampler=sampler, **settings)
+
+    return bench.subject.follow(write, bench.race.clock)
+
+
+def _step_ms(laps: Sequence[Lap]) -> float:
+    """Return the milliseconds that a step takes, prompts left out."""
+    return statistics.median(1e3 * (lap.seconds - lap.prefill_seconds) / (lap.calls - len(lap.texts)) for lap in laps)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f}× ({min(values):.3g} … {max(values):.3g})"
+
+
+def _tell_same(same: bool) -> str:
+    return "the same texts" if same else "NOT THE SAME TEXTS"
+
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {
+    "batches": measure_batches,
+    "batch-violations": measure_batch_violations,
+    "rewind": measure_rewind,
+    "in-flight": measure_in_flight,
+}

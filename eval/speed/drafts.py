@@ -1,0 +1,138 @@
+"""The benchmarks of drafts: tokens that are read ahead by an assistant, by looking them up, or as the rest of a ban."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antislop import AntiSlop
+from eval.speed.cases import Bench, describe
+from eval.speed.measuring import Contestant, Lap, Result, Skipped, Written, compare, figures
+
+LISTED = 500
+SHORT = 64  # tokens per text of random weights
+START, PARAGRAPH, TIMES = 16, 60, 4  # tokens of a prompt, of a paragraph, and how often that is repeated
+LOOKED_UP = 10
+LONG = 4  # words of a phrase
+RATE = 10  # violations per 1,000 kept tokens
+GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None}
+
+
+def measure_drafts(bench: Bench) -> Iterator[Result]:
+    """Race drafts with and without bans, one text at a time."""
+    yield from _measure_assistants(bench)
+    yield from _measure_lookup(bench)
+    yield from _measure_draft_bans(bench)
+
+
+def _measure_assistants(bench: Bench) -> Iterator[Result]:
+    """Race against transformers' assisted generation: the model as its own assistant, and its lower half."""
+    model, sampler = bench.subject.model, bench.sampler(bench.absent[:LISTED])
+    layers = model.config.num_hidden_layers // 2
+    ways: Mapping[str, dict[str, Any]] = {
+        "the model its own assistant": {"assistant_model": model},
+        f"exit after {layers} layers": {"assistant_early_exit": layers},
+    }
+    for name, settings in ways.items():
+        contestants = {
+            "generate": _contestant(bench, None, **settings),
+            "ours": _contestant(bench, sampler, **settings),
+            "plain": _contestant(bench, None),
+        }
+        laps = bench.short_race.run(contestants)
+        note = f"{_accepted(laps['ours'])}; generate so {_times(laps, 'generate')} as fast as plain"
+        yield Result(
+            bench.subject.name,
+            "drafts",
+            f"{name} / generate's",
+            compare(laps["ours"], laps["generate"]),
+            "×",
+            1.0,
+            note=f"{describe(figures(laps['ours']))}; {note}",
+            figures=figures(laps["ours"]),
+        )
+
+
+def _measure_lookup(bench: Bench) -> Iterator[Result]:
+    """Race looking the next tokens up in a prompt that says the same four times, greedily."""
+    sampler = bench.sampler(bench.absent[:LISTED])
+    looking = {**GREEDY, "prompt_lookup_num_tokens": LOOKED_UP}
+    make = functools.partial(_contestant, bench, is_repeating=True)
+    contestants = {
+        "generate": make(None, **GREEDY),
+        "ours": make(sampler, **GREEDY),
+        "looking up": make(sampler, **looking),
+        "generate, looking up": make(None, **looking),
+    }
+    laps = bench.short_race.run(contestants)
+    result = functools.partial(Result, bench.subject.name, "drafts", unit="×")
+    own = laps["looking up"]
+    same = all(mine.texts == other.texts for mine, other in zip(own, laps["generate"], strict=True))
+    note = f"{_accepted(own)}; {'the same texts' if same else 'not the same texts'} as generate's"
+    yield result("prompt lookup / ours without", compare(own, laps["ours"]), goal=1.3, note=note, figures=figures(own))
+    note = f"which is {_times(laps, 'generate, looking up')} as fast as without"
+    yield result("prompt lookup / generate's", compare(own, laps["generate, looking up"]), goal=1.0, note=note)
+
+
+def _measure_draft_bans(bench: Bench) -> Iterator[Result]:
+    """Race reading the rest of long bans ahead against not doing so."""
+    if bench.subject.is_random:
+        raise Skipped("draft_bans needs long phrases that the model writes, so it is not measured.")
+    seeds = range(100, 108)
+    phrases = bench.calibrate(RATE, bench.contestant, seeds, tries=3, words=LONG)
+    samplers = {name: AntiSlop(bench.subject.tokenizer, phrases, draft_bans=name == "on") for name in ("off", "on")}
+    write = bench.subject.write
+    contestants: dict[str, Contestant] = {"generate": write}
+    contestants |= {name: functools.partial(write, sampler=sampler) for name, sampler in samplers.items()}
+    laps = bench.race.run(contestants)
+    costs = {name: figures(laps[name]) | {"passes_per_violation": _per_violation(laps[name])} for name in samplers}
+    result = functools.partial(Result, bench.subject.name, "drafts", unit="×")
+    note = ", ".join(f"{cost['passes_per_violation']:.2f} passes per violation {name}" for name, cost in costs.items())
+    note = f"{len(phrases)} phrases of {LONG} words; {note}; {describe(costs['on'])}; {_accepted(laps['on'])}"
+    yield result("draft_bans / without", compare(laps["on"], laps["off"]), note=note, figures=costs["on"])
+    for name in samplers:
+        yield result(f"draft_bans {name} / generate", compare(laps[name], laps["generate"]), figures=costs[name])
+
+
+def _contestant(bench: Bench, sampler: AntiSlop | None, *, is_repeating: bool = False, **settings: Any) -> Contestant:
+    """Return what goes on from the beginning of one of the model's texts, or from a paragraph said several times."""
+    subject = bench.subject
+    most = min(subject.tokens, SHORT) if subject.is_random else subject.tokens
+
+    @functools.cache
+    def paragraph(row: int) -> Tensor:
+        """What the model says greedily after the prompt, and so, most likely, again where the prompt stands again."""
+        ids = bench.pool[row : row + 1, :START]
+        written = subject.write_rows(ids, seed=0, max_new_tokens=PARAGRAPH - START, **GREEDY)
+        return torch.cat([ids, torch.tensor([written.tokens])], dim=1)
+
+    def write(seed: int) -> Written:
+        ids = bench.pool[seed % len(bench.pool) :][:1, :START]
+        if is_repeating:
+            ids = torch.cat([paragraph(seed % len(bench.pool)).repeat(1, TIMES), ids], dim=1)
+        tokens = min(most, subject.positions - ids.shape[1])
+        return subject.write_rows(ids, seed=seed, sampler=sampler, max_new_tokens=tokens, **settings)
+
+    return write
+
+
+def _per_violation(laps: Sequence[Lap]) -> float:
+    """Return the forward passes that a violation costs, those for kept tokens left out."""
+    violations = sum(lap.violations for lap in laps)
+    return (sum(lap.forward_passes for lap in laps) - sum(lap.kept for lap in laps)) / max(1, violations)
+
+
+def _accepted(laps: Sequence[Lap]) -> str:
+    return f"{sum(lap.accepted for lap in laps) / sum(lap.kept for lap in laps):.0%} of the tokens drafted"
+
+
+def _times(laps: Mapping[str, Sequence[Lap]], name: str) -> str:
+    plain = "plain" if "plain" in laps else "generate"
+    return f"{figures(laps[name])['tokens_per_second'] / figures(laps[plain])['tokens_per_second']:.2f} times"
+
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {"drafts": measure_drafts}

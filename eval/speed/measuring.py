@@ -1,0 +1,367 @@
+"""Time contestants against each other: interleaved, the same seeds, medians of the rounds' ratios.
+
+Knows of models and clocks, but not which lists are banned or what the goals are.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib.metadata
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+import antislop
+from antislop import AntiSlop
+from antislop.lists.bundled import FOLDER
+
+ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
+PROMPTS = ("One day", "She", "The old man", "In the morning")
+RANDOM = "random55M"
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class Skipped(Exception):
+    """Raised, with one sentence that says why, for what can't be measured here."""
+
+
+class Written(NamedTuple):
+    """What one run gave: the tokens kept, prompt left out, and what they cost. Zeros where a contestant can't tell.
+
+    tokens: those of all rows, one row after another. forward_passes: once for each row that takes part. accepted: how
+    many tokens were guessed, and right. prefill_seconds, calls: the time until the first forward is over, and how often
+    the model was run, where `Subject.follow` looked on.
+    """
+
+    tokens: list[int]
+    forward_passes: int
+    violations: int = 0
+    matcher_seconds: float = 0.0
+    accepted: int = 0
+    prefill_seconds: float = 0.0
+    calls: int = 0
+
+
+Contestant = Callable[[int], Written]
+"""Writes one text from a seed."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens.
+
+    is_random: whether its weights are, so that it writes ids and no text.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    tokens: int
+    is_random: bool = False
+
+    @property
+    def positions(self) -> int:
+        """How many tokens the model can read, prompt included."""
+        return int(self.model.config.max_position_embeddings)
+
+    @property
+    def end(self) -> int:
+        """An end token that is never drawn: all write on to the last token, and pay for the criterion."""
+        return int(self.model.config.vocab_size)
+
+    @property
+    def pad(self) -> int:
+        """What shorter rows are filled with."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    def prompt(self, seed: int) -> str:
+        """Return the prompt that goes with a seed."""
+        return PROMPTS[seed % len(PROMPTS)]
+
+    def write(self, seed: int, sampler: AntiSlop | None = None) -> Written:
+        """Write one text, with `model.generate`'s own loop or a sampler in its place."""
+        ids = self.tokenizer(self.prompt(seed), return_tensors="pt")["input_ids"]
+        return self.write_rows(ids, seed=seed, sampler=sampler)
+
+    def write_rows(self, ids: Tensor, *, seed: int, sampler: AntiSlop | None = None, **settings: Any) -> Written:
+        """Write on from prompts [rows, tokens]; settings: what `generate` takes beside, or instead of, common ones."""
+        generate: Any = self.model.generate
+        if sampler is not None and settings.get("assistant_model") is None:
+            generate = functools.partial(generate, custom_generate=sampler)
+        elif sampler is not None:  # which `generate` would keep to itself
+            generate = functools.partial(sampler.generate, self.model)
+        torch.manual_seed(seed)
+        output = generate(ids, **(self.settings() | {"attention_mask": torch.ones_like(ids)} | settings))
+        tokens = output.sequences[:, ids.shape[1] :].flatten().tolist()
+        report = output.get("report")
+        if report is None:
+            return Written(tokens, forward_passes=len(tokens))
+        return Written(tokens, report.forward_passes, report.violations, report.matcher_seconds, report.accepted_tokens)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what all contestants pass to `generate`: no processor, and exactly so many tokens."""
+        return {
+            "do_sample": True,
+            "temperature": 1.0,
+            "top_k": 0,
+            "max_new_tokens": self.tokens,
+            "eos_token_id": self.end,
+            "pad_token_id": self.pad,
+            "return_dict_in_generate": True,
+        }
+
+    def follow(self, write: Contestant, clock: str) -> Contestant:
+        """Return a contestant that also tells how often it runs the model, and when the first time is over."""
+        now = CLOCKS[clock]
+
+        def followed(seed: int) -> Written:
+            calls, over = 0, 0.0
+
+            def around(forward: Callable[[], Any]) -> Any:
+                nonlocal calls, over
+                outputs = forward()
+                calls += 1
+                if calls == 1:
+                    over = now()
+                return outputs
+
+            began = now()
+            with forward_wrapped(self, around):
+                written = write(seed)
+            return written._replace(prefill_seconds=over - began, calls=calls)
+
+        return followed
+
+    def read(self, seed: int, written: Written) -> str:
+        """Return the prompt and the text, special tokens as they are spelled."""
+        ids = self.tokenizer(self.prompt(seed))["input_ids"]
+        return str(self.tokenizer.decode([*ids, *written.tokens]))
+
+
+def load(name: str, tokens: int) -> Subject:
+    """Load "tiny", "random55M" or a folder of the shared assets' models; raise `Skipped` for what is not there."""
+    if name == RANDOM:
+        return _invent_model(tokens)
+    if name == "tiny":
+        if not (FOLDER / "tiny").is_dir():
+            raise Skipped("tiny: the bundled model is not in antislop/data/tiny, so it is not measured.")
+        return Subject(name, *antislop.tiny_model(), tokens)
+    folder = ASSETS / "models" / name
+    if not folder.is_dir():
+        raise Skipped(f"{name}: ../shared/assets/models/{name} is not beside this repository, so it is not measured.")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return Subject(name, model, AutoTokenizer.from_pretrained(folder), tokens)
+
+
+def _invent_model(tokens: int) -> Subject:
+    """Return a Llama of 58M random weights, whose forward pass outweighs all else, with the bundled tokenizer."""
+    if not (FOLDER / "tiny").is_dir():
+        raise Skipped(f"{RANDOM}: the bundled tokenizer is not in antislop/data/tiny, so it is not measured.")
+    config = LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        max_position_embeddings=2048,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    return Subject(RANDOM, model, AutoTokenizer.from_pretrained(FOLDER / "tiny"), tokens, is_random=True)
+
+
+@contextmanager
+def forward_wrapped(subject: Subject, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
+    """Let `around` call the model's forward in its own way."""
+    forward, outer = subject.model.forward, vars(subject.model).get("forward")
+
+    @functools.wraps(forward)  # generate reads its signature
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(functools.partial(forward, *args, **kwargs))
+
+    subject.model.forward = wrapped
+    try:
+        yield
+    finally:
+        del subject.model.forward  # the class's own is back
+        if outer is not None:
+            subject.model.forward = outer
+
+
+@dataclass
+class Lap:
+    """What a contestant did in one round, summed over the round's texts."""
+
+    seconds: float = 0.0
+    texts: list[list[int]] = field(default_factory=list)
+    forward_passes: int = 0
+    violations: int = 0
+    matcher_seconds: float = 0.0
+    accepted: int = 0
+    prefill_seconds: float = 0.0
+    calls: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Tokens in the texts, prompts left out."""
+        return sum(map(len, self.texts))
+
+    @property
+    def speed(self) -> float:
+        """Kept tokens per second."""
+        return self.kept / self.seconds
+
+    @property
+    def decoding_speed(self) -> float:
+        """Kept tokens per second after the first forward pass."""
+        return self.kept / (self.seconds - self.prefill_seconds)
+
+    def add(self, written: Written, seconds: float) -> None:
+        """Count one more text."""
+        self.seconds += seconds
+        self.texts.append(written.tokens)
+        self.forward_passes += written.forward_passes
+        self.violations += written.violations
+        self.matcher_seconds += written.matcher_seconds
+        self.accepted += written.accepted
+        self.prefill_seconds += written.prefill_seconds
+        self.calls += written.calls
+
+
+@dataclass(frozen=True)
+class Race:
+    """How the rounds are run. The seeds of the timed texts are never used to warm up."""
+
+    rounds: int
+    texts: int
+    clock: str
+    warm_up: int = 8
+
+    @property
+    def seeds(self) -> range:
+        """All seeds of the timed texts."""
+        return range(1000, 1000 + self.rounds * self.texts)
+
+    def run(self, contestants: Mapping[str, Contestant]) -> dict[str, list[Lap]]:
+        """Let all write each text in turn, every time another one first; return each one's laps, a lap per round."""
+        names = list(contestants)
+        laps = {name: [Lap() for _ in range(self.rounds)] for name in names}
+        for name in names:
+            for seed in range(self.warm_up):
+                contestants[name](seed)
+        for number, seed in enumerate(self.seeds):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                seconds, written = timed(functools.partial(contestants[name], seed), self.clock)
+                laps[name][number // self.texts].add(written, seconds)
+        return laps
+
+
+def timed(work: Callable[[], Any], clock: str) -> tuple[float, Any]:
+    """Do some work from a clean heap; return the seconds it took and its result."""
+    gc.collect()
+    now = CLOCKS[clock]
+    began = now()
+    result = work()
+    return now() - began, result
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table: the values of all rounds, and a goal that their median is held against."""
+
+    model: str
+    benchmark: str
+    case: str
+    values: Sequence[float]
+    unit: str
+    goal: float | None = None
+    is_floor: bool = True
+    note: str = ""
+    figures: Mapping[str, float] | None = None
+
+    @property
+    def median(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the goal is met; empty where there is none."""
+        if self.goal is None:
+            return ""
+        return "met" if (self.median >= self.goal if self.is_floor else self.median <= self.goal) else "missed"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the JSON line holds of it."""
+        return {
+            "model": self.model,
+            "benchmark": self.benchmark,
+            "case": self.case,
+            "median": round(self.median, 4),
+            "min": round(min(self.values), 4),
+            "max": round(max(self.values), 4),
+            "unit": self.unit,
+            "goal": self.goal,
+            "verdict": self.verdict,
+            "note": self.note,
+            **{name: round(value, 4) for name, value in (self.figures or {}).items()},
+        }
+
+
+def compare(ours: Sequence[Lap], theirs: Sequence[Lap], *, speed: str = "speed") -> list[float]:
+    """Return per round how many times as fast ours was, in kept tokens per second; speed: which of a lap's."""
+    return [getattr(mine, speed) / getattr(other, speed) for mine, other in zip(ours, theirs, strict=True)]
+
+
+def figures(laps: Sequence[Lap]) -> dict[str, float]:
+    """Return what the laps cost, per token."""
+    kept = sum(lap.kept for lap in laps)
+    return {
+        "tokens_per_second": statistics.median(lap.speed for lap in laps),
+        "violations_per_1000": 1000 * sum(lap.violations for lap in laps) / kept,
+        "passes_per_token": sum(lap.forward_passes for lap in laps) / kept,
+        "matcher_us_per_token": 1e6 * sum(lap.matcher_seconds for lap in laps) / kept,
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the numbers depend on besides the code."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+        "antislop": antislop.__version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,633 @@
+"""Batches in `generate`'s place: drop-in (C1), rows that go back apart (C4, I6), what each costs (C5), in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, set_seed
+
+from antislop import AntiSlop, Ban
+from antislop.caches import cache as cache_module
+from antislop.caches import layers as layers_module
+from antislop.caches.cache import TransformersCache
+from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
+from antislop.decoding.protocols import fill_left
+from antislop.hf.model import TransformersModel
+from antislop.sampler import SEED_STEP, Completion
+from antislop.trace.events import Conceded, Rewound
+from antislop.trace.report import Report
+from tests.support.families import build
+from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer, poisoned
+
+TOKENIZER = build_tokenizer()
+PROMPTS = ((5, 9, 2, 12, 7, 3), (11,), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7, 21), (21, 3, 8))
+PAD_ID = 0
+EOS = 1
+NEVER = ["zz"]
+COMMON = [Ban(phrase, edges="anywhere") for phrase in ("a", "b", "dd", "fe", "ea")]
+LIKELY_TO_END: dict[str, Any] = {"sequence_bias": [[[EOS], 2.5]], "pad_token_id": PAD_ID}
+NO_END: dict[str, Any] = {"suppress_tokens": [PAD_ID, EOS], "pad_token_id": PAD_ID}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False, "exponential_decay_length_penalty": (4, 1.2)},
+    "sampling": {"do_sample": True},
+    "top-k, min-p, repetition penalty": {"do_sample": True, "top_k": 20, "min_p": 0.02, "repetition_penalty": 1.2},
+    "greedy with repetition penalty": {"do_sample": False, "repetition_penalty": 1.3},
+    "length penalty on the end": {"do_sample": True, "exponential_decay_length_penalty": (4, 1.2)},
+}
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+def pad(prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    ids = fill_left(prompts)
+    return {"inputs": ids.masked_fill(ids < 0, PAD_ID), "attention_mask": (ids >= 0).long()}
+
+
+def generate(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]] = PROMPTS, *, seed: int = 0, **kwargs: Any
+) -> Any:
+    set_seed(seed)
+    return model.generate(**{"max_new_tokens": 24, **pad(prompts), **kwargs})
+
+
+def sample(
+    bans: Sequence[str | Ban],
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]] = PROMPTS,
+    *,
+    seed: int = 0,
+    **kwargs: Any,
+) -> Any:
+    asked = {"return_dict_in_generate": True, "output_logits": True, **kwargs}
+    return generate(model, prompts, seed=seed, custom_generate=AntiSlop(TOKENIZER, bans), **asked)
+
+
+@contextmanager
+def counting(model: PreTrainedModel) -> Iterator[list[int]]:
+    """The tokens that each forward pass inside reads, in all rows together."""
+    fed: list[int] = []
+    handle = model.register_forward_pre_hook(
+        lambda module, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        yield fed
+    finally:
+        handle.remove()
+
+
+def texts_of(sequences: Tensor, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[list[int]]:
+    """What was generated in each row, up to its end."""
+    rows = sequences[:, max(map(len, prompts)) :].tolist()
+    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return build_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+@pytest.fixture(scope="module")
+def mistral() -> PreTrainedModel:
+    return build_model("mistral")
+
+
+# -- drop-in -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_where_nothing_matches_a_batch_is_generates_own(model: PreTrainedModel, name: str) -> None:
+    """Prompts of 1 to 13 tokens, rows that end apart; the mask given, and derived from the padding."""
+    sampler, lengths = AntiSlop(TOKENIZER, NEVER), set()
+    asked = {**LIKELY_TO_END, **SETTINGS[name]}
+    for seed in range(2):
+        expected = generate(model, seed=seed, **asked)
+        random_after = torch.rand(1)
+        lengths |= set(map(len, texts_of(expected)))
+        for mask in ({}, {"attention_mask": None}):
+            assert torch.equal(generate(model, seed=seed, custom_generate=sampler, **mask, **asked), expected)
+            assert torch.equal(torch.rand(1), random_after), "the same random numbers are used up"
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_batches_are_generates_own_too(dtype: torch.dtype) -> None:
+    half = build_model("llama", dtype=dtype)
+    asked = {**LIKELY_TO_END, "do_sample": True, "min_p": 0.05}
+    assert torch.equal(generate(half, custom_generate=AntiSlop(TOKENIZER, NEVER), **asked), generate(half, **asked))
+
+
+def test_logits_and_scores_are_generates_own_until_a_row_ends(model: PreTrainedModel) -> None:
+    asked = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True, "top_k": 9}
+    asked |= {**LIKELY_TO_END, "do_sample": True}
+    theirs, ours = generate(model, **asked), sample(NEVER, model, **asked)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    lengths = [len(text) for text in texts_of(theirs.sequences)]
+    assert len(set(lengths)) > 1
+    for name in ("scores", "logits"):
+        assert len(ours[name]) == len(theirs[name]) == max(lengths)
+        for row, length in enumerate(lengths):
+            for step, (own, their) in enumerate(zip(ours[name], theirs[name], strict=True)):
+                assert own.dtype == torch.float32
+                assert torch.equal(own[row], their[row]) if step < length else not own[row].any()
+
+
+def test_several_texts_of_a_prompt_are_generates_own_and_the_prompt_is_read_once(model: PreTrainedModel) -> None:
+    asked = {**LIKELY_TO_END, "do_sample": True, "num_return_sequences": 3}
+    for bans in ([], COMMON):
+        expected = generate(model, **asked)
+        random_after = torch.rand(1)
+        with counting(model) as fed:
+            ours = sample(bans, model, **asked)
+        random_after_ours = torch.rand(1)
+        assert fed[0] == len(PROMPTS) * max(map(len, PROMPTS)), "twelve rows, but four prompts"
+        assert len(ours.reports) == 12
+        if not bans:
+            assert torch.equal(ours.sequences, expected)
+            assert torch.equal(random_after_ours, random_after)
+            assert fed[1:] == [12] * (ours.sequences.shape[1] - max(map(len, PROMPTS)) - 1)
+        else:
+            prompts = [prompt for prompt in PROMPTS for _ in range(3)]
+            assert ours.report.rewinds > 5
+            assert_as_if_alone(model, ours, prompts)
+
+
+# -- rows that go back apart -------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def assert_as_if_alone(model: PreTrainedModel, out: Any, prompts: Sequence[Sequence[int]]) -> None:
+    """The kept logits of each row are those of one forward pass over that row alone, within 5 times the floor."""
+    texts, dtype = texts_of(out.sequences, prompts), next(model.parameters()).dtype
+    for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        ids = torch.tensor([[*prompt, *text]])
+        fresh = model(ids).logits[0, len(prompt) - 1 : -1].float()
+        cache, pieces = (
+            DynamicCache(),
+            [ids[:, : len(prompt)], *(ids[:, place : place + 1] for place in range(len(prompt), ids.shape[1] - 1))],
+        )
+        passes = [model(piece, past_key_values=cache).logits[:, -1].float() for piece in pieces]
+        floor = max(float((torch.cat(passes) - fresh).abs().max()), torch.finfo(dtype).eps * float(fresh.abs().max()))
+        kept = torch.stack([step[row] for step in out.logits[: len(text)]])
+        assert float((kept - fresh).abs().max()) <= 5 * floor, row
+
+
+def banned(out: Any, bans: Sequence[Ban], prompts: Sequence[Sequence[int]] = PROMPTS) -> list[bool]:
+    """Which rows have something banned in what was generated."""
+    texts = [TOKENIZER.decode(text, skip_special_tokens=True) for text in texts_of(out.sequences, prompts)]
+    return [any(ban.phrase in text for ban in bans) for text in texts]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
+def test_after_any_rewinds_each_row_is_as_if_alone(family: str, dtype: torch.dtype, ending: dict[str, Any]) -> None:
+    own = build_model(family, dtype=dtype)
+    out = sample(COMMON, own, do_sample=True, max_new_tokens=3 * WINDOW, **ending)
+    assert_as_if_alone(own, out, PROMPTS)
+    assert out.report.rewinds > 3
+    assert out.report.conceded == 0
+    assert not any(banned(out, COMMON))
+    free = sample(NEVER, own, do_sample=True, max_new_tokens=3 * WINDOW, **ending)
+    assert any(banned(free, COMMON))
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def test_rows_that_do_not_go_back_stay_as_they_are_while_another_does(model: PreTrainedModel) -> None:
+    asked = {"do_sample": False, "repetition_penalty": 1.3, **NO_END}
+    free = sample(NEVER, model, **asked)
+    texts = zip(PROMPTS, texts_of(free.sequences), strict=True)
+    written = [TOKENIZER.decode([*prompt, *text]) for prompt, text in texts]
+    pieces = [written[2][i : i + 3] for i in range(len(written[2]) - 3)]
+    others = written[:2] + written[3:]
+    only_there = [piece for piece in pieces if piece.strip() and not any(piece in other for other in others)]
+    out = sample([Ban(piece, edges="anywhere") for piece in only_there], model, **asked)
+    rewinds = [report.rewinds for report in out.reports]
+    assert rewinds[2] > 0
+    assert rewinds[:2] + rewinds[3:] == [0, 0, 0]
+    for row in (0, 1, 3):
+        assert torch.equal(out.sequences[row], free.sequences[row])
+        steps = zip(out.logits, free.logits, strict=True)
+        assert all(torch.allclose(with_bans[row], without[row], atol=1e-5) for with_bans, without in steps)
+    assert_as_if_alone(model, out, PROMPTS)
+
+
+def test_a_report_for_each_row_and_their_sum(llama: PreTrainedModel) -> None:
+    out = sample(COMMON, llama, do_sample=True, **NO_END)
+    assert len(out.reports) == len(PROMPTS)
+    assert out.report == Report.total(out.reports)
+    assert out.report.rewinds == sum(report.rewinds for report in out.reports) > 5
+    assert len({report.rewinds for report in out.reports}) > 1
+    assert all(report.reason == "done" for report in out.reports)
+    for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
+        drawn = [event for event in report.events if type(event).__name__ == "Drawn"]
+        assert len(drawn) - report.withdrawn_tokens == len(text)
+
+
+@pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
+def test_each_row_is_fed_its_prompt_what_it_keeps_and_what_was_cut_but_one(
+    model: PreTrainedModel, ending: dict[str, Any]
+) -> None:
+    """A prompt counts with its padding."""
+    longest, checked = max(map(len, PROMPTS)), 0
+    for seed in range(8):
+        out = sample(COMMON, model, seed=seed, do_sample=True, **ending)
+        for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
+            assert report.tokens_fed == longest + len(text) + report.cut_tokens - 1
+            assert report.cut_tokens <= report.withdrawn_tokens
+            checked += report.cut_tokens > 0
+    assert checked > 3
+
+
+def test_a_row_goes_back_200_times(model: PreTrainedModel) -> None:
+    bans = [Ban(letter, edges="anywhere") for letter in "abcdefg"]
+    out = sample(bans, model, PROMPTS[:2], do_sample=True, max_new_tokens=260, **NO_END)
+    assert max(report.rewinds for report in out.reports) >= 200
+    assert not any(banned(out, bans, PROMPTS[:2]))
+    assert_as_if_alone(model, out, PROMPTS[:2])
+
+
+def test_every_row_can_go_back_to_its_first_token(model: PreTrainedModel) -> None:
+    """Prompts of one token among them, and of about a window."""
+    prompts = [(5,), (7,), *(tuple(range(2, 2 + length)) for length in (WINDOW - 1, WINDOW, WINDOW + 1))]
+    bans, first = [Ban(letter, edges="anywhere") for letter in "abcdefgh"], set[int]()
+    for seed in range(4):
+        out = sample(bans, model, prompts, seed=seed, do_sample=True, max_new_tokens=6, **NO_END)
+        assert_as_if_alone(model, out, prompts)
+        for row, report in enumerate(out.reports):
+            assert not banned(out, bans, prompts)[row] or any(isinstance(e, Conceded) for e in report.events)
+            if any(isinstance(event, Rewound) and event.length == 0 for event in report.events):
+                first.add(row)
+    assert first == set(range(len(prompts)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1])
+def test_about_a_window_every_rewind_is_exact(family: str, length: int) -> None:
+    """One row goes back to each length that it had, the other stays."""
+    own = build_model(family)
+    language_model = TransformersModel(own)
+    set_seed(0)
+    texts = torch.randint(2, VOCABULARY, (2, length + 2))
+    for kept in range(1, length):
+        cache = language_model.new_cache(2)
+        language_model.forward(texts[:, :2], cache)
+        for place in range(2, length):
+            language_model.forward(texts[:, place : place + 1], cache)
+        cache.rewind(0, kept)
+        logits = language_model.forward(torch.tensor([[7], [9]]), cache)[:, -1]
+        for row, size, token in ((0, kept, 7), (1, length, 9)):
+            ids = torch.cat([texts[row : row + 1, :size], torch.tensor([[token]])], dim=1)
+            assert torch.allclose(logits[row], own(ids).logits[0, -1], atol=1e-4), kept
+
+
+def test_where_nothing_went_back_the_cache_of_a_batch_is_given_back_as_generate_leaves_it(family: str) -> None:
+    """8 windows long, so windows have forgotten; and where rows went back, giving it back does no harm."""
+    own, prompts = build_model(family), [PROMPTS[0], PROMPTS[0][::-1]]
+    asked = {"do_sample": True, "max_new_tokens": 8 * WINDOW, **NO_END}
+    theirs = generate(own, prompts, return_dict_in_generate=True, **asked).past_key_values
+    ours = sample(NEVER, own, prompts, **asked).past_key_values
+    for layer, other in zip(ours.layers, theirs.layers, strict=True):
+        assert type(layer) is type(other)
+        assert torch.equal(layer.keys, other.keys)
+        assert torch.equal(layer.values, other.values)
+    out = sample(COMMON, own, prompts, **asked)
+    assert all(report.rewinds for report in out.reports)
+
+
+# -- in flight ---------------------------------------------------------------------------------------------------------
+
+
+def unequal_prompts(number: int) -> list[list[int]]:
+    """Prompts of 2 to 40 tokens."""
+    set_seed(7)
+    lengths = [2, 40, 3, 25, 2, 13, 12, 11, 30, 5, 2, 18][:number]
+    return [torch.randint(2, VOCABULARY, (length,)).tolist() for length in lengths]
+
+
+MANY: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True, "sequence_bias": [[[EOS], 1.5]], "seed": 11}
+
+
+def complete(model: PreTrainedModel, prompts: Any, *, bans: Sequence[Ban] = COMMON, **kwargs: Any) -> list[Completion]:
+    done = AntiSlop(TOKENIZER, bans).generate_many(model, prompts, **{**MANY, **kwargs})
+    return sorted(done, key=lambda completion: completion.number)
+
+
+@pytest.mark.parametrize("number", [2, 12])
+def test_it_does_not_matter_what_a_text_is_batched_with(model: PreTrainedModel, number: int) -> None:
+    """More prompts than places and fewer; each text is that of its prompt alone with the same random numbers."""
+    prompts = unequal_prompts(number)
+    alone = [
+        complete(model, [prompt], batch_size=1, seed=MANY["seed"] + SEED_STEP * place)[0]
+        for place, prompt in enumerate(prompts)
+    ]
+    for batch_size in (1, 3, 16):
+        together = complete(model, prompts, batch_size=batch_size)
+        assert [completion.number for completion in together] == list(range(number))
+        assert [completion.tokens for completion in together] == [completion.tokens for completion in alone]
+        assert [completion.report.withdrawn_tokens for completion in together] == [
+            completion.report.withdrawn_tokens for completion in alone
+        ]
+    assert len({len(completion.tokens) for completion in alone}) > 1
+    assert sum(completion.report.rewinds for completion in alone) > number
+    for completion in alone:
+        assert completion.text == TOKENIZER.decode(completion.tokens, skip_special_tokens=True)
+        assert not any(ban.phrase in completion.text for ban in COMMON)
+
+
+def test_in_flight_greedy_texts_are_generates_own(model: PreTrainedModel) -> None:
+    prompts = unequal_prompts(7)
+    asked = {"do_sample": False, "repetition_penalty": 1.2, "max_new_tokens": 12, "sequence_bias": [[[EOS], 1.5]]}
+    done = complete(model, prompts, bans=[], batch_size=3, **asked)
+    for completion, prompt in zip(done, prompts, strict=True):
+        assert completion.tokens == texts_of(generate(model, [prompt], **asked), [prompt])[0]
+
+
+@pytest.mark.parametrize(
+    ("do_sample", "options"), [(True, {}), (False, {"run_ahead": True}), (True, {"draft_bans": True})]
+)
+def test_a_prompt_without_probabilities_fails_alone(
+    model: PreTrainedModel, do_sample: bool, options: dict[str, Any]
+) -> None:
+    """One NaN ended all texts in flight; it stays in no memory that the next prompt gets either."""
+    bad = TOKENIZER("j")["input_ids"][0]
+    asked = {**MANY, "do_sample": do_sample, "suppress_tokens": [bad], "batch_size": 3}
+    good = [[token for token in prompt if token != bad] for prompt in unequal_prompts(8)]
+    sampler = AntiSlop(TOKENIZER, COMMON, **options)
+    expected = list(sampler.generate_many(model, good, **{**asked, "seed": None, "seeds": range(8)}))
+    texts = {completion.number: completion.tokens for completion in expected}
+    prompts, seeds = [[bad], *good[:5], [5, bad, 6], [bad], *good[5:]], [90, 0, 1, 2, 3, 4, 91, 92, 5, 6, 7]
+    with poisoned(model, bad):
+        done = list(sampler.generate_many(model, prompts, **{**asked, "seed": None, "seeds": seeds}))
+    failed = {completion.number: completion for completion in done if completion.error is not None}
+    assert failed.keys() == {0, 6, 7}
+    assert "no token could be drawn after 0 tokens, since 48 of the model's 48 logits are NaN" in str(failed[6].error)
+    assert {completion.report.reason for completion in failed.values()} == {"failed"}
+    assert {seeds[c.number]: c.tokens for c in done if c.error is None} == texts
+
+
+@pytest.mark.parametrize("options", [{}, {"run_ahead": True}, {"draft_bans": True}])
+def test_a_text_that_loses_its_probabilities_on_its_way_fails_alone(
+    llama: PreTrainedModel, options: dict[str, Any]
+) -> None:
+    sampler, prompts = AntiSlop(TOKENIZER, COMMON, **options), unequal_prompts(6)
+    whole = {each.number: each for each in sampler.generate_many(llama, prompts, batch_size=3, **MANY)}
+    bad = next(token for token in whole[0].tokens[2:] if all(token not in prompt for prompt in prompts))
+    with poisoned(llama, bad):
+        done = list(sampler.generate_many(llama, prompts, batch_size=3, **MANY))
+    failed = [each for each in done if each.error is not None]
+    assert 0 < len(failed) < len(done) == 6
+    assert all(bad in each.tokens for each in failed)
+    for each in done:
+        if each.error is None:
+            assert each.tokens == whole[each.number].tokens
+
+
+def test_outside_of_flight_nan_is_refused_as_generate_does(llama: PreTrainedModel) -> None:
+    prompt = torch.tensor([[5, 2]])
+    with poisoned(llama, 2):
+        for generate_ in (llama.generate, partial(AntiSlop(TOKENIZER, COMMON).generate, llama)):
+            with pytest.raises(RuntimeError, match="nan"):
+                generate_(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, max_new_tokens=3)
+
+
+def test_prompts_come_as_texts_lists_and_tensors(llama: PreTrainedModel) -> None:
+    ids = TOKENIZER("abc")["input_ids"]
+    tokens = [complete(llama, [prompt])[0].tokens for prompt in ("abc", ids, torch.tensor(ids))]
+    assert tokens[0] == tokens[1] == tokens[2]
+
+
+def test_prompts_are_read_as_they_are_needed(llama: PreTrainedModel) -> None:
+    read = 0
+
+    def prompts() -> Iterator[list[int]]:
+        nonlocal read
+        for prompt in unequal_prompts(12):
+            read += 1
+            yield prompt
+
+    done = AntiSlop(TOKENIZER, COMMON).generate_many(llama, prompts(), batch_size=2, **MANY)
+    next(done)
+    assert read <= 3
+    assert len(list(done)) == 11
+
+
+def test_without_prompts_there_is_nothing_to_do(llama: PreTrainedModel) -> None:
+    assert list(AntiSlop(TOKENIZER, COMMON).generate_many(llama, [])) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_texts_that_end_at_once_make_place_at_once(llama: PreTrainedModel, batch_size: int) -> None:
+    """All of them, then every second one."""
+    prompts = unequal_prompts(7)
+    at_once = complete(llama, prompts, batch_size=batch_size, sequence_bias=[[[EOS], 80.0]])
+    assert [(completion.tokens, completion.text) for completion in at_once] == [([EOS], "")] * 7
+    prompts = [[place % 2 + 4, *prompt] for place, prompt in enumerate(prompts)]
+
+    def allowed(row: int, ids: Tensor) -> list[int]:
+        return [EOS] if ids[0] == 4 else list(range(2, VOCABULARY))
+
+    done = complete(llama, prompts, batch_size=batch_size, prefix_allowed_tokens_fn=allowed)
+    assert [len(completion.tokens) for completion in done] == [1, 20] * 3 + [1]
+    assert all(completion.report.reason == "done" for completion in done)
+
+
+def test_reports_in_flight_count_what_each_text_cost(llama: PreTrainedModel) -> None:
+    prompts = unequal_prompts(12)
+    for completion in complete(llama, prompts, batch_size=3, suppress_tokens=[EOS]):
+        report = completion.report
+        fed = len(prompts[completion.number]) + len(completion.tokens) + report.cut_tokens - 1
+        assert report.tokens_fed == fed
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def columns_after(
+    model: PreTrainedModel, bans: Sequence[str | Ban], prompts: Sequence[Sequence[int]], **kwargs: Any
+) -> tuple[list[int], list[int]]:
+    """Columns in memory after a run: of layers with a window, and of the others."""
+    set_seed(0)
+    run = AntiSlop(TOKENIZER, bans)._start(model, **pad(prompts), do_sample=True, **kwargs)
+    for _ in run._decode():
+        pass
+    layers = list(run.cache.layers)  # transformers' own would take their place in the end
+    kept: tuple[list[int], list[int]] = [], []
+    for layer in layers:
+        kept[type(layer) is GrowingLayer].append(layer._keys.shape[2])
+    return kept
+
+
+@pytest.mark.parametrize("bans", [NEVER, COMMON], ids=["no rewinds", "rewinds"])
+@pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_memory_is_the_window_and_the_horizon_or_the_text(
+    family: str, rows: int, ending: dict[str, Any], bans: Sequence[str | Ban]
+) -> None:
+    """One row goes on to 300 tokens, the others may end before."""
+
+    def allowed(row: int, ids: Tensor) -> list[int]:
+        return list(range(1 if row else 2, VOCABULARY))  # the first row can't end
+
+    asked = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 300}
+    windowed, full = columns_after(build_model(family), bans, PROMPTS[:rows], **asked)
+    assert windowed or full
+    assert all(columns <= WINDOW + AHEAD_IN_WINDOW + 16 for columns in windowed)
+    assert all(columns <= max(map(len, PROMPTS[:rows])) + 300 for columns in full)
+
+
+def test_rows_that_all_go_back_far_need_no_more_memory(llama: PreTrainedModel) -> None:
+    """Each in its turn: whoever goes back is moved to the end of the others."""
+    language_model = TransformersModel(llama)
+    most = 100
+    cache = TransformersCache(DynamicCache(config=llama.config), rows=2, most=most)
+    set_seed(0)
+    language_model.forward(torch.randint(2, VOCABULARY, (2, 50)), cache)
+    for row in (0, 1) * 5:
+        cache.rewind(row, 10)
+        for _ in range(40 if row else 1):
+            language_model.forward(torch.randint(2, VOCABULARY, (2, 1)), cache)
+        cache.rewind(row, 10)
+        language_model.forward(torch.randint(2, VOCABULARY, (2, 1)), cache)
+    while max(cache.lengths) < most:
+        language_model.forward(torch.randint(2, VOCABULARY, (2, 1)), cache)
+    assert all(layer._keys.shape[2] <= most for layer in cache.layers)
+
+
+@pytest.mark.parametrize("bans", [[], COMMON], ids=["no rewinds", "rewinds"])
+def test_a_long_queue_needs_no_more_memory_than_a_short_one(
+    family: str, bans: Sequence[Ban], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: list[TransformersCache] = []
+    new_cache = TransformersModel.new_cache
+    monkeypatch.setattr(
+        TransformersModel, "new_cache", lambda self, rows: (caches.append(new_cache(self, rows)), caches[-1])[1]
+    )
+    prompts = unequal_prompts(4)[2:3] * 80
+    done = complete(build_model(family), prompts, bans=bans, batch_size=2, max_new_tokens=16)
+    assert len(done) == 80
+    assert all(layer._keys.shape[2] <= 400 for layer in caches[0].layers)
+    assert caches[0].columns.end <= 150
+
+
+# -- any sequence of steps ---------------------------------------------------------------------------------------------
+
+LENGTHS = st.integers(1, 5)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "lfm2"])
+@settings(print_blob=True)
+@given(data=st.data())
+@torch.no_grad()
+def test_after_any_steps_each_row_is_a_fresh_pass_over_its_tokens(name: str, data: st.DataObject) -> None:
+    """Rows feed unequal numbers of tokens, go back, settle and are replaced; memory is scarce, so it always moves."""
+    own = (build_model if name in FAMILIES else build)(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers_module, "AHEAD", data.draw(st.integers(0, 8), label="ahead"))
+        patch.setattr(layers_module, "AHEAD_IN_WINDOW", data.draw(st.integers(0, 8), label="ahead in windows"))
+        patch.setattr(cache_module, "TRIM", data.draw(st.integers(1, 8), label="trim"))
+        run = _Steps(own, data)
+        for _ in range(data.draw(st.integers(1, 8), label="steps")):
+            for row in range(run.rows):
+                run.change(row)
+            run.feed()
+
+
+class _Steps:
+    """A cache, and what its rows ought to hold: `fills` columns of padding, then `texts`."""
+
+    def __init__(self, model: PreTrainedModel, data: st.DataObject) -> None:
+        self.model, self.data = model, data
+        self.rows = data.draw(st.integers(1, 3), label="rows")
+        self.chance = torch.Generator().manual_seed(data.draw(st.integers(0, 99), label="seed"))
+        self.language_model = TransformersModel(model)
+        self.cache = self.language_model.new_cache(self.rows)
+        self.texts = [self.tokens(data.draw(st.integers(1, 30), label="prompt")) for _ in range(self.rows)]
+        longest = max(map(len, self.texts))
+        self.fills = [longest - len(text) for text in self.texts]
+        self.settled = [0] * self.rows
+        if data.draw(st.booleans(), label="settle prompts"):
+            for row in range(self.rows):
+                self.cache.settle(row, longest)
+                self.settled[row] = longest
+        self.check(self.language_model.forward(fill_left(self.texts), self.cache), [1] * self.rows)
+
+    def tokens(self, number: int) -> list[int]:
+        tokens: list[int] = torch.randint(2, VOCABULARY, (number,), generator=self.chance).tolist()
+        return tokens
+
+    def change(self, row: int) -> None:
+        what = self.data.draw(st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "adopt"]), label="do")
+        held = self.fills[row] + len(self.texts[row])
+        if what == "rewind":
+            lowest = max(self.settled[row], self.fills[row] + 1)
+            if held > lowest:
+                length = self.data.draw(st.integers(lowest, held), label="length")
+                kept = self.cache.rewind(row, length)
+                assert kept == length or (self.cache.is_recurrent and 0 <= kept < length)
+                if kept == 0:
+                    self.fills[row] = self.settled[row] = 0
+                del self.texts[row][max(kept - self.fills[row], 0) :]
+        elif what == "empty":
+            assert self.cache.rewind(row, 0) == 0
+            self.texts[row], self.fills[row], self.settled[row] = [], 0, 0
+        elif what == "settle" and held:
+            self.settled[row] = max(self.settled[row], self.data.draw(st.integers(0, held), label="settle at"))
+            self.cache.settle(row, self.settled[row])
+        elif what == "adopt":
+            self.texts[row] = self.tokens(self.data.draw(st.integers(1, 40), label="new prompt"))
+            self.fills[row] = 0
+            other = self.language_model.new_cache(1)
+            self.settled[row] = self.data.draw(st.sampled_from([0, 1, len(self.texts[row])]), label="settle at")
+            other.settle(0, self.settled[row])
+            self.language_model.forward(torch.tensor([self.texts[row]]), other)
+            self.cache.adopt(row, other)
+
+    def feed(self) -> None:
+        new = [self.tokens(self.data.draw(LENGTHS, label="feed")) for _ in range(self.rows)]
+        for text, more in zip(self.texts, new, strict=True):
+            text += more
+        self.check(self.language_model.forward(fill_left(new), self.cache), list(map(len, new)))
+
+    def check(self, logits: Tensor, counts: Sequence[int]) -> None:
+        assert self.cache.lengths == tuple(fill + len(text) for fill, text in zip(self.fills, self.texts, strict=True))
+        for row, (text, count) in enumerate(zip(self.texts, counts, strict=True)):
+            fresh = self.model(torch.tensor([text])).logits[0, -count:]
+            error = float((logits[row, -count:] - fresh).abs().max())
+            assert error < 1e-4, (row, error)
+
+
+def test_a_seed_for_each_prompt_decides_its_text_alone() -> None:
+    sampler, model = AntiSlop(TOKENIZER, COMMON), build_model("llama")
+    asked = {"max_new_tokens": 12, "do_sample": True, **NO_END}
+    prompts, seeds = [list(prompt) for prompt in PROMPTS], [7, 5, 7, 9]
+    texts = {done.number: done.tokens for done in sampler.generate_many(model, prompts, seeds=seeds, **asked)}
+    order = [2, 0, 3, 1]
+    others = sampler.generate_many(
+        model, [prompts[i] for i in order], seeds=(seeds[i] for i in order), batch_size=2, **asked
+    )
+    assert {order[done.number]: done.tokens for done in others} == texts
+    with pytest.raises(ValueError, match="both seed and seeds"):
+        next(sampler.generate_many(model, prompts, seed=1, seeds=seeds, **asked))
+
+
+def test_equal_prompts_make_different_texts() -> None:
+    asked = {"max_new_tokens": 12, "do_sample": True, "top_k": 0, **NO_END}
+    texts = AntiSlop(TOKENIZER, COMMON).generate_many(build_model("llama"), [[5, 9]] * 20, seed=1, **asked)
+    assert len({tuple(done.tokens) for done in texts}) == 20

@@ -1,0 +1,123 @@
+"""Static caches: their tensors stay where they are, so compiled models go on working, and rewinds leave no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import CompileConfig, PreTrainedModel, StaticCache
+
+from antislop import AntiSlop, Ban
+from antislop.caches.cache import TransformersCache
+from antislop.decoding.protocols import PAD
+from antislop.hf.model import TransformersModel
+from tests.support.families import RECURRENT, build
+from tests.support.models import FAMILIES, VOCABULARY, build_model, build_tokenizer
+
+TOKENIZER = build_tokenizer()
+PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [0, 6, 6, 7, 3, 2]])
+MASK = torch.tensor([[1] * 6, [0, 0, 0, 1, 1, 1], [1] * 6])
+COMMON = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde")]
+ASKED = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "cache_implementation": "static"}
+
+
+def fresh(model: PreTrainedModel, text: Tensor, mask: Tensor) -> Tensor:
+    """Logits of one forward pass without a cache over a row, [generated tokens, vocab]."""
+    mask = torch.cat([mask, mask.new_ones(len(text) - len(mask))])[None]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits: Tensor = model(text[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return logits[0, PROMPTS.shape[1] - 1 : -1]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_violations_it_is_generate_to_the_bit(family: str, rows: int) -> None:
+    model, asked = build_model(family), {**ASKED, "attention_mask": MASK[:rows]}
+    torch.manual_seed(0)
+    expected = model.generate(PROMPTS[:rows], **asked)
+    torch.manual_seed(0)
+    assert torch.equal(model.generate(PROMPTS[:rows], custom_generate=AntiSlop(TOKENIZER, ["zz"]), **asked), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) -> None:
+    model, asked = build_model(family), {**ASKED, "attention_mask": MASK[:rows], "suppress_tokens": [1]}
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(
+        model, PROMPTS[:rows], return_dict_in_generate=True, output_logits=True, **asked
+    )
+    assert out.report.rewinds >= 3
+    for row in range(rows):
+        expected = fresh(model, out.sequences[row], MASK[row])
+        assert torch.allclose(torch.stack([step[row] for step in out.logits]), expected, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss", "llama4", *sorted(RECURRENT)])
+def test_a_static_cache_that_was_passed_can_be_gone_on_with(family: str) -> None:
+    """Its windows, which could not be rewound in, hold as much as its other layers."""
+    model, prompt = build(family), PROMPTS[:1, 1:]
+    cache = StaticCache(config=model.config, max_cache_len=60)
+    name = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"
+    asked: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "suppress_tokens": [0, 1], name: cache}
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, prompt, return_dict_in_generate=True, **asked)
+    assert out.report.rewinds >= 3
+    assert out.past_key_values is cache
+    text = out.sequences
+    more = {} if name == "cache_params" else {"position_ids": torch.tensor([[text.shape[1] - 1]])}
+    logits = model(text[:, -1:], **{name: cache}, **more).logits
+    assert torch.allclose(logits[0, -1], model(text, use_cache=False).logits[0, -1], atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "qwen3-next", "bamba"])
+def test_a_row_that_lies_far_right_reads_more_than_fits_there(family: str) -> None:
+    """Its cache is full but for one column; on its left is room that a row that went back has left."""
+    model, room = build(family), 18
+    texts = torch.randint(2, VOCABULARY, (2, room), generator=torch.Generator().manual_seed(0))
+    language_model = TransformersModel(model)
+    cache = TransformersCache(StaticCache(config=model.config, max_cache_len=room), rows=2)
+    language_model.forward(texts[:, :2], cache)
+    for place in range(2, 16):
+        language_model.forward(texts[:, place : place + 1], cache)
+    start = cache.rewind(0, 8)
+    language_model.forward(torch.stack([texts[0, start : start + 1], texts[1, 16:17]]), cache)
+    more = torch.tensor([texts[0, start + 1 : start + 6].tolist(), [PAD] * 4 + [int(texts[1, 17])]])
+    logits = language_model.forward(more, cache)
+    for text, own in ((texts[0, : start + 6], logits[0]), (texts[1], logits[1, -1:])):
+        assert torch.allclose(own, model(text[None], use_cache=False).logits[0, -len(own) :], atol=1e-4)
+
+
+def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
+    model = build_model("llama")
+    cache = StaticCache(config=model.config, max_cache_len=60)
+    asked = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "attention_mask": MASK, "past_key_values": cache}
+    seen: set[int] = set()
+    handle = model.register_forward_hook(lambda *_: seen.update(layer.keys.data_ptr() for layer in cache.layers))
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, PROMPTS, return_dict_in_generate=True, **asked)
+    handle.remove()
+    assert out.report.rewinds
+    assert len(seen) == len(cache.layers)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about what it does
+@pytest.mark.parametrize("family", ["llama", "qwen3-next"])
+def test_a_compiled_model_writes_what_it_writes_uncompiled(family: str) -> None:
+    model = build(family)
+    compiled = CompileConfig(backend="eager", mode=None)
+    compiled._compile_all_devices = True
+    sampler, texts = AntiSlop(TOKENIZER, COMMON), []
+    for config in (None, compiled):
+        torch.manual_seed(0)
+        out = sampler.generate(
+            model, PROMPTS, return_dict_in_generate=True, attention_mask=MASK, compile_config=config, **ASKED
+        )
+        assert out.report.rewinds
+        texts.append(out.sequences)
+    assert torch.equal(*texts)
+    assert hasattr(model, "_compiled_call")

@@ -1,0 +1,274 @@
+"""Logits processors of the user's: those that remember the text are rewound with it, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, PreTrainedModel, set_seed
+
+import antislop
+from antislop import AntiSlop, Ban, Rewindable
+from antislop.trace.events import Rewound
+from tests.support.models import VOCABULARY, build_model, build_tokenizer
+
+TOKENIZER = build_tokenizer()
+PROMPTS = torch.tensor([[0, 5, 9, 2], [0, 7, 3, 4], [0, 2, 2, 6]])
+BANS = [Ban(own, edges="anywhere") for own in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
+END = 1
+REFUSED = r"test_processors\.Grammar (gave other scores|raised AssertionError)"
+
+
+class Matcher:
+    """A grammar: after a token, only some may come; an end at any time. Refuses what does not fit, as real ones do."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("cannot copy a Matcher")
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._tokens[-1:] == [END]
+
+    def allowed(self) -> Tensor:
+        turn = (torch.arange(VOCABULARY) + len(self._tokens) + sum(self._tokens)) % 4 != 0
+        turn[END] = True
+        return turn
+
+    def accept(self, token: int) -> bool:
+        is_allowed = bool(self.allowed()[token])
+        if is_allowed:
+            self._tokens.append(token)
+        return is_allowed
+
+    def rollback(self, count: int) -> None:
+        del self._tokens[len(self._tokens) - count :]
+
+
+class Grammar(LogitsProcessor):
+    """Of the shape of xgrammar's: a matcher for each row, which each call advances by the row's newest token."""
+
+    def __init__(self) -> None:
+        self.matchers: list[Matcher] = []
+        self.is_started = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if not self.matchers:
+            self.matchers = [Matcher() for _ in input_ids]
+        if len(self.matchers) != len(input_ids):
+            raise RuntimeError(f"{len(input_ids)} rows, and {len(self.matchers)} at first")
+        for matcher, ids in zip(self.matchers, input_ids, strict=True):
+            if self.is_started and not matcher.is_terminated:
+                assert matcher.accept(int(ids[-1]))
+        self.is_started = True
+        return mask(self.matchers, scores)
+
+
+class RewindableGrammar(Grammar):
+    """The same, which also knows how to go back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rewinds: list[tuple[int, int]] = []
+
+    def rewind(self, row: int, length: int) -> None:
+        self.rewinds.append((row, length))
+        self.matchers[row].rollback(len(self.matchers[row]._tokens) - length)
+
+
+class Stateless(LogitsProcessor):
+    """The same grammar, read anew from the ids at each call."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return mask(fit(input_ids[:, PROMPTS.shape[1] :]), scores)
+
+
+def mask(matchers: list[Matcher], scores: Tensor) -> Tensor:
+    for matcher, own in zip(matchers, scores, strict=True):
+        if not matcher.is_terminated:
+            own[~matcher.allowed()] = -torch.inf  # in place
+    return scores
+
+
+def fit(tokens: Tensor) -> list[Matcher]:
+    matchers = [Matcher() for _ in tokens]
+    for matcher, own in zip(matchers, tokens.tolist(), strict=True):
+        for token in own:
+            assert matcher.is_terminated or matcher.accept(token)
+    return matchers
+
+
+def sample(model: PreTrainedModel, processor: Any, *, rows: int = 1, seed: int = 0, bans: Any = None, **kw: Any) -> Any:
+    prompts = PROMPTS[:rows]
+    settings = {"max_new_tokens": 24, "do_sample": True, "attention_mask": torch.ones_like(prompts)}
+    settings |= {"pad_token_id": END, "logits_processor": [processor], "return_dict_in_generate": True, **kw}
+    set_seed(seed)
+    if bans is None:
+        return model.generate(prompts, **settings)
+    return AntiSlop(TOKENIZER, bans).generate(model, prompts, **settings)
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+@pytest.mark.parametrize("kind", [Grammar, RewindableGrammar])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_without_a_violation_it_is_called_as_generate_calls_it(
+    llama: PreTrainedModel, kind: type[Grammar], rows: int
+) -> None:
+    """With all rows, also those that are finished."""
+    lengths = set()
+    for seed in range(3):
+        expected = sample(llama, kind(), rows=rows, seed=seed)
+        out = sample(llama, kind(), rows=rows, seed=seed, bans=["zz"])
+        assert torch.equal(out.sequences, expected.sequences)
+        lengths |= {row.tolist().index(END) for row in expected.sequences if END in row}
+    assert lengths
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_that_can_not_be_rewound_is_refused_at_the_first_rewind(llama: PreTrainedModel, rows: int) -> None:
+    """A text that does not go on from what it saw makes it raise an error of its own: that is the cause."""
+    causes: Counter[type] = Counter()
+    for seed in range(6):
+        with pytest.raises(ValueError, match=REFUSED) as refused:
+            sample(llama, Grammar(), rows=rows, seed=seed, bans=BANS)
+        assert "rewind(row, length)" in str(refused.value)
+        causes[type(refused.value.__cause__)] += 1
+    assert causes.keys() == {AssertionError, type(None)}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_rewindable_one_follows_the_text(llama: PreTrainedModel, rows: int) -> None:
+    """Each row fits the grammar and is scored as if it was read anew; finished rows are left as they are."""
+    rewinds = 0
+    for seed in range(4):
+        processor = RewindableGrammar()
+        assert isinstance(processor, Rewindable)
+        out = sample(llama, processor, rows=rows, seed=seed, bans=BANS, output_scores=True)
+        rewinds += out.report.rewinds
+        tokens = out.sequences[:, PROMPTS.shape[1] :]
+        fit(tokens)
+        for step, scores in enumerate(out.scores):
+            for row, matcher in enumerate(fit(tokens[:, :step])):
+                if not matcher.is_terminated:
+                    assert torch.equal(scores[row] > -torch.inf, matcher.allowed())
+        if rows == 1:
+            kept = [event.length for event in out.report.events if isinstance(event, Rewound)]
+            assert processor.rewinds == [(0, length) for length in kept]
+    assert rewinds > 5
+
+
+def test_a_rewindable_one_writes_what_one_without_a_memory_writes(llama: PreTrainedModel) -> None:
+    """The same tokens for the same random numbers, alone and with drafts, which it may reject."""
+    for seed in range(3):
+        for drafts in ({}, {"prompt_lookup_num_tokens": 3}):
+            expected = sample(llama, Stateless(), seed=seed, bans=BANS, max_new_tokens=40, **drafts)
+            out = sample(llama, RewindableGrammar(), seed=seed, bans=BANS, max_new_tokens=40, **drafts)
+            assert torch.equal(out.sequences, expected.sequences)
+            assert out.report.rewinds
+
+
+def test_drafts_and_steps_of_a_batch_do_not_go_together(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="RewindableGrammar sees the rows of a batch in step"):
+        sample(llama, RewindableGrammar(), rows=2, bans=BANS, prompt_lookup_num_tokens=3)
+
+
+def test_texts_in_flight_have_processors_of_their_own(llama: PreTrainedModel) -> None:
+    """By a function; one for all is refused before any token if it has a memory, and served if it has none."""
+    sampler, prompts = AntiSlop(TOKENIZER, BANS), [row.tolist() for row in PROMPTS]
+    settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": True, "seed": 1, "batch_size": 2, "pad_token_id": 1}
+    made = sampler.generate_many(llama, prompts, logits_processor=lambda: [RewindableGrammar()], **settings)
+    plain = sampler.generate_many(llama, prompts, logits_processor=[Stateless()], **settings)
+    texts, expected = ({text.number: text.tokens for text in own} for own in (made, plain))
+    assert texts == expected
+    with pytest.raises(ValueError, match=r"RewindableGrammar follows one text, .* logits_processor=lambda: \[...\]"):
+        next(sampler.generate_many(llama, prompts, logits_processor=[RewindableGrammar()], **settings))
+    with pytest.raises(ValueError, match=REFUSED):
+        next(sampler.generate_many(llama, prompts, logits_processor=[Grammar()], **settings))
+
+
+class Noise(LogitsProcessor):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores + torch.rand(())
+
+
+class Penalty(LogitsProcessor):
+    """Depends on ids and scores, and writes into what it is given."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores[:, input_ids[0, -1]] -= 3
+        return scores
+
+
+def test_only_the_ids_and_scores_may_count(llama: PreTrainedModel) -> None:
+    """What writes into the scores is no memory, and does not reach the model's logits."""
+    with pytest.raises(ValueError, match="Noise gave other scores"):
+        sample(llama, Noise(), bans=BANS)
+    out = sample(llama, Penalty(), bans=BANS, output_logits=True)
+    assert out.report.rewinds
+    assert torch.allclose(torch.cat(out.logits), llama(out.sequences).logits[0, 3:-1], atol=1e-4)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string", "maxLength": 20}, "text": {"type": "string", "maxLength": 30}},
+    "required": ["title", "text"],
+    "additionalProperties": False,
+}
+
+
+def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
+    """Its own processor is refused at a rewind; with a method rewind, all texts are valid, alone and in a batch."""
+    xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed: its processor is not tested")
+    hf = pytest.importorskip("xgrammar.contrib.hf")
+
+    class Rewinding(hf.LogitsProcessor):  # type: ignore[misc, name-defined]
+        """Counts what each matcher took, and rolls that back."""
+
+        def __init__(self, grammar: Any) -> None:
+            super().__init__(grammar)
+            self.taken: Counter[int] = Counter()
+
+        def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+            open_rows = [row for row, matcher in enumerate(self.matchers) if not matcher.is_terminated()]
+            scores = super().__call__(input_ids, scores)
+            self.taken = self.taken + Counter(open_rows)
+            return scores
+
+        def rewind(self, row: int, length: int) -> None:
+            self.matchers[row].rollback(self.taken[row] - length)
+            self.taken[row] = length
+
+    model, tokenizer = antislop.tiny_model()
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
+    grammar = xgrammar.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
+    bans = [Ban(phrase, edges="anywhere") for phrase in ("the", "and", "was", "'s no", "for ", "you ", "ed", "I'm")]
+    sampler, inputs = AntiSlop(tokenizer, bans), tokenizer("A story as JSON: ", return_tensors="pt")
+    start, rewinds = inputs["input_ids"].shape[1], 0
+    for rows in (1, 2):
+        for seed in range(2):
+            settings = {**inputs, "max_new_tokens": 60, "do_sample": True, "num_return_sequences": rows}
+            settings["return_dict_in_generate"] = True
+            set_seed(seed)
+            out = sampler.generate(model, **settings, logits_processor=[Rewinding(grammar)])
+            rewinds += out.report.rewinds
+            for ids in out.sequences:
+                text = tokenizer.decode(ids[start:], skip_special_tokens=True)
+                assert json.loads(text).keys() == SCHEMA["properties"].keys()
+                assert not sampler.bans.find(text) or out.report.conceded
+            if out.report.rewinds:
+                set_seed(seed)
+                with pytest.raises(ValueError, match=r"xgrammar\.contrib\.hf\.LogitsProcessor"):
+                    sampler.generate(model, **settings, logits_processor=[hf.LogitsProcessor(grammar)])
+    assert rewinds

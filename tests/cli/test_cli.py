@@ -1,0 +1,569 @@
+"""The command line: data to standard output, one clear sentence for what can't be used, an exit status for each end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
+from typer.testing import CliRunner, Result
+
+import antislop
+from antislop.cli.generate import Method, OnExhausted
+from antislop.cli.main import COMMANDS, app, load_command
+from antislop.decoding import walker
+from antislop.lists.bundled import FOLDER
+
+PROMPT = "the door"
+VOCABULARY = ["cat", "dog", "the", "testament", "tapestry", "to", "of", "quiet", "whisper", "door", "opened", "said"]
+BANS = ["--no-bans", "--ban", "cat", "--ban", "quiet dog", "--ban", "tapestry"]
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model that writes a dozen words at random."""
+    folder = tmp_path_factory.mktemp("toy")
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    tokenizer, model = build_toy()
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    if was_shown:
+        logging.enable_progress_bar()
+    return str(folder)
+
+
+def build_toy(*, sharpness: float = 1.0) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<s>", "</s>", *letters, *(f"Ġ{word}" for word in VOCABULARY)]
+    backend = Tokenizer(tokenizer_models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokens),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=20_000,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=1.0,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight *= sharpness
+        model.lm_head.weight[: -len(VOCABULARY)] = 0  # single bytes are unlikely
+    return tokenizer, model
+
+
+def invoke(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
+    result = CliRunner().invoke(app, args, input=stdin, env={"COLUMNS": "80", **(env or {})})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def generate(toy: str, *args: str, tokens: int = 40, **more: object) -> Result:
+    common = ("--model", toy, "--max-new-tokens", str(tokens))
+    seed = () if {"--seed", "--greedy"} & set(args) else ("--seed", "1")
+    return invoke("generate", *args, *common, *seed, **more)  # type: ignore[arg-type]
+
+
+def run(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "antislop", *args], input=stdin, capture_output=True, check=False)
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    """One sentence on standard error, nothing on standard output, exit status 2."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("antislop: ")
+    for part in parts:
+        assert part in result.stderr
+
+
+# -- generate ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_text_goes_to_a_pipe_and_the_rest_to_standard_error(toy: str) -> None:
+    result = generate(toy, PROMPT, "--no-bans")
+    assert result.exit_code == 0
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(toy), AutoTokenizer.from_pretrained(toy)
+    inputs = {k: v for k, v in tokenizer(PROMPT, return_tensors="pt").items() if k != "token_type_ids"}
+    torch.manual_seed(1)
+    ids = model.generate(**inputs, do_sample=True, max_new_tokens=40, top_k=0, top_p=1.0, min_p=0.05)
+    assert result.stdout == tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :]) + "\n"
+    assert result.stderr.startswith("40 tokens, 0 violations, 0 withdrawn tokens, 40 forward passes, ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_is_banned_is_not_written(toy: str) -> None:
+    plain, clean = generate(toy, PROMPT, "--no-bans"), generate(toy, PROMPT, *BANS)
+    assert "tapestry" in plain.stdout
+    assert not antislop.BanList(["cat", "quiet dog", "tapestry"]).find(clean.stdout)
+    assert " 0 violations" not in clean.stderr
+
+
+def test_the_same_seed_gives_the_same_text_and_every_seed_is_told(toy: str) -> None:
+    first, second = generate(toy, PROMPT, *BANS, "--seed", "7"), generate(toy, PROMPT, *BANS, "--seed", "7")
+    assert first.stdout == second.stdout
+    assert first.stderr.endswith("(seed 7)\n")
+    unseeded = invoke("generate", PROMPT, *BANS, "--model", toy, "--max-new-tokens", "5")
+    assert "(seed " in unseeded.stderr
+
+
+def test_greedy_draws_nothing_and_refuses_what_only_matters_for_drawing(toy: str) -> None:
+    assert generate(toy, PROMPT, "--greedy").stdout == generate(toy, PROMPT, "--greedy").stdout
+    assert_refused(generate(toy, PROMPT, "--greedy", "--top-p", "0.5"), "--top-p has no effect with --greedy")
+
+
+def test_every_sampling_option_has_its_effect(toy: str) -> None:
+    def text(*args: str) -> str:
+        return generate(toy, PROMPT, "--no-bans", *args).stdout
+
+    assert text("--top-k", "1") == text("--temperature", "0.0001") == text("--greedy")
+    assert text("--top-p", "0.0001") == text("--min-p", "1") == text("--greedy")
+    assert text("--repetition-penalty", "5") != text()
+    assert text("--min-p", "0", "--temperature", "3") != text()
+
+
+def test_a_stop_string_ends_the_text(toy: str) -> None:
+    assert generate(toy, PROMPT, "--no-bans", "--stop", "said", "--stop", "opened").stdout.endswith(
+        ("said\n", "opened\n")
+    )
+
+
+def test_the_prompt_comes_from_standard_input_less_its_final_line_break(toy: str) -> None:
+    assert generate(toy, "-", *BANS, stdin=f"{PROMPT}\n").stdout == generate(toy, PROMPT, *BANS).stdout
+
+
+def test_show_puts_what_was_withdrawn_in_brackets_and_changes_nothing_else(toy: str) -> None:
+    shown, plain = generate(toy, PROMPT, *BANS, "--show"), generate(toy, PROMPT, *BANS)
+    assert " [-tapestry" in shown.stdout
+    kept = "".join(part.partition("-]")[2] if i else part for i, part in enumerate(shown.stdout.split(" [-")))
+    assert kept == plain.stdout
+
+
+def test_a_terminal_shows_the_prompt_dim_and_what_was_withdrawn_struck_through(toy: str) -> None:
+    colored = {"FORCE_COLOR": "1", "TERM": "xterm"}
+    text = generate(toy, PROMPT, *BANS, "--show", env=colored).stdout
+    assert text.startswith("\x1b[2mthe")
+    assert "\x1b[9;31mtapestry" in text
+    assert "\x1b[9;31m" not in generate(toy, PROMPT, *BANS, env=colored).stdout
+    without = generate(toy, PROMPT, *BANS, "--show", env={**colored, "NO_COLOR": "1"}).stdout
+    assert "31m" not in without
+    assert "[-\x1b[9mtapestry" in without
+
+
+def test_the_picture_is_saved_with_and_without_show(toy: str, tmp_path: Path) -> None:
+    pictures = []
+    for args in ([], ["--show"]):
+        path = tmp_path / f"{len(args)}.svg"
+        assert generate(toy, PROMPT, *BANS, "--svg", str(path), *args).exit_code == 0
+        pictures.append(path.read_text(encoding="utf-8"))
+    assert pictures[0] == pictures[1]
+    assert "line-through" in pictures[0]
+
+
+def test_the_report_says_what_was_withdrawn_and_how_to_repeat_it(toy: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    result = generate(toy, PROMPT, *BANS, "--report", str(path))
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert report["text"] + "\n" == result.stdout
+    assert (report["seed"], report["prompt"], report["tokens"], report["min_p"]) == (1, PROMPT, 40, 0.05)
+    assert len(report["withdrawn"]) == report["rewinds"] > 0
+    assert {entry["ban"] for entry in report["withdrawn"]} <= {"cat", "quiet dog", "tapestry"}
+    assert all(entry["text"].startswith(" ") for entry in report["withdrawn"])
+    again = generate(toy, PROMPT, *BANS, "--report", "-").stderr
+    assert json.loads(again[: again.rindex("}") + 1])["withdrawn"] == report["withdrawn"]
+
+
+def test_compare_shows_both_texts_and_how_much_each_is_worth(toy: str) -> None:
+    result = generate(toy, PROMPT, *BANS, "--compare")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("without bans ─")
+    assert lines[1] + "\n" == generate(toy, PROMPT, "--no-bans").stdout
+    assert lines[3].startswith("with bans ─")
+    assert lines[4] + "\n" == generate(toy, PROMPT, *BANS).stdout
+    counts = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in lines[7:11]}
+    assert int(counts["banned phrases"][0]) > int(counts["banned phrases"][1]) == 0
+    assert float(counts["per 1,000 words"][0]) > float(counts["per 1,000 words"][1]) == 0
+
+
+def test_compare_says_how_far_the_texts_agree_and_show_which_bans_were_hit(toy: str) -> None:
+    result = generate(toy, PROMPT, *BANS, "--compare", "--show")
+    plain, banned = (generate(toy, PROMPT, *bans).stdout.split() for bans in (["--no-bans"], BANS))
+    count = next(i for i, pair in enumerate(zip(plain, banned, strict=False)) if pair[0] != pair[1])
+    assert result.stdout.splitlines()[-1].startswith(f"The texts agree in their first {count} words only: ")
+    assert "withdrawn for 'tapestry'" in result.stderr
+    assert "withdrawn for" not in generate(toy, PROMPT, *BANS).stderr
+
+
+def test_compare_underlines_on_a_terminal_what_the_bans_will_take_away(toy: str) -> None:
+    text = generate(toy, PROMPT, *BANS, "--compare", env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
+    plain, banned = text.split("with bans \x1b", maxsplit=1)
+    assert "\x1b[4;33mtapestry" in plain
+    assert "\x1b[4;33m" not in banned
+
+
+def test_chat_wraps_the_prompt_in_the_template(toy: str, tmp_path: Path) -> None:
+    tokenizer, model = build_toy()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }} said{% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    assert generate(str(tmp_path), PROMPT, "--chat").stdout == generate(toy, f"{PROMPT} said").stdout
+    assert_refused(generate(toy, PROMPT, "--chat"), "--chat needs a chat template", "leave it out")
+
+
+def test_a_system_message_comes_before_the_prompt_of_a_chat(toy: str, tmp_path: Path) -> None:
+    tokenizer, model = build_toy()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    shown = generate(str(tmp_path), PROMPT, "--chat", "--system", "a cat").stdout
+    assert shown == generate(toy, f"system a cat user {PROMPT} ").stdout
+    assert_refused(generate(toy, PROMPT, "--system", "a cat"), "--system is a message of a chat: add --chat")
+
+
+@pytest.mark.parametrize("command", ["generate", "dataset", "eval"])
+def test_every_command_with_a_model_can_choose_how_it_is_loaded(command: str) -> None:
+    text = invoke(command, "--help", env={"COLUMNS": "150"}).stdout
+    for name in ("model", "revision", "dtype", "device", "device-map", "attention", "trust-remote-code"):
+        assert f"--{name} " in text
+
+
+def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Path) -> None:
+    for part in build_toy(sharpness=50):
+        part.save_pretrained(tmp_path)
+    word = generate(str(tmp_path), PROMPT, "--no-bans", tokens=1).stdout.strip()
+
+    def end(choice: str) -> Result:
+        return generate(str(tmp_path), PROMPT, "--ban", word, "--on-exhausted", choice, tokens=3)
+
+    raised, stopped, conceded = end("raise"), end("stop"), end("concede")
+    assert (raised.exit_code, raised.stderr.count("\n")) == (1, 1)
+    assert f"nothing is left to say at token 0 but the banned {word!r}" in raised.stderr
+    assert (stopped.exit_code, stopped.stdout) == (0, "\n")
+    assert (conceded.exit_code, conceded.stdout.split()[0]) == (0, word)
+    assert " conceded, " in conceded.stderr
+    assert f"let through, since nothing else was left to write: {word!r}" in conceded.stderr
+    shown = generate(str(tmp_path), PROMPT, "--ban", word, "--show", tokens=3)
+    assert shown.stdout.split()[0] == f"[!{word}!]"
+
+
+def test_the_choices_are_those_of_the_sampler() -> None:
+    assert tuple(method.value for method in Method) == get_args(walker.Method)
+    assert tuple(choice.value for choice in OnExhausted) == get_args(walker.OnExhausted)
+
+
+REFUSED = {
+    "a text that does not fit": (["--max-new-tokens", "20000"], ["20,000 positions", "--max-new-tokens 19992 or less"]),
+    "temperature 0": (["--temperature", "0"], ["--greedy"]),
+    "a number that is none": (["--top-k", "many"], ["--top-k", "integer"]),
+    "no tokens": (["--max-new-tokens", "0"], ["--max-new-tokens", "1"]),
+    "a penalty of 0": (["--repetition-penalty", "0"], ["above 0"]),
+    "a method that does not exist": (["--method", "magic"], ["magic", "exact", "token"]),
+    "a missing list": (["--bans", "nowhere.txt"], ["nowhere.txt: can't be read", "give the path"]),
+    "an empty ban": (["--ban", " "], ["no visible character"]),
+    "both lists and none": (["--no-bans", "--bans", "x"], ["exclude each other"]),
+    "nothing to compare": (["--no-bans", "--compare"], ["nothing to compare"]),
+    "a picture in no folder": (["--svg", "nowhere/x.svg"], ["nowhere is not a folder", "pass the path of a file"]),
+    "a report over a folder": (["--report", "."], ["it is a folder"]),
+    "an option that does not exist": (["--colour"], ["--colour"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_can_not_be_used_is_refused_in_one_sentence(toy: str, case: str) -> None:
+    args, parts = REFUSED[case]
+    assert_refused(invoke("generate", PROMPT, "--model", toy, *args), *parts)
+
+
+def test_an_empty_prompt_is_refused_where_the_model_needs_a_token(toy: str) -> None:
+    assert_refused(generate(toy, ""), "the prompt is empty")
+
+
+def test_a_prompt_that_is_not_utf_8_is_refused(toy: str) -> None:
+    assert_refused(generate(toy, "-", stdin=b"\xff"), "-: not UTF-8")
+    assert_refused(generate(toy, "\udcff"), "the prompt is not UTF-8")
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert_refused(invoke("generate", PROMPT, "--model", str(tmp_path)), "can't be loaded", "folder")
+
+
+@pytest.mark.skipif(not (FOLDER / "tiny").is_dir(), reason="the bundled model is not there")
+def test_the_bundled_model_and_list_are_the_default() -> None:
+    result = invoke("generate", "The old house", "--max-new-tokens", "20", "--seed", "1")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_ctrl_c_ends_with_130_and_leaves_what_was_written(toy: str) -> None:
+    command = [sys.executable, "-m", "antislop", "generate", PROMPT, "--model", toy, "--max-new-tokens", "19000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        begun = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == b""
+    assert (begun + rest).endswith(b"\n")
+
+
+# -- scan -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sloppy.txt").write_text("Über a cat,\r\nit was a  Testament\nto cats. Cat", encoding="utf-8")
+    (tmp_path / "clean.txt").write_text("A dog.\n", encoding="utf-8")
+    return tmp_path
+
+
+CATS = ("--ban", "cat", "--ban", "a testament to")
+
+
+@pytest.mark.usefixtures("texts")
+def test_scan_prints_where_each_ban_begins() -> None:
+    result = invoke("scan", "sloppy.txt", "clean.txt", *CATS)
+    assert result.exit_code == 1
+    assert result.stdout == "sloppy.txt:1:8: cat\nsloppy.txt:2:8: a testament to\nsloppy.txt:3:10: cat\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("texts")
+def test_scan_exits_with_0_where_nothing_is_found() -> None:
+    result = invoke("scan", "clean.txt", *CATS)
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.usefixtures("texts")
+def test_scan_counts_and_keeps_quiet() -> None:
+    assert invoke("scan", "--count", "sloppy.txt", "clean.txt", *CATS).stdout == "sloppy.txt:3\nclean.txt:0\n"
+    quiet = invoke("scan", "-q", "sloppy.txt", *CATS)
+    assert (quiet.exit_code, quiet.output) == (1, "")
+
+
+def test_scan_reads_standard_input_and_skips_a_byte_order_mark() -> None:
+    assert invoke("scan", "-", *CATS, stdin="\ufeffcat".encode()).stdout == "<stdin>:1:1: cat\n"
+
+
+def test_scan_looks_for_the_bundled_list_unless_told_otherwise(texts: Path) -> None:
+    slop = antislop.default_bans()[0].phrase
+    (texts / "bans.json").write_text('["dog", ["a cat", 0.5]]', encoding="utf-8")
+    assert f"<stdin>:1:4: {slop}\n" in invoke("scan", "-", stdin=f"So {slop}").stdout
+    assert invoke("scan", "-", *CATS, stdin=f"So {slop}, cat").stdout.count("\n") == 2
+    assert invoke("scan", "-", "--no-bans", *CATS, stdin=f"So {slop}").exit_code == 0
+    assert invoke("scan", "clean.txt", "sloppy.txt", "--bans", "bans.json").stdout == (
+        "clean.txt:1:3: dog\nsloppy.txt:1:6: a cat\n"
+    )
+
+
+@pytest.mark.usefixtures("texts")
+def test_scan_colors_on_a_terminal_only() -> None:
+    colored = invoke("scan", "sloppy.txt", *CATS, env={"FORCE_COLOR": "1", "TERM": "xterm"})
+    assert colored.stdout.startswith("\x1b[35msloppy.txt\x1b[0m:1:8: \x1b[1;31mcat\x1b[0m\n")
+
+
+def test_scan_goes_on_after_what_it_can_not_read_and_exits_with_2(texts: Path) -> None:
+    (texts / "latin.txt").write_bytes(b"one\ncaf\xe9\n")
+    result = invoke("scan", "latin.txt", "missing.txt", ".", "sloppy.txt", *CATS)
+    assert result.exit_code == 2
+    assert len(result.stdout.splitlines()) == 3
+    latin, missing, folder = result.stderr.splitlines()
+    assert latin.startswith("antislop: latin.txt: not UTF-8 (")
+    assert "in line 2" in latin
+    assert missing.startswith("antislop: missing.txt: can't be read (No such file")
+    assert folder.startswith("antislop: .: is a folder: pass the files in it")
+
+
+@pytest.mark.usefixtures("texts")
+def test_scan_refuses_a_list_that_can_not_be_used() -> None:
+    assert_refused(invoke("scan", "clean.txt", "--bans", "missing.json"), "missing.json: can't be read")
+    assert_refused(invoke("scan"), "FILE")
+
+
+def test_a_reader_that_leaves_ends_scan_in_silence(texts: Path) -> None:
+    (texts / "long.txt").write_text("cat\n" * 100_000, encoding="utf-8")
+    read, write = os.pipe()
+    os.close(read)
+    for file in ("long.txt", "sloppy.txt"):  # more than a buffer, and less
+        command = [sys.executable, "-m", "antislop", "scan", file, *CATS]
+        ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+        assert (ended.returncode, ended.stderr) == (141, b"")
+    os.close(write)
+
+
+# -- bans, the same for all commands ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["generate", "scan", "dataset", "eval"])
+def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> None:
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", invoke(command, "--help", env={"COLUMNS": "150"}).stdout).split())
+    assert "Take these bans in place of the bundled list: a list in any format" in text
+    assert "Ban this phrase too, whatever list there is." in text
+    assert "Leave out the bundled list." in text
+    assert "Ban the bundled constructions too" in text
+    assert "Leave out entries that can't be used, and name them." in text
+
+
+@pytest.mark.usefixtures("texts")
+def test_phrases_are_added_to_whatever_list_there_is() -> None:
+    Path("list.txt").write_text("dog\n", encoding="utf-8")
+    text = "A dog, a cat: it is not a cat, but a mouse."
+
+    def find(*args: str) -> list[str]:
+        return [line.split(": ")[1] for line in invoke("scan", "-", *args, stdin=text).stdout.splitlines()]
+
+    assert find("--bans", "list.txt", "--ban", "cat") == ["dog", "cat", "cat"]
+    assert find("--no-bans", "--ban", "cat") == ["cat", "cat"]
+    assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 3
+    assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to look for")
+    assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["generate", "x", "--bans", "empty.txt"],
+        ["scan", "clean.txt", "--bans", "empty.txt"],
+        ["try", "empty.txt", "--text", "clean.txt"],
+        ["lint", "empty.txt"],
+        ["convert", "empty.txt", "-o", "out.txt"],
+        ["measure", "clean.txt", "--bans", "empty.txt"],
+        ["dataset", "clean.txt", "-o", "out", "--bans", "empty.txt"],
+        ["eval", "-o", "out", "--bans", "empty.txt"],
+        ["eval", "-o", "out", "--held-out", "empty.txt"],
+    ],
+    ids=lambda args: args[0],
+)
+def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> None:
+    Path("empty.txt").write_text("# nothing\n", encoding="utf-8")
+    assert_refused(invoke(*args), "empty.txt: holds no ")
+    assert not Path("out.txt").exists()
+
+
+@pytest.mark.usefixtures("texts")
+def test_a_list_comes_from_standard_input_where_a_text_does_not() -> None:
+    assert invoke("scan", "sloppy.txt", "--bans", "-", stdin="a cat\n").stdout == "sloppy.txt:1:6: a cat\n"
+    assert "a cat" in invoke("try", "-", "--text", "sloppy.txt", stdin="a cat\n").stdout
+    assert "duplicate" in invoke("lint", "-", stdin="a cat\na cat\n").stdout
+    for args in (["scan", "-", "--bans", "-"], ["try", "-", "--text", "-"], ["generate", "-", "--bans", "-"]):
+        assert_refused(invoke(*args), "standard input can be read once")
+
+
+@pytest.mark.usefixtures("texts")
+def test_entries_that_can_not_be_used_are_left_out_and_named_in_every_command() -> None:
+    Path("list.json").write_text('["a cat",\n" "]', encoding="utf-8")
+    sentence = "list.json:2: the ban ' ' holds no visible character"
+    for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["try", "list.json", "--text", "sloppy.txt"]):
+        assert_refused(invoke(*args), sentence, "--lenient leaves them out")
+        result = invoke(*args, "--lenient")
+        assert "a cat" in result.stdout
+        assert result.stderr.startswith(f"antislop: {sentence}")
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["dataset", "clean.txt", "-o", "-"],
+        ["dataset", "clean.txt", "-o", "out.jsonl", "--pairs", "-"],
+        ["dataset", "-", "-o", "out.jsonl"],
+        ["eval", "-o", "-"],
+        ["eval", "-o", "out", "--prompts", "-"],
+        ["generate", "x", "--svg", "-"],
+        ["profile", "-", "-o", "out.json"],
+    ],
+    ids=" ".join,
+)
+def test_standard_streams_are_refused_where_they_can_not_serve(args: list[str]) -> None:
+    assert_refused(invoke(*args), "-: " if args[0] != "profile" else "standard input can't be read twice")
+    assert sorted(path.name for path in Path().iterdir()) == ["clean.txt", "sloppy.txt"]
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def test_scan_and_help_do_not_import_torch() -> None:
+    code = (
+        "import sys\n"
+        "from antislop.cli.generate import app\n"
+        "for args in (['--help'], ['generate', '--help'], ['scan', '-']):\n"
+        "    try:\n"
+        "        app(args)\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 0, end.code\n"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("args", "known"), [("--version", {"__main__"}), ("--help", {"__main__", "cli", "cli.main", "errors"})]
+)
+def test_version_and_help_import_next_to_nothing(args: str, known: set[str]) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['antislop', '{args}']\n"
+        "try:\n"
+        "    runpy.run_module('antislop', run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "print(*(name for name in sys.modules if name.startswith('antislop.')), file=sys.stderr)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {name.removeprefix("antislop.") for name in ended.stderr.split()} <= known
+    assert ended.stdout
+
+
+def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+    assert [*COMMANDS] == re.findall(r"│ ([a-z-]+) {2,}[A-Z]", invoke("--help").stdout.split("Commands")[1])
+    for name, command in COMMANDS.items():
+        real = load_command(name)
+        assert real.help.startswith(command.about.removesuffix(".")), name
+
+
+def test_shells_can_complete_commands_and_their_options() -> None:
+    def complete(words: str) -> str:
+        count = len(words.split(" ")) - 1
+        env = {"_ANTISLOP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        command = [sys.executable, "-m", "antislop"]
+        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False).stdout
+
+    assert complete("antislop ba").split() == ["bans-from"]
+    assert "--construction" in complete("antislop generate --con")
+    assert "--install-completion" in invoke("--help").stdout
+
+
+def test_the_module_is_the_command_and_tells_its_version() -> None:
+    result = run("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"antislop {antislop.__version__}\n".encode(), b"")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["scan", "--help"], []])
+def test_the_help_tells_the_exit_statuses(args: list[str]) -> None:
+    result = invoke(*args)
+    assert result.exit_code == 0
+    assert "130 interrupted" in " ".join(result.stdout.split())
+
+
+def test_an_unknown_command_is_refused() -> None:
+    assert_refused(invoke("frobnicate"), "frobnicate")

@@ -1,0 +1,665 @@
+"""The command that makes data sets: nothing is lost, mixed or written over, and one sentence says what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import yaml
+from huggingface_hub import DatasetCard, HfApi
+from pyarrow import parquet
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typer.testing import CliRunner, Result
+
+import antislop
+from antislop import BanList
+from antislop.cli import dataset, progress
+from antislop.cli.main import app
+from antislop.datasets import hub
+from antislop.datasets.maker import measure_slop
+from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.records.journal import Journal, Record, read_records
+from antislop.records.prompts import fingerprint_text
+
+PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
+BANS = ("the", "a", "was", "her")
+TINY = (
+    "--max-new-tokens",
+    "12",
+    "--batch-size",
+    "4",
+    "--no-bans",
+    *(part for phrase in BANS for part in ("--ban", phrase)),
+)
+LONGER = ("--max-new-tokens", "30")  # for texts in which sentences end
+CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant]"
+
+
+@pytest.fixture(scope="module")
+def bundled() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    return antislop.tiny_model()
+
+
+@pytest.fixture(autouse=True)
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase]
+) -> Path:
+    """An empty current folder with a file of prompts, and a model that need not be loaded again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dataset, "load_model", lambda _: bundled)
+    Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
+    """A tokenizer that has a chat template."""
+    tokenizer = copy.deepcopy(bundled[1])
+    tokenizer.chat_template = CHAT
+    monkeypatch.setattr(dataset, "load_model", lambda _: (bundled[0], tokenizer))
+
+
+def make(*args: str, source: str = "p.txt", out: str = "out.jsonl", env: dict[str, str] | None = None) -> Result:
+    result = CliRunner().invoke(
+        app, ["dataset", source, "-o", out, *TINY, *args], env={"COLUMNS": "200", **(env or {})}
+    )
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.stdout == ""
+    return result
+
+
+def assert_made(result: Result, *parts: str, status: int = 0) -> None:
+    assert result.exit_code == status, result.stderr
+    for part in parts:
+        assert part in result.stderr, result.stderr
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    """One sentence on standard error, exit status 2."""
+    assert result.exit_code == 2, result.stderr
+    assert result.stderr.startswith("antislop: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    for part in parts:
+        assert part in result.stderr, result.stderr
+
+
+def read(name: str = "out.jsonl") -> list[Record]:
+    return list(read_records(name))
+
+
+def texts(name: str = "out.jsonl") -> dict[tuple[str, int, str], str]:
+    """Responses by what tells records apart; none comes twice."""
+    named = [((record["key"], record["sample"], record["arm"]), record["response"]) for record in read(name)]
+    assert len(dict(named)) == len(named)
+    return dict(named)
+
+
+def write_lines(name: str, *rows: Any) -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def at_record(number: int, do: Callable[[], None]) -> Callable[[Journal, Record], None]:
+    """An `append` of journals that does something after so many records."""
+    append, seen = Journal.append, []
+
+    def appending(journal: Journal, record: Record) -> None:
+        append(journal, record)
+        seen.append(record)
+        if len(seen) == number:
+            do()
+
+    return appending
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_prompt_gets_a_response_without_what_is_banned() -> None:
+    assert_made(make(), "5 records, ", " tokens/s, ", " violations per 1,000 words, ", "% withdrawn")
+    assert sorted(record["prompt"] for record in read()) == sorted(PROMPTS)
+    assert all(record["response"] and not BanList(BANS).find(record["response"]) for record in read())
+    assert json.loads(Path("out.jsonl.run.json").read_text())["generation"]["max_new_tokens"] == 12
+
+
+def test_a_folder_holds_the_records_as_a_file_does() -> None:
+    make()
+    assert_made(make(out="new/folder"))
+    assert texts("new/folder/records.jsonl") == texts()
+
+
+def test_several_responses_and_a_limit() -> None:
+    assert_made(make("--n", "3", "--limit", "2"), "6 records")
+    made = texts()
+    assert made.keys() == {(fingerprint_text(text), sample, "banned") for text in PROMPTS[:2] for sample in range(3)}
+    assert len(set(made.values())) == 6
+    assert_made(make("--n", "3", "--limit", "3"), "going on: 6 records are there already", "3 records")
+    assert made.items() <= texts().items()
+
+
+def test_both_arms_have_the_same_seeds_and_are_compared_in_the_end() -> None:
+    result = make("--arms", "plain,banned")
+    seeds = {arm: {r["key"]: r["seed"] for r in read() if r["arm"] == arm} for arm in ("plain", "banned")}
+    assert seeds["plain"] == seeds["banned"]
+    assert len(set(seeds["plain"].values())) == len(PROMPTS)
+    slop = measure_slop(read(), BanList(BANS))
+    assert slop["plain"] > 0 == slop["banned"]
+    assert_made(result, f"banned phrases per 1,000 words: plain {slop['plain']:.1f}, banned 0.0")
+    both = texts()
+    make(out="banned.jsonl")
+    assert texts("banned.jsonl").items() <= both.items()
+
+
+def test_violations_are_told_per_word_of_the_texts_under_bans() -> None:
+    both, banned, plain = (
+        make("--arms", arms, out=f"{number}.jsonl").stderr
+        for number, arms in enumerate(("plain,banned", "banned", "plain"))
+    )
+    (rate,) = re.findall(r"[\d.]+ violations per 1,000 words, [\d.]+% withdrawn", banned)
+    assert rate in both
+    assert not rate.startswith("0.0 ")
+    assert "violations" not in plain
+
+
+def test_a_template_is_written_around_prompts_and_a_system_message_needs_a_chat_template() -> None:
+    assert_made(make("--prompt-template", "Tale {prompt}: {{"))
+    assert {record["prompt"] for record in read()} == {f"Tale {prompt}: {{" for prompt in PROMPTS}
+    assert_refused(make("--system", "Be brief.", out="s.jsonl"), "the model's tokenizer has no chat template")
+
+
+@pytest.mark.usefixtures("chat")
+def test_chats_are_written_with_the_template_and_get_their_reply() -> None:
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "left out"}]
+    assert_made(make("--system", "Be brief.", source=write_lines("c.jsonl", {"messages": turns})))
+    (record,) = read()
+    assert record["prompt"] == "[system] Be brief.\n[user] Hi\n[assistant]"
+    assert record["messages"][-1] == {"role": "assistant", "content": record["response"]}
+    assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]
+
+
+def test_texts_end_with_stop_strings_and_the_likeliest_token_can_be_taken() -> None:
+    assert_made(make("--stop", "e", "--stop", "o"))
+    assert all(re.search(r"[eo]\W*\w{0,9}$", record["response"]) for record in read())
+    assert all(record["tokens"] < 12 for record in read())
+    for seed in ("1", "2"):
+        make("--temperature", "0", "--repetition-penalty", "1.2", "--seed", seed, out=f"{seed}.jsonl")
+    assert texts("1.jsonl") == texts("2.jsonl")
+    make("--temperature", "0", out="3.jsonl")
+    assert texts("3.jsonl") != texts("2.jsonl"), "the penalty counts"
+
+
+# -- going on ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_command_goes_on_and_makes_only_what_is_missing() -> None:
+    make()
+    whole = texts()
+    lines = Path("out.jsonl").read_bytes().splitlines(keepends=True)
+    Path("out.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:30])
+    assert_made(make(), "going on: 2 records are there already", "3 records, ")
+    assert texts() == whole
+    assert_made(make("--batch-size", "1"), "going on: 5 records are there already", "0 records, ")
+    assert texts() == whole
+
+
+@pytest.mark.parametrize(
+    ("more", "difference"),
+    [
+        (["--max-new-tokens", "9"], "was made with generation.max_new_tokens=12, and this run has generation.max_new"),
+        (
+            ["--seed", "4", "--top-k", "3"],
+            "with seed=0, generation.top_k=0, and this run has seed=4, generation.top_k=3",
+        ),
+        (["--ban", "of"], "with bans='4 bans, "),
+        (["--model", "other"], "with model='the bundled model', and this run has model='other'"),
+        (["--dtype", "bfloat16"], "with dtype=None, and this run has dtype='bfloat16'"),
+        (["--stop", "."], "with generation.stop_strings=None, and this run has generation.stop_strings=['.']"),
+    ],
+)
+def test_what_would_be_mixed_is_refused_with_the_difference_unless_forced(more: list[str], difference: str) -> None:
+    make("--limit", "1")
+    before = Path("out.jsonl").read_bytes()
+    assert_refused(make(*more), difference, "choose another file, the same settings, or --force to mix them")
+    assert Path("out.jsonl").read_bytes() == before
+    assert_made(make(*more, "--force"), "going on: 1 records are there already", "4 records")
+    assert Path("out.jsonl").read_bytes().startswith(before)
+
+
+def test_a_run_that_found_no_prompts_binds_nobody() -> None:
+    assert_refused(make(source="typo.txt"), "typo.txt: no such file or folder")
+    assert_made(make(), "5 records")
+
+
+def test_records_that_failed_are_told_once_and_tried_again() -> None:
+    rows = [{"prompt": "One"}, {"prompt": " "}, {"prompt": "a " * 600}, {"other": "x"}]
+    result = make("--n", "2", source=write_lines("p.jsonl", *rows))
+    assert_made(result, "2 records, ", ", 6 failed", status=1)
+    assert [line.split(":")[1] for line in result.stderr.splitlines() if line.startswith("antislop:")] == [
+        " 1", f" '{'a ' * 20}…'", " 3",
+    ]  # fmt: skip
+    assert "more than the model's 512: shorten it" in result.stderr
+    write_lines("p.jsonl", *[{"prompt": "One"}] * 4)
+    assert_made(make("--n", "2", source="p.jsonl"), "going on: 2 records are there already", "6 records")
+    assert len(texts()) == 8
+    assert {record["status"] for record in read()} <= {"ok", "conceded"}
+
+
+def test_a_line_without_an_id_is_known_by_its_text() -> None:
+    """One that was inserted on top made another one twice, and was never written itself."""
+    make()
+    before = {record["prompt"]: record for record in read()}
+    Path("p.txt").write_text("\n".join(["Anew", *PROMPTS, PROMPTS[0]]) + "\n")
+    assert_made(make(), "going on: 5 records are there already", "2 records")
+    assert [record["prompt"] for record in read()].count(PROMPTS[0]) == 2
+    assert len(texts()) == 7
+    assert {r["prompt"]: r for r in read() if "#" not in r["key"] and r["prompt"] != "Anew"} == before
+    Path("p.txt").write_text("\n".join(PROMPTS[2:]) + "\n")
+    assert_made(make(), "going on: 7 records are there already, 4 of which are of other prompts")
+
+
+def test_a_prompt_that_was_edited_under_its_id_is_refused_or_made_again() -> None:
+    rows = [{"id": f"p{i}", "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
+    pairs = ("--n", "2", "--pairs", "pairs.jsonl")
+    make(*pairs, source=write_lines("p.jsonl", *rows))
+    before = Path("out.jsonl").read_bytes()
+    rows[1]["prompt"] = "One night"
+    write_lines("p.jsonl", *rows)
+    assert_refused(
+        make(*pairs, source="p.jsonl"),
+        "out.jsonl: 2 of its records answer prompts that have changed; 'p1' had 'One day', and now has 'One night'",
+    )
+    assert Path("out.jsonl").read_bytes() == before
+    assert_made(make(*pairs, "--force", source="p.jsonl"), "2 records are made again", "going on: 8 records")
+    make("--n", "2", "--pairs", "pairs2.jsonl", source="p.jsonl", out="whole.jsonl")
+    assert texts() == texts("whole.jsonl")
+    assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("pairs2.jsonl")))
+
+
+def test_damaged_lines_cost_their_records_only() -> None:
+    """With pairs they were a dead end: those of the lost records belonged to nobody."""
+    pairs = ("--n", "3", "--pairs", "pairs.jsonl")
+    make(*pairs)
+    whole, paired = texts(), sorted(map(json.dumps, read("pairs.jsonl")))
+    lines = Path("out.jsonl").read_bytes().splitlines(keepends=True)
+    for number in (2, 5, 9):
+        lines[number] = b"[" * 100_000 + b"\n"
+    Path("out.jsonl").write_bytes(b"".join(lines))
+    assert_made(make(*pairs), "3 damaged lines were taken out; their records are made again", "going on: 12 records")
+    assert texts() == whole
+    assert sorted(map(json.dumps, read("pairs.jsonl"))) == paired
+
+
+# -- what can't be used -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--column", "text"], "no column 'text'"),
+        (["--key", "id"], "no column 'id'"),
+        (["--split", "test"], "leave out split (--split)"),
+        (["--prompt-template", "no braces"], "{prompt} is missing"),
+        (["--bans", "missing.txt"], "--no-bans and --bans exclude each other"),
+        (["--to-parquet"], "out.jsonl is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"),
+        (["--push-to-hub", "me/it"], "need a folder"),
+        (["-o", "p.txt"], "p.txt: is a file, and a folder was expected"),
+        (["-o", "p.txt/out.jsonl"], "p.txt/out.jsonl"),
+        (["-o", "folder.jsonl"], "folder.jsonl: is not a file"),
+        (["-o", "/dev/full/out.jsonl"], "/dev/full/out.jsonl"),
+        (["-o", "x" * 300 + ".jsonl"], ".jsonl: can't be written (File name too long)"),
+        (["-o", "x" * 300], ": can't be written (File name too long)"),
+        (["--pairs", "x" * 300 + ".jsonl"], ".jsonl: can't be written (File name too long)"),
+        (["--pairs", "out.jsonl"], "out.jsonl: records and pairs can't go into one file"),
+        (["--pairs", "p.txt"], "p.txt: is where the prompts are read from"),
+        (["--pairs", "folder.jsonl"], "folder.jsonl: is not a file"),
+        (["--pairs", "notes.txt"], "notes.txt: holds something else than pairs"),
+        (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
+        (["--repetition-penalty", "0"], "must be above 0"),
+        (["--arms", "none"], "--arms"),
+        (["--device", "cpu", "--device-map", "auto"], "exclude each other"),
+        (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype means nothing"),
+    ],
+)
+def test_what_can_not_be_used_is_said_in_one_sentence(args: list[str], sentence: str) -> None:
+    Path("folder.jsonl").mkdir()
+    write_lines("p.jsonl", {"prompt": "One"})
+    Path("notes.txt").write_text("mine\nalso mine\n")
+    before = {path: path.read_bytes() for path in Path().glob("*.*") if path.is_file()}
+    source = "p.jsonl" if {"--column", "--key"} & {*args} else "p.txt"
+    assert_refused(make(*args, source=source), sentence)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
+    write_lines("p.jsonl", {"prompt": "One"})
+    assert_refused(make("--force", source="p.jsonl", out="p.jsonl"), "p.jsonl: is where the prompts are read from")
+    assert_refused(make(source=".", out="inside"), "is where the prompts are read from")
+    for line in (
+        '{"mine": 1}',
+        '{"key": ["a"], "sample": 0, "arm": "banned", "status": "ok"}',
+        "mine\nmine",
+        "[" * 9999,
+    ):
+        Path("foreign.jsonl").write_text(line + "\n" + line + "\n")
+        assert_refused(make(out="foreign.jsonl"), "nothing says how it was made")
+        assert_refused(make("--force", out="foreign.jsonl"), "holds something else than such records")
+        assert Path("foreign.jsonl").read_text() == line + "\n" + line + "\n"
+
+
+# -- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def test_preference_pairs_have_the_columns_that_trainers_expect() -> None:
+    result = make("--pairs", "new/pairs.jsonl", *LONGER)
+    assert_made(result, " pairs in new/pairs.jsonl; ", " tokens written to continue withdrawn text")
+    pairs = datasets.Dataset.from_list(read("new/pairs.jsonl"))
+    assert len(pairs) > 5
+    assert {name: pairs.features[name].dtype for name in ("prompt", "chosen", "rejected")} == dict.fromkeys(
+        ("prompt", "chosen", "rejected"), "string"
+    )
+    whole = {(r["key"], r["sample"]): r["prompt"] + r["response"] for r in read()}
+    for row in pairs:
+        assert whole[row["key"], row["sample"]].startswith(row["prompt"] + row["chosen"])
+        assert BanList([row["ban"]]).find(row["rejected"])
+        assert not BanList(BANS).find(row["chosen"])
+        assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
+
+
+def test_token_pairs_hold_ids_texts_and_shares_of_what_may_come_instead(
+    bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+) -> None:
+    assert_made(make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"))
+    rows = list(datasets.Dataset.from_list(read("pairs.jsonl")))
+    assert rows
+    for row in rows:
+        assert row["context_with_chat_template"] == bundled[1].decode(row["context_ids"], skip_special_tokens=True)
+        assert row["rejected_decoded"] == bundled[1].decode([row["rejected_id"]])
+        assert row["multi_chosen_decoded"] == [bundled[1].decode([token]) for token in row["chosen_ids"]]
+        assert row["rejected_id"] not in row["chosen_ids"]
+        assert 0 < sum(row["chosen_shares"]) <= 1.0001
+        assert row["tokenizer"] == fingerprint_tokenizer(bundled[1])
+
+
+def test_pairs_of_a_run_that_was_stopped_are_those_of_one_that_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("--limit", "3", "--pairs-per-ban", "3", *LONGER)
+    make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", at_record(2, interrupt))
+        assert make(*asked, "--pairs", "pairs.jsonl").exit_code == 130
+    assert_made(make(*asked, "--pairs", "pairs.jsonl"), "going on")
+    assert len(read("whole.jsonl")) > 3
+    assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("whole.jsonl")))
+
+
+def test_so_many_pairs_of_each_ban_are_kept() -> None:
+    make("--limit", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "1", *LONGER)
+    bans = [row["ban"] for row in read("pairs.jsonl")]
+    assert max(map(bans.count, bans)) == 1
+
+
+def test_no_token_is_chosen_or_rejected_in_more_pairs_than_asked_for() -> None:
+    tokens = ("--pairs", "pairs.jsonl", "--pairs-format", "tokens")
+    make(*tokens, "--pairs-per-token", "3")
+    for numbers in (
+        [row["rejected_id"] for row in read("pairs.jsonl")],
+        [token for row in read("pairs.jsonl") for token in row["chosen_ids"]],
+    ):
+        assert max(map(numbers.count, numbers)) == 3
+
+
+def test_limits_of_pairs_that_have_no_meaning_are_refused() -> None:
+    assert_refused(make("--pairs", "p", "--pairs-per-token", "3"), "is for final-token pairs: pass --pairs-format tok")
+    for option, value in (("per-token", "3"), ("per-ban", "3"), ("format", "dpo")):
+        assert_refused(make(f"--pairs-{option}", value), f"--pairs-{option} means nothing without a file of pairs")
+    assert_refused(make("--pairs", "p", "--arms", "plain"), "--pairs needs texts under bans: leave out --arms plain")
+    assert not Path("out.jsonl").exists()
+
+
+def test_pairs_are_not_mixed_and_not_lost() -> None:
+    make("--limit", "1", *LONGER)
+    assert_made(
+        make("--pairs", "pairs.jsonl", *LONGER), "the records that are there already have no pairs in pairs.jsonl"
+    )
+    before = read("pairs.jsonl")
+    assert_refused(
+        make("--pairs", "pairs.jsonl", "--pairs-format", "tokens", *LONGER),
+        "was made with pairs.format='dpo', and this run has pairs.format='tokens'",
+    )
+    assert_refused(make("--pairs", "other.jsonl", *LONGER), "was made with pairs.file='pairs.jsonl'")
+    assert_refused(
+        make(*LONGER), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
+    )
+    assert_refused(
+        make("--pairs", "pairs.jsonl", *LONGER, out="new.jsonl"), "holds pairs of texts that are not in new.jsonl"
+    )
+    assert read("pairs.jsonl") == before
+
+
+# -- Parquet, cards, the hub ------------------------------------------------------------------------------------------
+
+
+def test_parquet_and_a_card_come_beside_the_records() -> None:
+    assert_made(make("--arms", "plain,banned", "--to-parquet", out="out"), "1 Parquet file and README.md in out")
+    rows = parquet.read_table("out/data-00000-of-00001.parquet").to_pylist()
+    assert [row["response"] for row in rows] == [record["response"] for record in read("out/records.jsonl")]
+    loaded = datasets.load_dataset("out", split="train", streaming=True)
+    assert [row["key"] for row in loaded] == [row["key"] for row in rows]
+    assert json.loads(rows[-1]["violations"]) == read("out/records.jsonl")[-1]["violations"]
+    card = Path("out/README.md").read_text()
+    assert yaml.safe_load(card.split("---\n")[1])["configs"] == [{"config_name": "default", "data_files": "*.parquet"}]
+    assert DatasetCard.load("out/README.md").data.tags == ["synthetic", "antislop"]
+    assert "| banned | 0.00 |" in card
+    assert "Columns of the preference pairs" not in card
+    assert "10 responses to the prompts of `p.txt`, written by `the bundled model`" in card
+
+
+def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others by such names were deleted."""
+    mine = Path("out/data-00001-of-00007.parquet")
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for name in (mine.name, "../victim", 7):
+        Path("out", hub.MANIFEST).write_text("[" * 9999 if name == 7 else json.dumps(name))
+        result = make("--to-parquet", out="out")
+        assert_refused(result, f"{mine}: was not written by this command: move it, or choose another folder")
+    assert mine.read_text() == "mine"
+    Path("README.md").write_text("# Mine")
+    assert_refused(make("--push-to-hub", "me/it", out="."), "README.md: was not written by this command")
+    assert not Path("out/records.jsonl").exists(), "it is refused before any text is made"
+    mine.unlink()
+    Path("out/other.parquet").write_text("mine, too")
+    Path("victim").touch()
+    Path("out", hub.MANIFEST).write_text('["../victim"]')
+    monkeypatch.setattr(hub, "ROWS", 2)
+    assert_made(make("--to-parquet", out="out"), "3 Parquet files")
+    monkeypatch.setattr(hub, "ROWS", 9)
+    assert_made(make("--to-parquet", out="out"), "1 Parquet file ")
+    assert sorted(path.name for path in Path("out").glob("*.parquet")) == [
+        "data-00000-of-00001.parquet",
+        "other.parquet",
+    ]
+    assert Path("victim").exists()
+
+
+@pytest.mark.parametrize("kind", ["dpo", "tokens"])
+def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
+    pairs = ("--pairs", "out/pairs.jsonl", "--pairs-format", kind)
+    assert_made(make("--limit", "2", "--to-parquet", *pairs, *LONGER, out="out"))
+    (paragraph,) = re.findall(
+        r"^Columns of the preference pairs.*?\n\n", Path("out/README.md").read_text(), re.M | re.S
+    )
+    assert {f"`{column}`" for column in read("out/pairs.jsonl")[0]} <= set(re.findall(r"`\w+`", paragraph))
+
+
+def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> None:
+    rows = [{"prompt": " ", "x": 1}, {"prompt": "One", "x": "two", "meta": {}}, {"prompt": "Day", "big": 2**70}]
+    assert_made(make("--to-parquet", source=write_lines("p.jsonl", *rows), out="out"), status=1)
+    table = {row["prompt"]: row for row in parquet.read_table("out/data-00000-of-00001.parquet").to_pylist()}
+    assert [table[text]["x"] for text in ("", "One", "Day")] == ["1", '"two"', None]
+    assert table["Day"]["big"] == str(2**70)
+    assert [table[text]["response"] is None for text in ("", "One", "Day")] == [True, False, False]
+    assert table["One"]["tokens"] > 0
+
+
+def test_the_bar_of_datasets_does_not_show_and_is_left_as_it_was() -> None:
+    assert [line.split()[1] for line in make("--to-parquet", out="out").stderr.split("\n")[:-1]] == [
+        "records,",
+        "Parquet",
+    ]
+    assert not datasets.are_progress_bars_disabled()
+
+
+def test_a_push_that_fails_loses_nothing_and_is_one_sentence() -> None:
+    result = make("--push-to-hub", "me/it", out="out")
+    assert result.exit_code == 2
+    (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("antislop:")]
+    assert sentence.startswith("antislop: me/it can't be pushed to (")
+    assert "what was made is in out; log in with hf auth login" in sentence
+    assert len(texts("out/records.jsonl")) == 5
+    assert Path("out/README.md").exists()
+
+
+def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo, **_: type("Url", (), {"repo_id": f"me/{repo}"}))
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **how: calls.append(how))
+    assert_made(make("--push-to-hub", "it", out="out"), "pushed to it")
+    (how,) = calls
+    assert (how["repo_id"], how["repo_type"], how["folder_path"]) == ("me/it", "dataset", Path("out"))
+    assert how["allow_patterns"] == ["README.md", "data-*.parquet"]
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    write_lines("p.jsonl", *({"prompt": prompt} for prompt in PROMPTS))
+    for source in ("p.txt", "p.jsonl"):
+        lines = make("--n", "2", source=source, out=f"{source}.out.jsonl").stderr.splitlines()
+        assert len(lines) == 11
+        assert re.fullmatch(
+            r"3 records, [\d,]+ tokens/s, [\d.]+ violations per 1,000 words, [\d.]+% withdrawn, "
+            r"7 to go, 0:00:\d\d left",
+            lines[2],
+        )
+        assert all(line.isprintable() for line in lines)
+    lines = make("--n", "3", "--limit", "4", "--force").stderr.splitlines()
+    assert [line for line in lines if ", 11 to go, " in line] == lines[:1]
+    lines = make("--n", "3").stderr.splitlines()
+    assert ", 2 to go, " in lines[1], "of those that are not there already"
+
+
+def test_a_bar_shows_on_a_terminal() -> None:
+    result = make("--n", "2", env={"FORCE_COLOR": "1", "TERM": "xterm"})
+    assert_made(result, "\x1b[")
+    assert re.search(r"\d/10", result.stderr)
+
+
+def test_how_much_is_to_come_is_known_of_files_only(folder: Path) -> None:
+    Path("p.txt").write_text("a\n\n \nb\n")
+    parquet.write_table(datasets.Dataset.from_dict({"prompt": ["a", "b", "c"]}).data.table, "p.parquet")
+    Path("torn.parquet").write_text("no")
+    names = ("p.txt", "p.parquet", "torn.parquet", "missing.jsonl", str(folder), "owner/name")
+    assert [dataset._count_records(name) for name in names] == [2, 3, None, None, None, None]
+
+
+def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    make("--n", "4", out="whole.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", at_record(1, interrupt))
+        result = make("--n", "4", "--pairs", "pairs.jsonl")
+    assert_made(result, "finishing the texts in flight; Ctrl-C again leaves them", status=130)
+    assert 4 <= len(texts()) <= 5, "those in flight, not the other responses to the same prompts"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_made(make("--n", "4", "--pairs", "pairs.jsonl"), "going on: ")
+    assert texts() == texts("whole.jsonl")
+
+
+def test_ctrl_c_leaves_out_what_is_made_of_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "append", at_record(9, interrupt))
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: pytest.fail("half a data set was pushed"))
+    pairs = ("--pairs", "out/pairs.jsonl", "--pairs-per-ban", "1")
+    assert make("--n", "4", "--push-to-hub", "me/it", *pairs, out="out").exit_code == 130
+    assert not Path("out/README.md").exists()
+    bans = [row["ban"] for row in read("out/pairs.jsonl")]
+    assert max(map(bans.count, bans)) > 1, "which are kept is decided in the end"
+
+
+def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", at_record(1, lambda: (interrupt(), interrupt())))  # type: ignore[arg-type,return-value]
+        assert make("--n", "4").exit_code == 130
+    assert len(texts()) == 1
+    assert_made(make("--n", "4"), "going on: 1 records are there already", "19 records")
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file grow above so many bytes: a report of the tests that goes to a file must not be written meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [1000, 2500])
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(size: int, folder: Path) -> None:
+    make("--n", "3", out="whole.jsonl")
+    with full_disk(size):
+        result = make("--n", "3", "--pairs", "pairs.jsonl")
+    assert result.exit_code == 2
+    assert re.search(
+        r"^antislop: \w+\.jsonl: can't be written to \(File too large\); run it again", result.stderr, re.M
+    )
+    make("--n", "3", "--pairs", "pairs.jsonl")
+    assert texts() == texts("whole.jsonl")
+
+
+def test_a_full_disk_while_parquet_is_written_is_one_sentence() -> None:
+    make(out="out")
+    with full_disk(Path("out/records.jsonl").stat().st_size):
+        result = make("--to-parquet", out="out")
+    assert_made(result, "antislop: out: can't be written (", status=2)
+    assert len(texts("out/records.jsonl")) == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs signals of POSIX")
+def test_a_process_of_its_own_ends_as_one_expects(folder: Path) -> None:
+    """Ctrl-C from a shell, and a reader of the progress that goes away."""
+    Path("p.txt").write_text("\n".join(PROMPTS * 40))
+    command = [sys.executable, "-m", "antislop", "dataset", "p.txt", *TINY, "-o"]
+    path = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
+    stopped = subprocess.Popen([*command, "a.jsonl", "--n", "9"], stderr=subprocess.PIPE, text=True, env=path)
+    unread = subprocess.Popen([*command, "b.jsonl", "--limit", "2"], stderr=subprocess.PIPE, env=path)
+    assert unread.stderr is not None
+    unread.stderr.close()
+    while stopped.poll() is None and not (Path("a.jsonl").exists() and Path("a.jsonl").stat().st_size):
+        time.sleep(0.02)
+    stopped.send_signal(signal.SIGINT)
+    _, said = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130, said
+    assert "finishing the texts in flight" in said
+    assert "Traceback" not in said
+    assert 0 < len(texts("a.jsonl")) < 1800
+    assert unread.wait(60) == 141
+    assert len(texts("b.jsonl")) == 2

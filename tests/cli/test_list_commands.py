@@ -1,0 +1,357 @@
+"""The commands about lists: what they find goes to standard output, how it went to standard error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner, Result
+
+import antislop
+from antislop import Ban, BanList
+from antislop.cli import scan
+from antislop.cli.main import app
+from antislop.hf.pretrained import ModelSpec
+
+TEXT = "Über a cat,\r\nit was a  Testament\nto cats. Cat"
+COLORED = {"FORCE_COLOR": "1", "TERM": "xterm"}
+
+
+def invoke(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(app, list(args), input=stdin, env=env)
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    assert result.exit_code == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("antislop: ")
+    assert result.stderr.count("\n") == 1
+    assert all(part in result.stderr for part in parts), result.stderr
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+# -- scan -------------------------------------------------------------------------------------------------------------
+
+CATS = ("--ban", "cat", "--ban", "a testament to")
+
+
+def test_scan_as_json_says_where_each_ban_begins_and_what_stands_there() -> None:
+    result = invoke("scan", "--format", "json", "-", *CATS, stdin=TEXT.encode())
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == len(found) + 2 == 5
+    assert found[0] == {"file": "<stdin>", "line": 1, "column": 8, "ban": "cat", "text": "cat"}
+    assert (found[1]["line"], found[1]["column"], found[1]["text"]) == (2, 8, "a  Testament\nto")
+
+
+def test_scan_as_json_is_a_list_where_nothing_is_found_and_where_it_counts() -> None:
+    clean, sloppy = write("clean.txt", "A dog."), write("sloppy.txt", TEXT)
+    nothing = invoke("scan", "--format", "json", clean, *CATS)
+    assert (nothing.exit_code, json.loads(nothing.stdout)) == (0, [])
+    counted = invoke("scan", "--format", "json", "--count", clean, sloppy, "nowhere.txt", *CATS)
+    assert counted.exit_code == 2
+    assert json.loads(counted.stdout) == [{"file": "clean.txt", "count": 0}, {"file": "sloppy.txt", "count": 3}]
+    assert invoke("scan", "--format", "json", "--quiet", sloppy, *CATS).stdout == ""
+
+
+def test_compressed_texts_are_read_and_broken_ones_are_refused(folder: Path) -> None:
+    (folder / "a.txt.gz").write_bytes(gzip.compress(b"a cat"))
+    assert invoke("scan", "a.txt.gz", *CATS).stdout == "a.txt.gz:1:3: cat\n"
+    (folder / "b.txt.gz").write_bytes(gzip.compress(b"a cat")[:-9])
+    assert_refused(invoke("scan", "b.txt.gz", *CATS), "b.txt.gz: can't be read (not gzip, or cut off: ")
+    (folder / "c.txt.gz").write_bytes(b"a cat")
+    assert_refused(invoke("scan", "c.txt.gz", *CATS), "c.txt.gz: can't be read (not gzip")
+
+
+# -- try --------------------------------------------------------------------------------------------------------------
+
+
+def test_try_shows_hits_rates_and_places_the_most_frequent_first() -> None:
+    cats, text = write("cats.txt", "a testament to\ncat\nmouse\n"), write("text.txt", TEXT)
+    result = invoke("try", cats, "--text", text)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "    hits  per 1,000  ban",
+        "       2     200.00  cat",
+        "         text.txt:1: Über a [cat], it was a Testament to cats. Cat",
+        "         text.txt:3: Über a cat, it was a Testament to cats. [Cat]",
+        "       1     100.00  a testament to",
+        "         text.txt:2: Über a cat, it was [a Testament to] cats. Cat",
+    ]
+    assert result.stderr == "3 hits in 10 words, 300.00 per 1,000; 2 of 3 bans hit, 1 never\n"
+
+
+def test_try_takes_several_texts_and_as_many_contexts_as_asked_for() -> None:
+    cats, text = write("cats.txt", "cat"), write("text.txt", "cat " * 50)
+    result = invoke("try", cats, "--text", text, "--text", "-", "--contexts", "1", stdin="My cat")
+    assert "      51     980.77  cat" in result.stdout
+    assert result.stdout.count("[cat]") == 1
+    assert invoke("try", cats, "--text", text, "--contexts", "0").stdout.count("\n") == 2
+
+
+def test_try_cuts_contexts_to_the_width_of_the_terminal() -> None:
+    cats, text = write("cats.txt", "cat"), write("text.txt", "so " * 100 + "cat" + " so" * 100)
+    for width in (50, 120):
+        lines = invoke("try", cats, "--text", text, env={"COLUMNS": str(width)}).stdout.splitlines()
+        assert len(lines[-1]) == width
+        assert lines[-1].count("…") == 2
+
+
+def test_try_highlights_on_a_terminal_and_shows_control_characters() -> None:
+    result = invoke("try", write("cats.txt", "cat"), "--text", "-", stdin="a cat\x1b[31m", env=COLORED)
+    assert "\x1b[4;33mcat\x1b[0m␛[31m" in result.stdout
+    assert "[cat]" not in result.stdout
+
+
+def test_try_as_json_lists_what_was_never_hit() -> None:
+    bans = write("cats.json", '["a testament to", ["cat", 0.5], "mouse"]')
+    found = json.loads(invoke("try", bans, "--text", "-", "--format", "json", stdin=TEXT.encode()).stdout)
+    assert (found["words"], found["hits"], found["never"]) == (10, 3, ["mouse"])
+    assert {**found["bans"][0], "contexts": 0} == {
+        "ban": "cat",
+        "kind": "phrase",
+        "weight": 0.5,
+        "count": 2,
+        "per_1000_words": 200.0,
+        "contexts": 0,
+    }
+    assert found["bans"][1]["contexts"][0] == {
+        "file": "<stdin>",
+        "line": 2,
+        "column": 8,
+        "before": "Über a cat, it was ",
+        "text": "a Testament to",
+        "after": " cats. Cat",
+    }
+
+
+def test_try_takes_the_bundled_list_unless_told_otherwise() -> None:
+    slop = antislop.default_bans()[0].phrase
+    assert slop in invoke("try", "--text", "-", stdin=f"So {slop}").stdout
+
+
+def test_try_finds_nothing_without_a_fault() -> None:
+    result = invoke("try", write("cats.txt", "cat"), "--text", "-", stdin="")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "0 hits in 0 words, 0.00 per 1,000; 0 of 1 bans hit, 1 never\n"
+
+
+def test_try_refuses_what_it_can_not_use() -> None:
+    cats = write("cats.txt", "cat")
+    assert_refused(invoke("try", cats), "no text to try the list on", "--text FILE")
+    assert_refused(invoke("try", cats, "--text", "nowhere.txt"), "nowhere.txt: can't be read")
+    assert_refused(invoke("try", "nowhere.txt", "--text", cats), "nowhere.txt: can't be read")
+
+
+# -- lint -------------------------------------------------------------------------------------------------------------
+
+
+def test_lint_says_where_what_and_how_to_mend_it() -> None:
+    result = invoke("lint", write("bans.txt", "# mine\na testament to\n\nok\ntestament\nOK\n"), "--ignore", "common")
+    assert result.exit_code == 1
+    assert result.stdout == (
+        "bans.txt:6: duplicate: 'OK' repeats 'ok' (line 4): leave it out\n"
+        "bans.txt:2: contained: 'a testament to' contains 'testament', which forbids it already (line 5): "
+        "leave it out\n"
+        "bans.txt:4: short: 'ok' has only 2 letters and means many things: write the longer phrase it is from\n"
+    )
+    assert result.stderr == "4 entries: 1 duplicate, 1 contained, 1 short\n"
+
+
+def test_lint_exits_with_0_where_nothing_is_found() -> None:
+    result = invoke("lint", write("bans.txt", "a testament to\n"))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "1 entry: nothing found\n")
+
+
+def test_lint_reports_what_can_not_be_loaded() -> None:
+    result = invoke("lint", write("bans.json", '["a testament to",\n" "]'))
+    assert result.exit_code == 1
+    assert result.stdout.startswith("bans.json:2: refused: the ban ' ' holds no visible character")
+    assert result.stderr == "1 entry: 1 refused\n"
+
+
+def test_lint_as_json_holds_the_same() -> None:
+    found = json.loads(invoke("lint", write("bans.txt", "whisper\na  Whisper\n"), "--format", "json").stdout)
+    assert (found["list"], found["entries"], found["refused"]) == ("bans.txt", 2, [])
+    assert found["findings"] == [
+        {
+            "kind": "contained",
+            "entry": 2,
+            "line": 2,
+            "ban": "a  Whisper",
+            "fault": "'a  Whisper' contains 'whisper', which forbids it already",
+            "fix": "leave it out",
+            "other": 1,
+        }
+    ]
+
+
+def test_lint_goes_on_without_word_frequencies_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wordfreq", None)
+    result = invoke("lint", write("bans.txt", "eyes\nok\n"))
+    assert result.exit_code == 1
+    assert "'ok' has only 2 letters" in result.stdout
+    assert "eyes" not in result.stdout
+    complaint, _ = result.stderr.splitlines()
+    assert complaint.endswith("pip install 'antislop[lint]'")
+
+
+def test_lint_asks_a_model_s_tokenizer_what_it_can_write(folder: Path) -> None:
+    tokens = ["[UNK]", "elara", "whisper", "##ed", *"abc"]
+    backend = Tokenizer(tokenizer_models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(folder / "uncased")
+    bans = BanList(["Elara whispered", "elara said", Ban("Elara", case_sensitive=True)])
+    vocabulary = scan._load_vocabulary(ModelSpec("uncased"))
+    kinds = [(finding.index, finding.kind) for finding in scan.lint(bans, vocabulary=vocabulary)]
+    assert kinds == [(1, "untypable"), (2, "case")]
+    result = invoke("lint", write("bans.txt", "elara said"), "--model", "uncased")
+    assert "bans.txt:1: untypable: 'elara said' can't be written: no sequence of" in result.stdout
+    assert_refused(invoke("lint", "bans.txt", "--model", str(folder)), "the tokenizer of", "can't be loaded")
+
+
+def test_lint_refuses_what_it_can_not_use() -> None:
+    assert_refused(invoke("lint", "nowhere.txt"), "nowhere.txt: can't be read")
+    assert_refused(invoke("lint", write("bans.txt", "ok"), "--ignore", "speed"), "--ignore speed", "duplicate")
+
+
+def test_lint_colors_on_a_terminal_only() -> None:
+    result = invoke("lint", write("bans.txt", "ok"), env=COLORED)
+    assert result.stdout.startswith("\x1b[35mbans.txt:1\x1b[0m: \x1b[1;31mshort\x1b[0m: 'ok' has")
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def test_convert_writes_a_list_that_loads_as_the_same() -> None:
+    result = invoke("convert", write("bans.txt", "cat\na testament to\nmouse"), "-o", "out.txt")
+    assert result.exit_code == 0, result.stderr
+    assert [ban.phrase for ban in BanList.load("out.txt")] == ["cat", "a testament to", "mouse"]
+    assert result.stdout == ""
+    assert result.stderr == "bans.txt was read as text: 3 entries, 0 refused; wrote 3 to out.txt\n"
+
+
+def test_convert_writes_to_standard_output() -> None:
+    result = invoke("convert", "-", "-o", "-", stdin="cat\n")
+    assert (result.exit_code, result.stdout.splitlines()[0], result.stdout.splitlines()[-1]) == (
+        0,
+        "# antislop 1",
+        "cat",
+    )
+    assert result.stderr.endswith("1 entry, 0 refused; wrote 1 to standard output\n")
+    assert not list(Path().iterdir())
+
+
+def test_convert_reads_compressed_lists_and_does_not_tell_where_they_lay(tmp_path: Path) -> None:
+    source, out = tmp_path / "bans.json.gz", tmp_path / "bans.txt"
+    source.write_bytes(gzip.compress(b'["delve", "a testament to"]'))
+    result = invoke("convert", str(source), "-o", str(out))
+    assert (result.exit_code, out.read_text()) == (0, "# antislop 1\n# source: bans.json.gz\ndelve\na testament to\n")
+    source.write_bytes(source.read_bytes()[:20])
+    assert_refused(invoke("convert", str(source), "-o", str(out), "--force"), "bans.json.gz: can't be read")
+
+
+def test_convert_overwrites_only_when_forced() -> None:
+    bans = write("bans.txt", "cat\n")
+    assert_refused(invoke("convert", bans, "-o", bans), "bans.txt is the list itself", "--force")
+    assert_refused(invoke("convert", bans, "-o", write("out.txt", "dog")), "out.txt is there already", "--force")
+    assert Path("out.txt").read_text(encoding="utf-8") == "dog"
+    assert invoke("convert", bans, "-o", "out.txt", "--force").exit_code == 0
+    assert "cat" in Path("out.txt").read_text(encoding="utf-8")
+
+
+def test_convert_refuses_what_it_can_not_use() -> None:
+    bans = write("bans.txt", "cat\n")
+    assert_refused(invoke("convert", "nowhere.txt", "-o", "out.txt"), "nowhere.txt: can't be read")
+    assert_refused(invoke("convert", bans, "-o", "nowhere/out.txt"), "nowhere is not a folder")
+    assert_refused(invoke("convert", bans, "-o", "out.txt", "--format", "magic"), "magic")
+    assert_refused(invoke("convert", bans, "-o", "out.txt", "--edges", "none"), "none", "anywhere")
+    assert not Path("out.txt").exists()
+
+
+def test_convert_leaves_out_what_can_not_be_used_only_when_told_to() -> None:
+    bans = write("bans.json", '["cat",\n" "]')
+    assert_refused(invoke("convert", bans, "-o", "out.txt"), "bans.json:2: the ban ' ' holds no visible character")
+    assert not Path("out.txt").exists()
+    result = invoke("convert", bans, "-o", "out.txt", "--lenient")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("antislop: bans.json:2: the ban ' ' holds no visible character")
+    assert "1 entry, 1 refused; wrote 1 to out.txt" in result.stderr
+
+
+def test_convert_keeps_the_top_and_writes_the_licence() -> None:
+    bans = write("bans.txt", "cat\ndog\nmouse\n")
+    result = invoke("convert", bans, "-o", "out.txt", "--top", "2", "--edges", "anywhere", "--licence", "CC0")
+    text = Path("out.txt").read_text(encoding="utf-8")
+    assert "CC0" in text
+    assert "mouse" not in text
+    assert "3 entries, 0 refused; wrote 2 to out.txt" in result.stderr
+
+
+# -- all --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_leaves_ends_each_command_in_silence() -> None:
+    text, bans = write("long.txt", "cat\n" * 60_000), write("bans.txt", "ok\n" * 20_000)
+    read, write_end = os.pipe()
+    os.close(read)
+    env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
+    for args in (["scan", text, "--ban", "cat", "--format", "json"], ["try", bans, "--text", bans, "--contexts", "9"]):
+        command = [sys.executable, "-m", "antislop", *args]
+        ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, env=env, check=False)
+        assert ended.returncode == 141
+        assert b"Traceback" not in ended.stderr
+    os.close(write_end)
+
+
+def test_lists_are_looked_through_without_torch() -> None:
+    write("bans.txt", "a testament to\n")
+    code = (
+        "import sys\n"
+        "from antislop.cli.generate import app\n"
+        "for args in (['try', 'bans.txt', '--text', 'bans.txt'], ['lint', '--help']):\n"
+        "    try:\n"
+        "        app(args)\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 0, end.code\n"
+        "assert not {'torch', 'transformers', 'numpy', 'wordfreq'} & set(sys.modules)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True)
+
+
+@pytest.mark.parametrize("command", ["lint", "try", "convert"])
+def test_the_help_tells_the_exit_statuses(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "130 interrupted" in " ".join(result.stdout.split())
+
+
+def test_published_lists_are_tried_on_real_texts(assets: Path) -> None:
+    bans = assets / "lists" / "antislop_sampler_slop_phrases_2025-04-07.json"
+    text = assets / "human" / "gutenberg" / "ethan-frome-4517.txt.gz"
+    found = json.loads(invoke("try", str(bans), "--text", str(text), "--format", "json").stdout)
+    assert found["words"] > 30_000
+    assert 0 < len(found["bans"]) < 100
+    assert len(found["bans"]) + len(found["never"]) > 2_300

@@ -1,0 +1,144 @@
+"""`antislop measure`: tables to standard output, notes to standard error, one sentence for what can't be measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from antislop.cli.main import app
+from antislop.metrics.metrics import METRICS, Tally, measure
+
+TEXTS = [
+    "The tapestry fell. “Nobody came,” he said.",
+    "It was not a door, but a mouth.",
+    "A third text, with more words.",
+]
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(app, ["measure", *args])
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    assert result.exit_code == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("antislop: ") and result.stderr.count("\n") == 1
+    assert all(part in result.stderr for part in parts), result.stderr
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with two files of records."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"arm": arm, "response": text} for arm in ("plain", "banned") for text in TEXTS]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("b.jsonl").write_text(json.dumps({"response": TEXTS[0]}) + "\n")
+    Path("list.txt").write_text("tapestry\n")
+    Path("never.txt").write_text("xylophone\n")
+    return tmp_path
+
+
+def test_each_file_is_a_group_with_all_metrics() -> None:
+    result = invoke("a.jsonl", "b.jsonl")
+    assert result.exit_code == 0
+    assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 texts, " in result.stdout
+    assert all(result.stdout.count(f"\n{metric.title} ") >= 2 for metric in METRICS)
+    assert "fewer than 500 words in all: MATTR-500\n" in result.stdout
+    assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr
+
+
+def test_json_holds_what_measure_returns_by_group() -> None:
+    result = invoke("a.jsonl", "--by", "arm", "--format", "json", "--resamples", "50", "--seed", "3")
+    groups = {group["group"]: group for group in json.loads(result.stdout)["groups"]}
+    assert list(groups) == ["plain", "banned"]
+    tally = Tally()
+    for text in TEXTS:
+        tally.add(text)
+    for name, estimate in measure(tally, resamples=50, seed=3).items():
+        found = groups["plain"]["metrics"][name]
+        assert [found[key] for key in ("value", "low", "high", "why")] == list(estimate)
+    assert groups["plain"]["texts"] == 3 and groups["plain"]["distance"]["value"] > 0
+
+
+def test_texts_to_one_prompt_are_drawn_together_and_that_is_said() -> None:
+    rows = [{"question": f"q{i % 2}", "prompt": f"p{i % 3}", "response": text} for i, text in enumerate(TEXTS * 8)]
+    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for column, options in {"prompt": [], "question": ["--prompt-column", "question"]}.items():
+        result = invoke("c.jsonl", "--format", "json", "--resamples", "50", *options)
+        group = json.loads(result.stdout)["groups"][0]
+        tally = Tally()
+        for row in rows:
+            tally.add(row["response"], group=row[column])
+        drawn = len({row[column] for row in rows})
+        for name, estimate in measure(tally, resamples=50).items():
+            assert [group["metrics"][name][key] for key in estimate._fields] == list(estimate)
+        assert (group["texts"], group["drawn"]) == (24, drawn)
+        note = f"intervals are over prompts, texts to the same prompt drawn together: c.jsonl ({drawn} for 24 texts)\n"
+        assert note in result.stderr
+        assert "fewer than 20 prompts: intervals are rough for c.jsonl\n" in result.stderr
+
+
+def test_csv_has_a_line_for_each_metric_and_the_distance() -> None:
+    result = invoke("a.jsonl", "--format", "csv", "--resamples", "50")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [row["metric"] for row in rows] == [*(metric.name for metric in METRICS), "distance"]
+    assert float(rows[0]["low"]) <= float(rows[0]["value"]) <= float(rows[0]["high"])
+    assert rows[5]["value"] == "" and rows[5]["why"] == "fewer than 500 words in all"
+
+
+def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
+    result = invoke("b.jsonl", "--bans", "list.txt", "--bans", "never.txt", "--format", "json")
+    metrics = json.loads(result.stdout)["groups"][0]["metrics"]
+    assert metrics["bans of list.txt"]["value"] == 1000 / 7
+    assert metrics["bans of never.txt"]["value"] == 0
+    assert "bans of never.txt: nothing of it ever occurs in these texts" in result.stderr
+    assert "list.txt: nothing" not in result.stderr
+
+
+def test_own_lists_take_the_place_of_the_bundled_ones() -> None:
+    Path("w.json").write_text('["nobody"]')
+    result = invoke("b.jsonl", "--words", "w.json", "--format", "json")
+    metrics = json.loads(result.stdout)["groups"][0]["metrics"]
+    assert metrics["slop_words"]["value"] == 1000 / 7
+    assert metrics["slop_trigrams"]["why"] == "the scale has no slop trigrams"
+    assert metrics["slop_words"]["distance"]["why"] == "the human value was measured with other lists"
+
+
+def test_own_words_that_never_occur_are_named() -> None:
+    Path("w.json").write_text('["xylophone"]')
+    assert "w.json: nothing of it ever occurs in these texts" in invoke("b.jsonl", "--words", "w.json").stderr
+
+
+def test_intervals_need_no_package_beyond_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("scipy", "matplotlib", "wordfreq", "jinja2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = invoke("a.jsonl", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert any(metric["low"] is not None for metric in json.loads(result.stdout)["groups"][0]["metrics"].values())
+
+
+def test_what_cannot_be_measured_is_refused_in_one_sentence() -> None:
+    Path("empty.jsonl").write_text("")
+    Path("blank.txt").write_text(" \n")
+    Path("w.json").write_text("{}")
+    assert_refused(invoke("blank.txt"), "there are no texts in blank.txt")
+    assert_refused(invoke("empty.jsonl"), "empty.jsonl")
+    assert_refused(invoke("none.jsonl"), "none.jsonl")
+    assert_refused(invoke("a.jsonl", "--column", "story"), "a.jsonl:1", "no column story", "arm, response")
+    assert_refused(invoke("a.jsonl", "--by", "model"), "a.jsonl:1", "no column 'model'; there are arm, response")
+    assert_refused(invoke("a.jsonl", "--words", "w.json"), "w.json: holds no list of texts")
+    assert_refused(invoke("a.jsonl", "--bans", "nowhere.txt"), "nowhere.txt")
+
+
+def test_texts_without_words_are_undefined_and_not_0() -> None:
+    Path("digits.txt").write_text("1 2 3")
+    result = invoke("digits.txt", "--format", "json")
+    assert {each["why"] for each in json.loads(result.stdout)["groups"][0]["metrics"].values()} == {
+        "no words in the texts"
+    }

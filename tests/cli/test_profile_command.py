@@ -1,0 +1,272 @@
+"""`antislop profile` and `antislop bans-from` on the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from antislop import BanList
+from antislop.cli.main import app
+from antislop.cli.profile import Half, find_half
+from antislop.profiles.human_rates import Baseline
+from antislop.profiles.ngrams import hash_prompt
+from antislop.profiles.profiles import Profile
+from antislop.records.texts import Text
+
+SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
+PLAIN = "The cat sat on the mat, and the dog ran to the door. It was day {}."
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    write("sloppy.jsonl", SLOP, prompts=10)
+    write("plain.jsonl", PLAIN, prompts=10)
+    return tmp_path
+
+
+def write(name: str, text: str, *, prompts: int, column: str = "text") -> None:
+    records = [{column: text.format("x" * i), "prompt": f"p{i % prompts}"} for i in range(40)]
+    Path(name).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def invoke(*arguments: str):
+    memory = ["--memory", "1"] if arguments[0] == "profile" else []
+    return CliRunner().invoke(app, [*arguments, *memory])
+
+
+def refusal(*arguments: str) -> str:
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_from_texts_to_a_profile_to_a_list() -> None:
+    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
+    assert (made.exit_code, made.stdout) == (0, ""), made.output
+    profile = Profile.load("profile.json")
+    assert (profile.texts, profile.prompts, profile.made_with["sources"]) == (40, 10, ["sloppy.jsonl"])
+    assert all(entry.examples for entry in profile.entries)
+    assert any(entry.is_name for entry in profile.entries)
+    listed = invoke("bans-from", "profile.json", "-o", "bans.txt", "--licence", "CC0-1.0")
+    assert (listed.exit_code, listed.stdout) == (0, ""), listed.output
+    bans = BanList.load("bans.txt")
+    assert bans.licence == "CC0-1.0"
+    assert bans.source is not None and "sloppy.jsonl: 40 texts, 10 prompts" in bans.source
+    assert bans.find("a testament to Elara")
+    assert not bans.find("The cat sat on the mat. It was day.")
+    assert "bans, " in listed.stderr and "forbidden altogether; left out: " in listed.stderr
+
+
+def test_the_bundled_baseline_is_taken_unless_told_otherwise() -> None:
+    assert invoke("profile", "sloppy.jsonl", "-o", "profile.json").exit_code == 0
+    baseline = Profile.load("profile.json").baseline
+    assert baseline is not None and baseline["words"] > 1_400_000
+
+
+def test_what_was_held_against_what_is_said() -> None:
+    human = ["--baseline", "plain.jsonl", "--baseline", "more.jsonl"]
+    write("more.jsonl", PLAIN, prompts=10)
+    made = invoke("profile", "sloppy.jsonl", *human, "-o", "profile.json")
+    assert made.stderr.startswith("antislop: texts: sloppy.jsonl; held against: plain.jsonl, more.jsonl\n")
+    baseline = Profile.load("profile.json").baseline
+    assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
+
+
+def test_a_core_install_makes_profiles_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("scipy", "matplotlib", "wordfreq"):
+        monkeypatch.setitem(sys.modules, name, None)
+    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
+    assert (made.exit_code, made.stdout) == (0, ""), made.output
+    assert made.stderr.startswith(
+        "antislop: wordfreq is not installed, so that people's rates are those of the baseline"
+    )
+    profile = Profile.load("profile.json")
+    assert profile.made_with["modern"] is False
+    assert all(entry.low is not None for entry in profile.entries)
+    assert "testament" in " ".join(entry.text for entry in profile.entries)
+    assert "What fell" in invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
+    picture = ("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", "x.svg")
+    assert "a picture needs the package matplotlib" in refusal(*picture)
+    assert "wordfreq" in refusal("bans-from", "profile.json")
+
+
+def test_a_profile_goes_through_a_pipe() -> None:
+    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "-")
+    result = CliRunner().invoke(app, ["bans-from", "-", "-o", "-"], input=made.stdout)
+    assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
+    assert not Path("-").exists()
+
+
+def test_a_list_goes_to_standard_output_where_no_file_is_named() -> None:
+    invoke("profile", "sloppy.jsonl", "-o", "profile.json.gz")
+    result = invoke("bans-from", "profile.json.gz", "--forbid", "--top", "2")
+    assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
+    assert len([line for line in result.stdout.splitlines() if not line.startswith("#")]) == 2
+    assert "weight=" not in result.stdout
+
+
+def test_names_can_be_left_out_or_alone() -> None:
+    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    assert "elara" not in invoke("bans-from", "profile.json", "--no-names").stdout.split("\n", 2)[2]
+    only = invoke("bans-from", "profile.json", "--names-only", "--kinds", "word").stdout
+    assert [line.split("\t")[0] for line in only.splitlines()[2:]] == ["elara"]
+
+
+def test_human_texts_become_a_baseline_the_same_each_time() -> None:
+    for name in ("a.json.gz", "b.json.gz"):
+        assert invoke("profile", "plain.jsonl", "--as-baseline", "-o", name).exit_code == 0
+    assert Path("a.json.gz").read_bytes() == Path("b.json.gz").read_bytes()
+    made = Baseline.load("a.json.gz")
+    assert (made.words, made.least, made.count("phrase", "the cat sat")) == (40 * 17 - 1, 3, 40)
+    assert list(made.made_with["files"]) == ["plain.jsonl"]
+    assert invoke("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
+
+
+def test_more_human_texts_count_where_they_are_surely_higher() -> None:
+    write("more.jsonl", SLOP, prompts=10, column="human")
+    more = ("--also-human", "more.jsonl", "--also-column", "human", "--min-ratio", "0")
+    assert invoke("profile", "sloppy.jsonl", *more, "-o", "profile.json").exit_code == 0
+    assert max(entry.ratio or 0 for entry in Profile.load("profile.json").entries) < 2
+
+
+def test_the_halves_share_no_prompt_and_leave_none_out() -> None:
+    prompts = {}
+    for half in Half:
+        invoke("profile", "sloppy.jsonl", "--half", half.value, "-o", f"{half.value}.json")
+        prompts[half] = Profile.load(f"{half.value}.json").prompts
+    assert sum(prompts.values()) == 10 and all(prompts.values())
+    texts = [Text(str(i), prompt, "", {}) for i in range(50) for prompt in (None, "p")]
+    assert len({find_half(text) for text in texts if text.prompt}) == 1
+    assert len({find_half(text) for text in texts if not text.prompt}) == 2
+    assert hash_prompt(texts[1]) == hash_prompt(texts[3]) != hash_prompt(texts[0])
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "csv"])
+def test_a_comparison_tells_what_fell_and_what_rose(kind: str) -> None:
+    result = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", kind)
+    assert result.exit_code == 0, result.output
+    if kind == "text":
+        fell, rose = result.stdout.split("What rose")
+        assert "What fell" in fell and "glinting" in fell and "the cat sat on the" in rose
+        return
+    read = json.loads if kind == "json" else lambda text: list(csv.DictReader(io.StringIO(text)))
+    rows = read(result.stdout)
+    assert {row["text"]: float(row["ratio"]) > 1 for row in rows}["her eyes were glinting"] is False
+    assert set(rows[0]) >= {"before", "after", "ratio", "low", "high", "before_count", "after_count"}
+
+
+def test_profiles_compare_as_their_texts_do() -> None:
+    for name in ("sloppy", "plain"):
+        invoke("profile", f"{name}.jsonl", "--min-ratio", "0", "-o", f"{name}.json")
+    one = json.loads(invoke("profile", "--compare", "sloppy.json", "plain.json", "--format", "json").stdout)
+    other = json.loads(invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", "json").stdout)
+    assert {row["text"] for row in one} == {row["text"] for row in other}
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("SVG", b"<?xml")])
+def test_a_comparison_is_drawn(suffix: str, mark: bytes) -> None:
+    result = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", f"picture.{suffix}")
+    assert result.exit_code == 0, result.output
+    assert Path(f"picture.{suffix}").read_bytes().startswith(mark)
+
+
+def test_a_comparison_calls_files_what_tells_them_apart() -> None:
+    stems = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
+    assert "sloppy" in stems and ".jsonl" not in stems
+    Path("sub").mkdir()
+    write("sub/sloppy.ndjson", PLAIN, prompts=10)
+    same = invoke("profile", "--compare", "sloppy.jsonl", "sub/sloppy.ndjson").stdout
+    assert "sloppy.jsonl" in same and "sloppy.ndjson" in same
+
+
+def test_the_same_twice_shows_no_change_and_is_drawn_all_the_same() -> None:
+    result = invoke("profile", "--compare", "plain.jsonl", "plain.jsonl", "-o", "picture.svg")
+    assert (result.exit_code, result.stdout) == (0, "Nothing surely fell.\nNothing surely rose.\n")
+    assert "nothing that is sure" in Path("picture.svg").read_text() or Path("picture.svg").stat().st_size > 1000
+
+
+REFUSED = {
+    "no texts": ([], "no texts to profile: pass files"),
+    "no output": (["sloppy.jsonl"], "no place to write the profile: pass -o"),
+    "standard input": (["-", "-o", "p.json"], "standard input can't be read twice"),
+    "a missing file": (["nowhere.txt", "-o", "p.json"], "nowhere.txt: does not exist"),
+    "an unknown column": (["sloppy.jsonl", "--column", "x", "-o", "p.json"], "sloppy.jsonl:1: no column x"),
+    "an empty text": (["empty.txt", "-o", "p.json"], "no words in the texts"),
+    "no baseline": (["sloppy.jsonl", "--baseline", "list.json", "-o", "p.json"], "list.json: no baseline"),
+    "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: no words in it"),
+    "a text against itself": (["plain.jsonl", "--baseline", "plain.jsonl", "-o", "p.json"], "among TEXTS and behind"),
+    "two baselines": (
+        ["plain.jsonl", "--baseline", "list.json", "--baseline", "sloppy.jsonl", "-o", "p.json"],
+        "can't be joined",
+    ),
+    "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
+    "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: no kind of picture"),
+    "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),
+    "two tasks": (
+        ["plain.jsonl", "--as-baseline", "--baseline", "a.json", "-o", "b.json"],
+        "leave out --baseline",
+    ),
+    "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two, and x.txt is one more"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_profile_refuses(case: str) -> None:
+    Path("empty.txt").write_text(" \n", encoding="utf-8")
+    Path("list.json").write_text('["delve"]', encoding="utf-8")
+    arguments, sentence = REFUSED[case]
+    assert sentence in refusal("profile", *arguments)
+
+
+NO_LIST = {
+    "no profile": (["list.json"], "list.json: no profile of this package"),
+    "no file": (["nowhere.json"], "nowhere.json: can't be read"),
+    "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is no kind of entry"),
+    "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
+    "names twice": (["profile.json", "--names-only", "--names", "words"], "--names words and --names-only: pass one"),
+    "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
+    "names and none": (["profile.json", "--no-names", "--names-only"], "leave nothing"),
+}
+
+
+@pytest.mark.parametrize("case", NO_LIST)
+def test_bans_from_refuses(case: str) -> None:
+    Path("list.json").write_text('["delve"]', encoding="utf-8")
+    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    invoke("profile", "sloppy.jsonl", "--min-count", "1000", "-o", "nothing.json")
+    arguments, sentence = NO_LIST[case]
+    assert sentence in refusal("bans-from", *arguments)
+
+
+def test_texts_to_too_few_prompts_make_no_profile_and_that_is_said() -> None:
+    write("one.jsonl", SLOP, prompts=1)
+    made = invoke("profile", "one.jsonl", "-o", "profile.json")
+    assert "40 texts, 1 prompt; listed: 0 words, 0 phrases, 0 content n-grams, 0 constructions" in made.stderr
+    assert "nothing comes from 2 prompts: give texts to more prompts, or pass --min-prompts 1" in made.stderr
+    assert "nothing comes" not in invoke("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
+
+
+@pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])
+def test_a_profile_that_is_taken_for_a_list_is_named(command: list[str]) -> None:
+    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    sentence = "profile.json:1: a profile, not a list: make a list of it with antislop bans-from"
+    assert sentence in refusal(command[0], "profile.json", *command[1:])
+
+
+def test_too_little_memory_is_said() -> None:
+    from antislop.profiles import counting
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "CANDIDATES", 20)
+        made = invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    assert "the smallest count had to be" in made.stderr
+    assert Profile.load("profile.json").made_with["min_count"] > 5

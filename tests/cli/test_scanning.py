@@ -1,0 +1,227 @@
+"""Texts of any size are searched while they are read: the same places, in bounded memory, from the first one on."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from itertools import chain, islice, repeat
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from antislop import Ban, BanList, Scope, files
+from antislop.cli import scan as scan_module
+from antislop.cli import terminal
+from antislop.cli.main import app
+from antislop.cli.scanning import Place, ReadingBar, Window, find_places
+from antislop.lists.ban_list import PIECE
+from antislop.matching.bans import Match
+from antislop.matching.text_matcher import Detector
+from tests.conftest import DEPTH
+
+EVERY_KIND = BanList(
+    [
+        "a cat",
+        "cat",
+        Ban("at", edges="anywhere"),
+        Ban("Cat", case_sensitive=True),
+        Ban("sat", exempt=["cat sat on"]),
+        Ban("on", at_most=1, per_words=9),
+        Ban("a", scopes=[Scope("outside", "quotes")]),
+        Ban.words(["cat", "mat"], gap=3),
+        Ban.wildcard("the * sat"),
+        Ban.regex(r"\bc\w*\b(?! sat)"),
+        Ban.regex(r"(?<=the )\w+", max_span=20),
+    ]
+)
+WORDS = [
+    "a",
+    "cat",
+    "Cat",
+    "sat",
+    "on",
+    "the",
+    "mat",
+    "category",
+    "\n",
+    "\n\n",
+    '"',
+    "…",
+    "Ünïcödé",
+    "👩‍🚀",
+    ",",
+    "c at",
+]
+
+
+def write_text(random: Random, words: int) -> str:
+    return "".join(random.choice(WORDS) + random.choice([" ", " ", " ", "", "\n"]) for _ in range(words))
+
+
+def cut(text: str, random: Random) -> list[str]:
+    """A text in pieces, empty ones too."""
+    ends = sorted(random.randrange(len(text) + 1) for _ in range(random.randrange(12)))
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def find_at_once(bans: BanList, text: str) -> set[Match]:
+    """What one reading of the whole text finds: the naive twin."""
+    detector = bans._detector
+    _, _, reading = detector.read(detector.phrases.start, detector.start, text, final=True)
+    size = len(text)
+    return {Match(bans._distinct[hit.pattern], size - hit.first, size - hit.last + 1) for hit in reading.hits}
+
+
+def place_naively(bans: BanList, text: str) -> list[Place]:
+    return [
+        Place(
+            "f",
+            text.count("\n", 0, match.start) + 1,
+            match.start - text.rfind("\n", 0, match.start),
+            match.ban.phrase,
+            text[match.start : match.end],
+        )
+        for match in sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, match.ban.phrase))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(25 * DEPTH))
+def test_places_do_not_depend_on_how_a_text_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
+    text = write_text(random, 40)
+    found = list(chain.from_iterable(find_places(EVERY_KIND, cut(text, random), file="f")))
+    assert found == place_naively(EVERY_KIND, text)
+    assert set(EVERY_KIND.find(text)) == find_at_once(EVERY_KIND, text)
+
+
+def test_a_text_without_an_end_is_searched_in_bounded_memory() -> None:
+    random = Random(0)
+    pieces = (write_text(random, 50) for _ in repeat(None))
+    window = Window(pieces)
+    settled, number = 0, 0
+    for found in islice(EVERY_KIND.search(window), 200):
+        assert all(settled <= match.start < found.settled for match in found.matches)
+        settled = found.settled
+        number += len(found.matches)
+        window.drop(settled)
+        assert len(window.text) < 3 * PIECE
+    assert number > 1000
+
+
+def test_no_text_and_empty_pieces_hold_nothing() -> None:
+    for pieces in ([], [""], ["", ""]):
+        assert [found.matches for found in EVERY_KIND.search(pieces)] == [[]]
+
+
+def test_long_texts_are_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules look through all that they remember of a piece for each hit in it: time would grow with its square."""
+    sizes: list[int] = []
+    read = Detector.read
+
+    def record(self: Detector, place: Any, rest: Any, piece: str, *, final: bool = False) -> Any:
+        sizes.append(len(piece))
+        return read(self, place, rest, piece, final=final)
+
+    monkeypatch.setattr(Detector, "read", record)
+    assert len(BanList([Ban("cat", at_most=1, per_words=100)]).find("a cat " * 3000)) == 2999
+    assert sum(sizes) == 18_000
+    assert max(sizes) <= PIECE
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def scan(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["scan", *args], env={"COLUMNS": "200"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_what_is_found_is_written_before_the_file_is_read_to_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    written_at: list[int] = []
+    out = io.StringIO()
+
+    def read() -> Iterator[bytes]:
+        for number in range(6):
+            written_at.append(out.getvalue().count("cat") if number else 0)
+            yield b"a cat\n" * 2000
+        yield b"a \xff"
+
+    monkeypatch.setattr(terminal.files, "read_pieces", lambda name: read())
+    monkeypatch.setattr(sys, "stdout", out)
+    status = app(["scan", "any.txt", "--ban", "cat", "--format", output], standalone_mode=False)
+    assert status == 2
+    assert written_at[2] > 0
+    assert written_at == sorted(written_at)
+    assert out.getvalue().count("cat") >= 10_000
+    if output == "json":
+        assert len(json.loads(out.getvalue())) >= 10_000
+
+
+def test_a_fault_late_in_a_text_is_named_with_its_line(folder: Path) -> None:
+    lines = b"a dog\n" * 12_000
+    for cut_off, line in ((b"\xff", 12_001), (b"\n\xe2\x82", 12_002)):
+        Path("bad.txt").write_bytes(lines + cut_off)
+        status, _, said = scan("bad.txt", "--ban", "cat")
+        assert status == 2
+        assert re.fullmatch(rf"antislop: bad.txt: not UTF-8 \(.* in line {line}\): save the file as UTF-8\n", said)
+
+
+def test_characters_that_are_cut_between_two_readings_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PIECE", 1)
+    Path("a.txt").write_bytes("\ufeffÜber ein Kätzchen 👩‍🚀 Kätzchen".encode())
+    Path("a.txt.gz").write_bytes(gzip.compress(Path("a.txt").read_bytes()))
+    for name in ("a.txt", "a.txt.gz"):
+        assert scan(name, "--ban", "Kätzchen")[1] == f"{name}:1:10: Kätzchen\n{name}:1:23: Kätzchen\n"
+        assert terminal.read(name) == "Über ein Kätzchen 👩‍🚀 Kätzchen"
+
+
+def test_a_compressed_text_is_read_no_further_than_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MIN_BOUND", 30_000)
+    Path("bomb.txt.gz").write_bytes(gzip.compress(b"a dog " * 50_000))
+    status, out, said = scan("bomb.txt.gz", "--ban", "cat", "--count")
+    assert (status, out) == (2, "")
+    assert "it unpacks to more than" in said
+
+
+def test_a_bar_is_shown_on_a_terminal_after_silence_and_makes_room_for_output() -> None:
+    for is_terminal, silence, is_shown in ((True, 0.0, True), (True, 1e9, False), (False, 0.0, False)):
+        out = io.StringIO()
+        screen = Console(file=out, force_terminal=is_terminal, force_interactive=is_terminal, width=200)
+        bar = ReadingBar(screen, "[/a].txt", total=2_000_000, silence=silence)
+        bar.advance(1_000_000)
+        bar.add(1234)
+        bar.hide()
+        assert ("[/a].txt" in out.getvalue() and "1,234 found" in out.getvalue()) == is_shown
+        assert bool(out.getvalue()) == is_shown
+
+
+def test_a_bar_goes_to_standard_error_and_data_to_standard_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scan_module, "ReadingBar", lambda *args, **kwargs: ReadingBar(*args, **kwargs, silence=0))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    Path("a.txt").write_text("a cat\n" * 15_000)
+    assert app(["scan", "a.txt", "--ban", "cat", "--format", "json"], standalone_mode=False) == 1
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)) == 15_000
+    assert "a.txt" in shown.err
+    assert "found" in shown.err

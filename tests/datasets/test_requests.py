@@ -1,0 +1,59 @@
+"""What a prompt asks for is what fits, and the user's own words stay as they are."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antislop import Ban
+from antislop.datasets.prompt_only import SENTENCE, Request
+from antislop.records.prompts import Prompt
+from tests.support.models import build_tokenizer
+
+TOKENIZER = build_tokenizer()
+PHRASES = ["ab", "c d", "feed", "aaaa", "bead a cab"]
+
+
+def count(prompt: Prompt) -> int:
+    return len(TOKENIZER(prompt.text)["input_ids"])
+
+
+def test_all_phrases_are_asked_for_in_front_of_the_text_where_nothing_limits_it() -> None:
+    asked, number = Request(map(Ban, PHRASES), TOKENIZER).put(Prompt("k", "One day", None, {}), room=None)
+    assert number == 5
+    assert asked.text == SENTENCE + '"ab", "c d", "feed", "aaaa", "bead a cab".\n\nOne day'
+
+
+@given(st.integers(0, 200))
+def test_as_many_phrases_as_fit_are_asked_for(room: int) -> None:
+    prompt = Prompt("k", "abc", None, {})
+    texts = [
+        f"{SENTENCE}{', '.join(f'{chr(34)}{p}{chr(34)}' for p in PHRASES[:n])}.\n\nabc" if n else "abc"
+        for n in range(6)
+    ]
+    best = max((n for n in range(6) if len(TOKENIZER(texts[n])["input_ids"]) <= room), default=0)
+    asked, number = Request(map(Ban, PHRASES), TOKENIZER).put(prompt, room=room)
+    assert asked.text == texts[number]
+    assert number == best
+
+
+def test_what_has_no_words_is_not_asked_for() -> None:
+    bans = [Ban.regex("a+b"), Ban.tokens([3]), Ban("always", weight=1.0), Ban("rare", weight=0.5)]
+    assert Request(bans, TOKENIZER).phrases == ["rare"]
+    prompt = Prompt("k", "a", None, {})
+    assert Request(bans[:2], TOKENIZER).put(prompt, room=None) == (prompt, 0)
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_a_chat_is_asked_in_its_system_message(system: str | None) -> None:
+    tokenizer = copy.deepcopy(TOKENIZER)
+    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[go]"
+    before = [] if system is None else [{"role": "system", "content": system}]
+    prompt = Prompt("k", "unused", [*before, {"role": "user", "content": "hi"}], {}, has_special_tokens=True)
+    asked, number = Request([Ban("ab")], tokenizer).put(prompt, room=None)
+    wanted = f"{system}\n\n" if system else ""
+    assert asked.text == f'[system]{wanted}{SENTENCE}"ab".[user]hi[go]'
+    assert number == 1

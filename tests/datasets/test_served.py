@@ -1,0 +1,155 @@
+"""Data sets from a model that is served elsewhere, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+import antislop
+from antislop.cli.main import app
+from antislop.lists.bundled import FOLDER
+from tests.support.serving import serve
+
+BANS = ["the air", "shadows", "eyes", "voice", "darkness", "whisper"]
+NOWHERE = ("--base-url", "http://127.0.0.1:9", "--model", "x")
+PROMPTS = ["The old house", "One day", ""]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    return antislop.tiny_model()
+
+
+def following(model: Any) -> Any:
+    @torch.no_grad()
+    def logits(tokens: list[int]) -> torch.Tensor:
+        return model(torch.tensor([tokens])).logits[0, -1].float()
+
+    return logits
+
+
+def invoke(folder: Path, *args: str) -> Result:
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    bans = ["--no-bans", *(part for phrase in BANS for part in ("--ban", phrase))]
+    options = ["--engine", "openai", "--max-new-tokens", "12", "--seed", "1", *bans]
+    return CliRunner().invoke(app, ["dataset", str(prompts), "-o", str(folder / "out.jsonl"), *options, *args])
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def served_by(url: str) -> list[str]:
+    return ["--base-url", url, "--model", "tiny", "--tokenizer", str(FOLDER / "tiny")]
+
+
+def test_records_of_a_server_hold_nothing_banned_and_say_how_far_its_alternatives_reached(
+    tmp_path: Path, tiny: Any
+) -> None:
+    model, tokenizer = tiny
+    with serve(following(model), tokenizer) as server:
+        result = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
+        assert result.exit_code == 1, "the empty prompt is a record with an error"
+        again = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
+    assert "going on: 8 records are there already" in again.stderr
+    records = read(tmp_path)
+    assert [record["status"] for record in records].count("error") == 4
+    good = [record for record in records if record["status"] != "error"]
+    assert len({(r["key"], r["sample"], r["arm"]) for r in good}) == 8
+    for record in good:
+        assert 0 < record["outside"] < 1
+        assert record["ran_out"] >= 0
+        assert record["arm"] == "plain" or not antislop.BanList(BANS).find(record["response"])
+
+
+def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(tmp_path: Path, tiny: Any) -> None:
+    model, tokenizer = tiny
+    file = tmp_path / "pairs.jsonl"
+    with serve(following(model), tokenizer) as server:
+        more = ("--max-new-tokens", "40", "--ban", "the", "--ban", "was", "--pairs", str(file))
+        result = invoke(tmp_path, *served_by(server.url), *more)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows, result.stderr
+    assert " tokens written to continue withdrawn text" in result.stderr
+    texts = [record["prompt"] + record["response"] for record in read(tmp_path) if record["response"]]
+    for row in rows:
+        assert any(text.startswith(row["prompt"] + row["chosen"]) for text in texts)
+        assert antislop.BanList([row["ban"]]).find(row["rejected"])
+        assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
+
+
+def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path: Path, tiny: Any) -> None:
+    model, tokenizer = tiny
+    with serve(following(model), tokenizer) as server:
+        server.bad_prompts[tuple(tokenizer("One day")["input_ids"])] = 400
+        invoke(tmp_path, *served_by(server.url))
+        assert [record["status"] for record in read(tmp_path)].count("error") == 2
+        server.bad_prompts.clear()
+        invoke(tmp_path, *served_by(server.url))
+    assert sorted(record["status"] for record in read(tmp_path)) == ["error", "ok", "ok"]
+
+
+def test_an_answer_of_no_number_is_a_failed_record_and_the_run_goes_on(tmp_path: Path, tiny: Any) -> None:
+    model, tokenizer = tiny
+
+    def spoil(answer: Any) -> Any:
+        top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+        top[next(iter(top))] = float("nan")
+        return answer
+
+    with serve(following(model), tokenizer) as server:
+        server.failures.append(spoil)
+        result = invoke(tmp_path, *served_by(server.url), "--batch-size", "1")
+    assert result.exit_code == 1
+    errors = {record["prompt"]: record["error"] for record in read(tmp_path)}
+    assert "nan as a log-probability" in errors["The old house"]
+    assert errors["One day"] is None
+
+
+def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hunter2\n")
+    result = invoke(tmp_path, *served_by("http://127.0.0.1:9/v1"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("antislop: the API key has white space")
+    assert "hunter2" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ((), "--engine openai needs --base-url and --model"),
+        (
+            ("--base-url", "http://127.0.0.1:9", "--model", "x", "--workers", "2"),
+            "--workers means nothing for --engine",
+        ),
+        (
+            ("--base-url", "http://127.0.0.1:9", "--model", "x", "--repetition-penalty", "1.1"),
+            "--repetition-penalty needs",
+        ),
+        (served_by("nowhere"), "nowhere"),
+        (served_by("http://127.0.0.1:eighty/v1"), "whose host or port can't be used"),
+        (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url holds a user name, a password"),
+    ],
+)
+def test_what_an_endpoint_can_not_use_is_refused_in_one_sentence(
+    tmp_path: Path, args: tuple[str, ...], sentence: str
+) -> None:
+    result = invoke(tmp_path, *args)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "hunter2" not in result.output
+
+
+def test_a_url_without_the_engine_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("One day\n")
+    args = ["dataset", str(tmp_path / "p.txt"), "-o", str(tmp_path / "o.jsonl"), "--base-url", "http://127.0.0.1:9"]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 2
+    assert "--base-url means nothing for --engine transformers: pass --engine openai" in result.stderr

@@ -1,0 +1,286 @@
+"""Whatever is drafted, what is written has the same distribution; good drafts make it come in fewer passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from antislop import AntiSlop, Ban, tiny_model
+from antislop.decoding.ban_drafts import PhraseDrafter, common_start
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import NO_DRAFT, Draft, Row
+from antislop.hf.vocabulary import Vocabulary, encode_after
+from antislop.matching.token_matcher import Matcher
+from tests.conftest import DEPTH
+from tests.decoding.test_exactness import CASES, LETTERS, anywhere, p_value
+from tests.support.models import build_model, build_tokenizer
+from tests.support.oracles import rejection_distribution
+from tests.support.toys import PROMPT, Markov, Words, run
+
+TOKENIZER = build_tokenizer()
+INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])
+
+
+class Guesses:
+    """Drafts at random, from random numbers of its own: from nothing, or from distributions that it reports."""
+
+    def __init__(self, size: int, *, most: int = 3, reports: bool, seed: int = 0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.size, self.most, self.reports = size, most, reports
+        self.proposed = self.accepted = 0
+
+    def propose(self, row: Row) -> Draft:
+        length = int(self.random.integers(self.most + 1))
+        if not length:
+            return NO_DRAFT
+        proposals = self.random.dirichlet(np.full(self.size, 0.5), size=length)
+        tokens = [int(self.random.choice(self.size, p=own)) for own in proposals]
+        return Draft(tokens, torch.tensor(proposals, dtype=torch.float32) if self.reports else None)
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        assert 0 <= accepted <= proposed
+        self.proposed += proposed
+        self.accepted += accepted
+
+
+class Oracle(Guesses):
+    """Drafts what a greedy model would say."""
+
+    def __init__(self, model: Markov) -> None:
+        super().__init__(model.size, reports=False)
+        self.model = model
+
+    def propose(self, row: Row) -> Draft:
+        tokens = list(row.tokens)
+        for _ in range(self.most):
+            tokens.append(int(self.model.probs(PROMPT, tokens).argmax()))
+        return Draft(tokens[len(row.tokens) :])
+
+
+def draw(model: Markov, words: Words, bans: Sequence[Ban], drafter: Guesses, *, times: int) -> Counter[tuple[int, ...]]:
+    torch.manual_seed(0)
+    matcher = Matcher(bans, words)
+    return Counter(run(model, words, bans, matcher=matcher, lookback=False, drafter=drafter)[0] for _ in range(times))
+
+
+@pytest.mark.parametrize("reports", [False, True], ids=["guessed", "drawn"])
+@pytest.mark.parametrize("case", CASES)
+def test_random_drafts_change_nothing_about_the_distribution(case: str, reports: bool) -> None:
+    words, bans = CASES[case]
+    model, guesses = Markov(len(words), seed=1), Guesses(len(words), reports=reports)
+    expected = rejection_distribution(model, words, bans)
+    assert p_value(draw(model, words, bans, guesses, times=1500 * DEPTH), expected) > 1e-4
+    assert guesses.accepted > 100
+
+
+def test_a_drafted_ban_takes_part_in_drawing() -> None:
+    """The draft mostly proposes what is banned; to draw afresh just then would favor what it seldom proposes."""
+    model = Markov(4, seed=5, length=3)
+    bans = [anywhere("b"), anywhere("ac", 0.5)]
+    expected = rejection_distribution(model, LETTERS, bans)
+
+    class Biased(Guesses):
+        def propose(self, row: Row) -> Draft:
+            proposal = np.array([0.05, 0.8, 0.1, 0.05])
+            token = int(self.random.choice(4, p=proposal))
+            return Draft([token], torch.tensor(proposal, dtype=torch.float32)[None])
+
+    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=6000 * DEPTH), expected) > 1e-4
+
+
+@given(
+    left=st.lists(st.floats(0, 1), min_size=4, max_size=4),
+    proposal=st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
+)
+def test_drawing_beside_a_proposal_draws_from_what_is_left(left: list[float], proposal: list[float]) -> None:
+    """The chance of a token, summed over all proposed ones, is its own; of equal distributions all are accepted."""
+    if sum(left) < 0.1:
+        return
+    p, q = (np.array(weights) / sum(weights) for weights in (left, proposal))
+    rest = np.clip(p - q, 0, None)
+    accepted = np.minimum(p, q)
+    rejected = 1 - accepted.sum()
+    assert np.allclose(accepted + (rejected * rest / rest.sum() if rest.sum() > 1e-9 else 0), p, atol=1e-6)
+    node = Node()
+    scores = torch.tensor(p, dtype=torch.float32).log()[None]
+    node.fill(scores, scores)
+    torch.manual_seed(0)
+    token = int(np.argmax(p))
+    assert node.draw_beside(token, torch.tensor(p, dtype=torch.float32)) == token
+
+
+def test_a_draft_that_is_right_saves_passes() -> None:
+    model = Markov(4, seed=2, length=40)
+    plain, report = run(model, LETTERS, [anywhere("ab")], do_sample=False)
+    drafted, fewer = run(model, LETTERS, [anywhere("ab")], do_sample=False, drafter=Oracle(model))
+    assert drafted == plain
+    assert fewer.forward_passes * 2 < report.forward_passes
+    assert fewer.accepted_tokens <= fewer.drafted_tokens
+
+
+def test_a_draft_never_reads_past_a_ban_or_the_end() -> None:
+    model = Markov(4, seed=2, length=10)
+    seen: list[list[int]] = []
+    forward = model.forward
+
+    def watch(rows: Sequence[Row]) -> object:
+        seen.extend(row.tokens + row.draft.tokens for row in rows)
+        return forward(rows)
+
+    model.forward = watch  # type: ignore[method-assign, assignment]
+    for seed in range(30):
+        run(model, LETTERS, [anywhere("ab")], drafter=Guesses(4, most=6, reports=False, seed=seed))
+    assert any(len(tokens) > 3 for tokens in seen)
+    assert all("ab" not in LETTERS.text(tokens) and len(tokens) < 10 for tokens in seen)
+
+
+def test_with_weights_a_draft_may_go_on_past_nothing_that_needs_a_coin() -> None:
+    model = Markov(4, seed=3, length=12)
+    bans = [anywhere("ab", 0.5), anywhere("c", 0.9)]
+    for seed in range(20):
+        torch.manual_seed(seed)
+        _, report = run(model, LETTERS, bans, drafter=Guesses(4, most=5, reports=True, seed=seed))
+        assert report.accepted_tokens <= report.drafted_tokens
+
+
+# The rest of a ban
+
+
+def test_the_rest_of_a_long_ban_is_read_in_one_pass() -> None:
+    """A model that says "a b c d e f g" whenever it can; each violation costs fewer passes with the rest drafted."""
+    words = Words(*"abcdefgh")
+    model = Markov(8, sharpness=0.0, length=30)
+    model.table[:] = 0
+    for token in range(7):
+        model.table[:, token, (token + 1) % 8] = 6.0
+    model.table[:, 7, 0] = 6.0
+    bans = [anywhere("abcdefg")]
+    torch.manual_seed(1)
+    _, plain = run(model, words, bans, prompt=(7, 7))
+    torch.manual_seed(1)
+    matcher = Matcher(bans, words)
+    drafter = PhraseDrafter(matcher, lambda text: ["abcdefgh".index(letter) for letter in text])
+    _, drafted = run(model, words, bans, prompt=(7, 7), matcher=matcher, drafter=drafter)
+    assert plain.violations and drafted.violations
+    assert drafted.accepted_tokens > 0
+    assert drafted.forward_passes / (30 + drafted.withdrawn_tokens) < 0.7 * (
+        plain.forward_passes / (30 + plain.withdrawn_tokens)
+    )
+
+
+def test_nothing_is_drafted_before_two_tokens_of_a_ban_are_there() -> None:
+    words = Words(*"abcd")
+    matcher = Matcher([anywhere("abcd")], words)
+    drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
+    model = Markov(4)
+    row = Row(torch.tensor([[3, 3]]), settings=model, state=matcher.start((3, 3)), capacity=9)
+    assert drafter.propose(row) == NO_DRAFT
+    row.append(0, matcher.feed(row.state, 0))
+    assert drafter.propose(row) == NO_DRAFT
+    row.append(1, matcher.feed(row.state, 1))
+    assert drafter.propose(row).proposed == [2, 3]
+
+
+def test_a_beginning_that_led_nowhere_is_not_drafted_for_ever() -> None:
+    words = Words(*"abcd")
+    matcher = Matcher([anywhere("abcd")], words)
+    drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
+    row = Row(torch.tensor([[3, 3]]), settings=Markov(4), state=matcher.start((3, 3)), capacity=9)
+    for token in (0, 1):
+        row.append(token, matcher.feed(row.state, token))
+    for _ in range(2):
+        row.draft = drafter.propose(row)
+        assert row.draft.proposed
+        drafter.learn(row, proposed=2, accepted=0)
+    assert drafter.propose(row) == NO_DRAFT
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=6))
+def test_the_common_start_is_shared_by_more_than_half(texts: list[list[int]]) -> None:
+    start = common_start(texts)
+    if start:
+        assert sum(text[: len(start)] == start for text in texts) * 2 > len(texts)
+    for token in range(3):
+        assert sum(text[: len(start) + 1] == [*start, token] for text in texts) * 2 <= len(texts)
+
+
+def test_text_that_goes_on_is_encoded_without_a_space_before_it() -> None:
+    _, tokenizer = tiny_model()
+    vocabulary = Vocabulary.of(tokenizer)
+    for text in (" to behold", " of the", "'s"):
+        tokens = encode_after(tokenizer, vocabulary, text)
+        assert vocabulary.join(tokens).decode() in (text, "")
+    assert encode_after(tokenizer, vocabulary, " to the house")
+
+
+# transformers' candidate generators
+
+
+ASKED = {"max_new_tokens": 40, "return_dict_in_generate": True, "attention_mask": torch.ones_like(INPUTS)}
+COMMON = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde")]
+SOURCES = {
+    "a model": {"assistant_model": build_model("llama", seed=3)},
+    "itself": {},
+    "prompt lookup": {"prompt_lookup_num_tokens": 4},
+    "early exit": {"assistant_early_exit": 1},
+}
+
+
+def asked(source: str, model: PreTrainedModel) -> dict[str, object]:
+    return {**ASKED, **SOURCES[source], **({"assistant_model": model} if source == "itself" else {})}
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers warns of its own assistants' settings
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral"])
+def test_greedy_texts_are_the_same_whoever_drafts(family: str, source: str) -> None:
+    model = build_model(family)
+    sampler = AntiSlop(TOKENIZER, COMMON)
+    plain = sampler.generate(model, INPUTS, **ASKED)
+    drafted = sampler.generate(model, INPUTS, **asked(source, model))
+    assert torch.equal(drafted.sequences, plain.sequences)
+    assert drafted.report.drafted_tokens > 0
+    report = drafted.report
+    assert report.tokens_fed == drafted.sequences.shape[1] + report.cut_tokens - 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", SOURCES)
+def test_drafts_are_under_the_same_bans_when_sampling(source: str) -> None:
+    model = build_model("llama")
+    sampler = AntiSlop(TOKENIZER, COMMON)
+    rewinds = 0
+    for seed in range(4):
+        torch.manual_seed(seed)
+        out = sampler.generate(model, INPUTS, do_sample=True, top_k=0, **asked(source, model))
+        assert not sampler.bans.find(TOKENIZER.decode(out.sequences[0, 6:]))
+        rewinds += out.report.rewinds
+    assert rewinds
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_drafts_for_itself_is_right_almost_always() -> None:
+    """One token of drift in its cache, after a rewind for instance, and nearly none of its drafts would be."""
+    model = build_model("llama")
+    torch.manual_seed(0)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, INPUTS, do_sample=True, top_k=0, **asked("itself", model))
+    assert out.report.rewinds >= 3
+    assert out.report.accepted_tokens >= 0.8 * out.report.drafted_tokens > 5
+
+
+def test_prompt_lookup_drafts_for_all_rows_of_a_batch() -> None:
+    model, prompts = build_model("llama"), INPUTS.repeat(3, 1)
+    prompts[1:, 2] = torch.tensor([8, 3])
+    asked = {"max_new_tokens": 30, "attention_mask": torch.ones_like(prompts), "return_dict_in_generate": True}
+    sampler = AntiSlop(TOKENIZER, COMMON)
+    plain = sampler.generate(model, prompts, **asked)
+    drafted = sampler.generate(model, prompts, prompt_lookup_num_tokens=3, **asked)
+    assert torch.equal(drafted.sequences, plain.sequences)
+    assert drafted.report.accepted_tokens > 0

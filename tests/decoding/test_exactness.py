@@ -1,0 +1,203 @@
+"""What is not banned is said exactly as often as before (C3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from antislop.decoding.loop import decode
+from antislop.decoding.row import Row
+from antislop.decoding.walker import Policy
+from antislop.matching.bans import Ban
+from antislop.matching.scopes import Scope
+from antislop.matching.token_matcher import Matcher
+from antislop.trace.events import Rewound
+from tests.conftest import DEPTH
+from tests.support.oracles import first_token_text, rejection_distribution
+from tests.support.toys import PROMPT, Markov, Words, run
+
+LETTERS = Words("a", "b", "c", "d")
+SPACED = Words("a ", "b ", "c ", "d ")
+BRACKETS = Words("a", "b", "<", ">")
+EDGED = Words(" ", "cat", "s", ".", " cat", "the")
+
+
+def draw(
+    model: Markov, words: Words, bans: Sequence[Ban], *, times: int, method: str = "exact"
+) -> Counter[tuple[int, ...]]:
+    torch.manual_seed(0)
+    matcher = Matcher(bans, words)
+    return Counter(run(model, words, bans, matcher=matcher, lookback=False, method=method)[0] for _ in range(times))
+
+
+def p_value(drawn: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:
+    """Chi-square of counts against a distribution, texts expected less than 5 times taken together."""
+    times = sum(drawn.values())
+    assert all(expected.get(text, 0) > 0 for text in drawn), "a text was drawn that should never be"
+    often = [text for text, share in expected.items() if share * times >= 5]
+    counts = [drawn.get(text, 0) for text in often]
+    shares = [expected[text] * times for text in often]
+    rest = times - sum(shares)
+    if rest > 1:
+        counts.append(times - sum(counts))
+        shares.append(rest)
+    return float(chisquare(counts, np.array(shares) * (sum(counts) / sum(shares))).pvalue)
+
+
+anywhere = lambda phrase, weight=0.0: Ban(phrase, weight=weight, edges="anywhere")  # noqa: E731
+
+CASES: dict[str, tuple[Words, list[Ban]]] = {
+    "one phrase": (LETTERS, [anywhere("ab")]),
+    "one token": (LETTERS, [anywhere("a")]),
+    "a weight of 0.3": (LETTERS, [anywhere("ab", 0.3)]),
+    "a weight of 1": (LETTERS, [anywhere("ab", 1.0)]),
+    "overlapping, one inside the other": (LETTERS, [anywhere("abc"), anywhere("b", 0.5)]),
+    "overlapping, one after the other": (LETTERS, [anywhere("abc"), anywhere("bcd"), anywhere("cda")]),
+    "nested starts": (LETTERS, [anywhere("abcd"), anywhere("bb"), anywhere("ca", 0.3)]),
+    "a loop below a loop": (LETTERS, [anywhere("aab"), anywhere("ac"), anywhere("ad"), anywhere("aaa")]),
+    "two completed at once, with weights": (LETTERS, [anywhere("abc", 0.3), anywhere("c", 0.4)]),
+    "word edges": (EDGED, [Ban("cat")]),
+    "word edges with weights": (EDGED, [Ban("cat", weight=0.3), Ban("the cat", weight=0.1)]),
+    "a regex": (LETTERS, [Ban.regex("a[bc]", weight=0.3), Ban.regex("cd")]),
+    "a regex with a greedy tail": (LETTERS, [Ban.regex("ab+"), Ban.regex("c.?d", weight=0.5)]),
+    "a regex that looks ahead": (LETTERS, [Ban.regex("b(?!c)"), Ban.regex("d(?=a)", weight=0.5)]),
+    "a regex with word edges": (EDGED, [Ban.regex(r"\bcat\b"), Ban.regex("the$", weight=0.3)]),
+    "words with a gap": (SPACED, [Ban.words(["a", "b"], gap=1), Ban.words(["c", "d", "c"], weight=0.3)]),
+    "words whose end is not known at once": (EDGED, [Ban.words(["the", "cat"], gap=1), Ban.wildcard("cat*")]),
+    "an exempt phrase": (LETTERS, [Ban("ab", edges="anywhere", exempt=["abc", "dab"]), anywhere("cd", 0.5)]),
+    "one free occurrence": (LETTERS, [Ban("a", edges="anywhere", at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
+    "inside of brackets only": (BRACKETS, [Ban("a", edges="anywhere", scopes=[Scope("inside", ("<", ">"))])]),
+    "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
+}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_exact_draws_as_rejection_sampling_with_replacement_would(case: str, seed: int) -> None:
+    words, bans = CASES[case]
+    model = Markov(len(words), seed=seed)
+    expected = rejection_distribution(model, words, bans)
+    assert p_value(draw(model, words, bans, times=1500 * DEPTH), expected) > 1e-4
+
+
+PROCESSORS: dict[str, list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "temperature and top-k": [TemperatureLogitsWarper(0.7), TopKLogitsWarper(3)],
+    "top-p": [TopPLogitsWarper(0.9)],
+    "min-p": [MinPLogitsWarper(0.1)],
+    "repetition penalty": [RepetitionPenaltyLogitsProcessor(1.5)],
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_exact_is_exact_after_the_logits_processors(name: str) -> None:
+    model = Markov(4, seed=3, processors=PROCESSORS[name])
+    bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
+    expected = rejection_distribution(model, LETTERS, bans)
+    assert p_value(draw(model, LETTERS, bans, times=1500 * DEPTH), expected) > 1e-4
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    bans=st.lists(
+        st.builds(anywhere, st.text("abcd", min_size=1, max_size=4), st.sampled_from([0.0, 0.0, 0.3, 0.8])),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> None:
+    singles = {ban.phrase for ban in bans if len(set(ban.phrase)) == 1 and ban.weight == 0}
+    if len({phrase[0] for phrase in singles}) > 2:  # leave something to say
+        return
+    bans = list({ban.phrase: ban for ban in bans}.values())
+    model = Markov(4, seed=seed, length=3)
+    expected = rejection_distribution(model, LETTERS, bans)
+    assert p_value(draw(model, LETTERS, bans, times=400), expected) > 1e-6
+
+
+@pytest.mark.parametrize("case", ["one phrase", "a weight of 0.3", "nested starts", "word edges with weights"])
+def test_token_draws_as_the_classic_rule_does(case: str) -> None:
+    words, bans = CASES[case]
+    model, times = Markov(len(words), seed=4), 1000 * DEPTH
+    drawn = draw(model, words, bans, times=times, method="token")
+    generator = np.random.default_rng(0)
+    classic = Counter(first_token_text(model, words, bans, generator) for _ in range(times))
+    often = [text for text in drawn | classic if drawn[text] + classic[text] >= 10]
+    table = [[drawn[text] for text in often], [classic[text] for text in often]]
+    assert chi2_contingency(table).pvalue > 1e-4
+
+
+def test_a_wrong_rule_is_found_out() -> None:
+    """The tests above can fail: the first-token rule is not exact, and the same check says so."""
+    words, bans = CASES["one phrase"]
+    model = Markov(len(words), seed=1)
+    expected = rejection_distribution(model, words, bans)
+    assert p_value(draw(model, words, bans, times=6000, method="token"), expected) < 1e-6
+
+
+def test_a_rewind_goes_on_to_an_earlier_start_as_often_as_it_would_by_walking_there() -> None:
+    """After "b", "c" leads back to the start of the text and "d" back to itself.
+
+    Being thrown back by "d" must not spare a text what is known of "c": without `Node.bounce`, too many begin with "b".
+    """
+    model = Markov(4, sharpness=0.0, length=2)
+    model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    model.table[0, 1] = torch.log(torch.tensor([0.3, 0.0, 0.2, 0.5]))
+    bans = [anywhere("bc"), anywhere("d")]
+    expected = rejection_distribution(model, LETTERS, bans)
+    assert sum(share for text, share in expected.items() if text[0] == 1) == pytest.approx(3 / 8)
+    assert p_value(draw(model, LETTERS, bans, times=4000), expected) > 1e-4
+
+
+class FarGenerator(torch.Generator):
+    """A generator that claims to be on another device than the CPU."""
+
+    device = torch.device("cuda")
+
+
+def test_nested_bans_draw_on_the_device_of_the_rows_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: torch refuses to draw on the CPU with a generator of another device."""
+    devices, rand = [], torch.rand
+
+    def draw_near(*size: object, device: object = "cpu", **kwargs: Any) -> torch.Tensor:
+        devices.append(device)
+        return rand(*size, **kwargs)
+
+    model = Markov(4, sharpness=0.0, length=8)
+    matcher = Matcher([anywhere("ab"), anywhere("bc"), anywhere("c", 0.5)], LETTERS)
+    row = Row(torch.tensor([PROMPT]), settings=model, state=matcher.start(PROMPT), capacity=8, generator=FarGenerator())
+    monkeypatch.setattr(torch, "rand", draw_near)
+    policy = Policy(True, "exact", "concede", max_rewinds=100)
+    bounces = sum(
+        isinstance(event, Rewound) for _, event in decode([row], engine=model, matcher=matcher, policy=policy)
+    )
+    assert bounces > 1
+    assert set(devices) == {FarGenerator.device}
+
+
+def test_the_way_back_from_below_a_ban_that_stayed_counts_its_coin() -> None:
+    """After "b", "c" stays in half of the cases, and then mostly leads on to "bcd", back to the very start."""
+    model = Markov(4, sharpness=0.0, length=3)
+    model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    model.table[0, 1] = torch.log(torch.tensor([0.1, 0.0, 0.9, 0.0]))
+    model.table[1, 2] = torch.log(torch.tensor([0.1, 0.0, 0.0, 0.9]))
+    bans = [anywhere("c", 0.5), anywhere("bcd")]
+    expected = rejection_distribution(model, LETTERS, bans)
+    drawn = draw(model, LETTERS, bans, times=10_000)
+    with_b = sum(share for text, share in expected.items() if text[0] == 1)
+    assert sum(times for text, times in drawn.items() if text[0] == 1) / 10_000 == pytest.approx(with_b, abs=0.012)
+    assert p_value(drawn, expected) > 1e-4

@@ -1,0 +1,423 @@
+"""Every family of models: greedy as without a cache, rewound without a trace (C4), rows of a batch as if alone (I6).
+
+All of that with the caches that transformers chooses, and with static ones.
+
+`python -m tests.hf.test_families --write docs/families.md` writes down what is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, set_seed
+
+from antislop import AntiSlop, Ban
+from antislop.trace.events import Drawn, Rewound
+from antislop.trace.report import Report
+from tests.support.families import FAMILIES, RECURRENT, REFUSED, build, build_refused, prepare
+from tests.support.models import VOCABULARY, build_tokenizer
+from tests.support.oracles import completed
+from tests.support.toys import Words
+
+TOKENIZER = build_tokenizer()
+SURFACES = Words(None, None, *(TOKENIZER.decode([token]) for token in range(2, VOCABULARY)))
+PROMPTS = ((2, 5, 9, 3, 12, 7), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40), (21, 3, 8))
+pytestmark = pytest.mark.usefixtures("set_aside")
+
+NEW = 36
+SIZE = 3
+ASKED: dict[str, Any] = {
+    "max_new_tokens": NEW,
+    "suppress_tokens": [0, 1],
+    "return_dict_in_generate": True,
+    "output_logits": True,
+}
+SAMPLED: dict[str, Any] = {**ASKED, "do_sample": True, "temperature": 0.7}
+GREEDY: dict[str, Any] = {**ASKED, "do_sample": False}
+DTYPES = (torch.float32, torch.bfloat16)
+KINDS = (None, "static")
+"""What `cache_implementation` is; None leaves the cache to transformers."""
+MISLED = ("gpt-neo", "falcon-alibi")
+"""Families that `generate` itself can't run with a static cache."""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "families.md"
+
+COLUMNS = (
+    "family",
+    "cache",
+    "greedy equal",
+    "rewound = fresh",
+    "row = alone",
+    "error, float32",
+    "error, bfloat16",
+    "error in a batch, float32",
+    "error in a batch, bfloat16",
+)
+FIGURES = 4
+"""The last columns, which the tests don't compare."""
+
+Inputs = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the rewinds of one text left behind.
+
+    error: the largest difference of its logits from those of one forward pass without a cache. floor: the same for
+    cached decoding that never went elsewhere, or the precision of the largest logit, where that is more.
+    """
+
+    error: float
+    floor: float
+    report: Report
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error <= 5 * self.floor
+
+
+@torch.no_grad()
+def fresh_logits(model: PreTrainedModel, inputs: Inputs, text: Sequence[int]) -> Tensor:
+    """One forward pass without a cache over one prompt and its text: [len(text) + 1, vocab], one before each token."""
+    more = torch.tensor([text], dtype=torch.long)
+    if model.config.is_encoder_decoder:
+        decoded = torch.cat([torch.zeros((1, 1), dtype=torch.long), more], dim=1)
+        logits = model(input_ids=inputs["input_ids"], decoder_input_ids=decoded, use_cache=False).logits
+    else:
+        ids = torch.cat([inputs["input_ids"], more], dim=1)
+        other = {name: inputs[name] for name in inputs if name not in ("input_ids", "attention_mask")}
+        if "mm_token_type_ids" in other:
+            other["mm_token_type_ids"] = torch.cat([other["mm_token_type_ids"], torch.zeros_like(more)], dim=1)
+        logits = model(input_ids=ids, use_cache=False, **other).logits
+    return logits[0, -len(text) - 1 :].float()
+
+
+def straight_logits(model: PreTrainedModel, inputs: Inputs, texts: Tensor) -> Tensor:
+    """`generate`, made to say these texts [rows, tokens]: logits [rows, tokens, vocab] of decoding without a detour.
+
+    Never with a static cache: where that is wrong, so would be the tolerance.
+    """
+
+    def said(row: int, ids: Tensor) -> list[int]:
+        start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+        return [int(texts[row, len(ids) - start])]
+
+    asked = {**ASKED, "suppress_tokens": None, "max_new_tokens": texts.shape[1], "do_sample": False}
+    return torch.stack(model.generate(**inputs, **asked, prefix_allowed_tokens_fn=said).logits, dim=1).float()
+
+
+@cache
+def favorites(family: str) -> list[Ban]:
+    """Pieces of what the model likes to write: bans that it completes over several tokens."""
+    set_seed(0)
+    texts = build(family).generate(**prepare(family, *PROMPTS), **SAMPLED, num_return_sequences=3).sequences
+    written = [TOKENIZER.decode(text) for text in texts[:, -NEW:].tolist()]
+    pieces = {text[i : i + SIZE] for text in written for i in range(0, len(text) - SIZE, 3)}
+    return [Ban(piece, edges="anywhere") for piece in sorted(pieces) if piece.strip()]
+
+
+@cache
+def habits(family: str, row: int) -> tuple[Ban, ...]:
+    """Pieces of its greedy text, of the text that it writes without those, and so on until it goes back ten times."""
+    model, inputs, pieces, rewinds = build(family), prepare(family, PROMPTS[row]), set[str](), 0
+    while rewinds < 10:
+        bans = [Ban(piece, edges="anywhere") for piece in sorted(pieces)]
+        out = AntiSlop(TOKENIZER, bans, method="token", prompt_lookback=False).generate(model, **inputs, **GREEDY)
+        text, rewinds = TOKENIZER.decode(out.sequences[0, -NEW:]), out.report.rewinds
+        found = (text[i : i + SIZE] for i in range(0, len(text) - SIZE, 5))
+        # The oracle does not fold white space.
+        pieces |= {piece for piece in found if not any(map(str.isspace, piece))}
+    return tuple(bans)
+
+
+@cache
+def sampled(family: str, dtype: torch.dtype, *, rows: int, kind: str | None) -> tuple[Any, list[Trace]]:
+    """Sample with rewinds everywhere; return the output, and for each row how far it is from itself alone."""
+    sampler = AntiSlop(TOKENIZER, favorites(family))
+    model, prompts = build(family, dtype=dtype), PROMPTS[:rows]
+    inputs = prepare(family, *prompts, dtype=dtype)
+    set_seed(0)
+    out = sampler.generate(model, **inputs, **SAMPLED, cache_implementation=kind)
+    texts, logits = out.sequences[:, -NEW:], torch.stack(out.logits, dim=1).float()
+    straight = straight_logits(model, inputs, texts)
+    traces = []
+    for row, prompt in enumerate(prompts):
+        fresh = fresh_logits(model, prepare(family, prompt, dtype=dtype), texts[row].tolist())[:-1]
+        error, floor = (float((found[row] - fresh).abs().max()) for found in (logits, straight))
+        floor = max(floor, torch.finfo(dtype).eps * float(fresh.abs().max()))
+        traces.append(Trace(error, floor, out.reports[row]))
+    return out, traces
+
+
+@cache
+def greedy(
+    family: str, dtype: torch.dtype, *, rows: int, kind: str | None
+) -> list[tuple[tuple[int, ...], tuple[int, ...], Report]]:
+    """Write greedily by the classic rule; return each row's text, what it is alone without a cache, and the report."""
+    bans = list(dict.fromkeys(ban for row in range(rows) for ban in habits(family, row)))
+    sampler = AntiSlop(TOKENIZER, bans, method="token", prompt_lookback=False)
+    model, inputs = build(family, dtype=dtype), prepare(family, *PROMPTS[:rows], dtype=dtype)
+    out = sampler.generate(model, **inputs, **GREEDY, cache_implementation=kind)
+    floors = [trace.floor for trace in sampled(family, dtype, rows=rows, kind=kind)[1]]
+    written = []
+    for text, report, prompt, floor in zip(
+        out.sequences[:, -NEW:].tolist(), out.reports, PROMPTS, floors, strict=False
+    ):
+        alone = prepare(family, prompt, dtype=dtype)
+        expected = greedy_text(
+            lambda tokens, alone=alone: fresh_logits(model, alone, tokens)[-1],
+            bans,
+            drawn=(event.token for event in report.events if isinstance(event, Drawn)),
+            slack=5 * floor,
+        )
+        written.append((tuple(text), expected, report))
+    return written
+
+
+def greedy_text(
+    logits_after: Callable[[tuple[int, ...]], Tensor], bans: Sequence[Ban], *, drawn: Iterator[int], slack: float
+) -> tuple[int, ...]:
+    """The classic rule: on a violation forbid its first token there, and go on. Where tokens tie, do as `drawn` did."""
+    logits_after = cache(logits_after)
+    forbidden: set[tuple[int, ...]] = set()
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < NEW:
+        logits = logits_after(tokens).clone()
+        logits[[0, 1, *(path[-1] for path in forbidden if path[:-1] == tokens)]] = -torch.inf
+        best = int(logits.argmax())
+        theirs = next(drawn, best)
+        tokens = (*tokens, theirs if logits[theirs] >= logits[best] - slack else best)
+        for start, _ in completed(tokens, SURFACES, bans, is_final=len(tokens) == NEW)[:1]:
+            forbidden.add(tokens[: start + 1])
+            tokens = tokens[:start]
+    return tokens
+
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+families = pytest.mark.parametrize("family", FAMILIES)
+kinds = pytest.mark.parametrize("kind", KINDS, ids=["its own cache", "a static cache"])
+cases = pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        pytest.param(family, kind, id=f"{family}, {kind or 'its own'} cache")
+        for family in FAMILIES
+        for kind in KINDS
+        if kind is None or family not in MISLED
+    ],
+)
+
+
+@families
+def test_the_models_mind_the_order_of_their_tokens_and_are_sure_of_little(family: str) -> None:
+    """Or wrong positions would pass, and every text would be one token."""
+    model, inputs = build(family), prepare(family, PROMPTS[0])
+    text = torch.randint(2, VOCABULARY, (1, NEW), generator=torch.Generator().manual_seed(0))[0].tolist()
+    logits = fresh_logits(model, inputs, text)
+    entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+    assert entropy.mean() > 1
+    assert 0.8 < logits.std(-1).mean() < 3
+    for distance in (1, 8):
+        swapped = list(text)
+        swapped[-distance - 2], swapped[-distance - 1] = text[-distance - 1], text[-distance - 2]
+        assert swapped != text
+        assert (fresh_logits(model, inputs, swapped)[-1] - logits[-1]).abs().max() > 0.001
+    half, inputs = build(family, dtype=torch.bfloat16), prepare(family, PROMPTS[0], dtype=torch.bfloat16)
+    assert not fresh_logits(half, inputs, text).isnan().any()
+
+
+@cases
+@dtypes
+def test_greedy_with_bans_is_what_a_loop_without_a_cache_writes(
+    family: str, kind: str | None, dtype: torch.dtype
+) -> None:
+    ((text, expected, report),) = greedy(family, dtype, rows=1, kind=kind)
+    assert text == expected
+    assert report.rewinds >= 5
+    assert not report.conceded
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3-next", "t5"])
+@kinds
+def test_each_row_of_a_greedy_batch_is_what_that_loop_writes_for_it_alone(family: str, kind: str | None) -> None:
+    """Full attention, a window, a recurrent state, an encoder; prompts of three lengths."""
+    written = greedy(family, torch.float32, rows=len(PROMPTS), kind=kind)
+    assert len(written) == len(PROMPTS)
+    for text, expected, report in written:
+        assert text == expected
+        assert report.rewinds >= 5
+        assert not report.conceded
+
+
+@cases
+@dtypes
+def test_rewinds_leave_no_trace(family: str, kind: str | None, dtype: torch.dtype) -> None:
+    """Texts three times as long as the windows, rewinds that nest."""
+    _, (trace,) = sampled(family, dtype, rows=1, kind=kind)
+    assert trace.is_exact, trace
+    _assert_rewinds_nest([trace.report])
+
+
+@cases
+@dtypes
+def test_each_row_of_a_batch_is_as_if_alone(family: str, kind: str | None, dtype: torch.dtype) -> None:
+    out, traces = sampled(family, dtype, rows=len(PROMPTS), kind=kind)
+    assert out.sequences.shape[0] == len(traces) == len(out.reports)
+    assert all(trace.is_exact for trace in traces), traces
+    _assert_rewinds_nest([trace.report for trace in traces])
+
+
+@families
+def test_a_static_cache_is_refused_where_generate_itself_is_wrong_with_it(family: str) -> None:
+    """And nowhere else."""
+    assert bool(trouble(family)) == (family in MISLED)
+    if family in MISLED:
+        with pytest.raises(ValueError, match=r"in generate\(\) too: leave out cache_implementation"):
+            AntiSlop(TOKENIZER, []).generate(
+                build(family), **prepare(family, PROMPTS[0]), **GREEDY, cache_implementation="static"
+            )
+
+
+@families
+def test_the_cache_handed_back_is_generates_own(family: str) -> None:
+    ours = sampled(family, torch.float32, rows=1, kind=None)[0].past_key_values
+    theirs = build(family).generate(**prepare(family, PROMPTS[0]), **GREEDY).past_key_values
+    assert type(ours) is type(theirs)
+    assert _layers(ours) == _layers(theirs)
+    if family not in ("mamba", "mamba2"):  # recurrent layers alone can't tell
+        assert ours.get_seq_length() == theirs.get_seq_length()
+
+
+@pytest.mark.parametrize("family", sorted(RECURRENT))
+@torch.no_grad()
+def test_the_states_handed_back_are_those_of_the_text(family: str) -> None:
+    model, out = build(family), sampled(family, torch.float32, rows=1, kind=None)[0]
+    taken = inspect.signature(model.forward).parameters
+    more = {"cache_params" if "cache_params" in taken else "past_key_values": deepcopy(out.past_key_values)}
+    if "position_ids" in taken:
+        more["position_ids"] = torch.tensor([[out.sequences.shape[1] - 1]])  # Bamba's own guess is wrong
+    expected = fresh_logits(model, prepare(family, PROMPTS[0]), out.sequences[0, -NEW:].tolist())[-1]
+    assert torch.allclose(model(out.sequences[:, -1:], **more).logits[0, -1], expected, atol=1e-4)
+
+
+def _assert_rewinds_nest(reports: Sequence[Report]) -> None:
+    """Every text goes back ten times; some rewind withdraws several tokens, and some goes behind the one before."""
+    rows = [[event for event in report.events if isinstance(event, Rewound)] for report in reports]
+    assert min(map(len, rows)) >= 10
+    assert max(len(event.withdrawn) for rewinds in rows for event in rewinds) > 1
+    assert any(later.length < earlier.length for rewinds in rows for earlier, later in pairwise(rewinds))
+
+
+@cache
+def trouble(family: str) -> str:
+    """What `generate` does wrong with a static cache, if anything."""
+    model, inputs = build(family), prepare(family, PROMPTS[0])
+    try:
+        text = model.generate(**inputs, **GREEDY, cache_implementation="static").sequences
+    except RuntimeError:
+        return "`generate` fails"
+    return "" if torch.equal(text, model.generate(**inputs, **GREEDY).sequences) else "`generate` writes something else"
+
+
+@cache
+def matrix(kind: str | None) -> str:
+    """The table of all families in Markdown: what was compared, and the largest errors beside their floors."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return "\n".join(lines + [_line(family, kind) for family in FAMILIES]) + "\n"
+
+
+def _line(family: str, kind: str | None) -> str:
+    if kind and trouble(family):
+        return "| " + " | ".join([family, f"refused: {trouble(family)}", *"–" * (len(COLUMNS) - 2)]) + " |"
+    texts = [written[:2] for dtype in DTYPES for written in greedy(family, dtype, rows=1, kind=kind)]
+    single, batch = (
+        [sampled(family, dtype, rows=rows, kind=kind)[1] for dtype in DTYPES] for rows in (1, len(PROMPTS))
+    )
+    verdicts = [all(text == expected for text, expected in texts)]
+    verdicts += [all(trace.is_exact for traces in alike for trace in traces) for alike in (single, batch)]
+    worst = [max(traces, key=lambda trace: trace.error / trace.floor) for traces in (*single, *batch)]
+    cells = [family, _layers(sampled(family, torch.float32, rows=1, kind=kind)[0].past_key_values)]
+    cells += ["yes" if verdict else "no" for verdict in verdicts]
+    cells += [f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _layers(cache: Any) -> str:
+    """Name the layers of a cache in their order; of an encoder-decoder's, those of its decoder."""
+    layers = getattr(cache, "self_attention_cache", cache).layers
+    return ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
+
+
+def verdicts(table: str) -> list[list[str]]:
+    """Read the rows of a table, without its figures."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return [cells[:-FIGURES] for cells in rows]
+
+
+def test_the_document_says_what_is_so() -> None:
+    assert verdicts(DOCUMENT.read_text(encoding="utf-8")) == verdicts(matrix(None) + matrix("static"))
+
+
+def refusals() -> str:
+    """What is said of each family that is refused, as a list."""
+    lines = []
+    for family in REFUSED:
+        with pytest.raises(ValueError) as caught:
+            AntiSlop(TOKENIZER, []).generate(build_refused(family), torch.tensor([PROMPTS[0]]), max_new_tokens=1)
+        lines.append(f"* {family}: {caught.value}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_document_says_what_is_refused() -> None:
+    assert refusals() in DOCUMENT.read_text(encoding="utf-8")
+
+
+def document() -> str:
+    """The page around the table."""
+    return f"""# Families of models
+
+For each family a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens while
+ten and more rewinds take it back, some behind the last one. `python -m tests.hf.test_families --write docs/families.md`
+writes this page; the tests of that file hold its words, not its figures.
+
+* *greedy equal*: greedy with bans (the classic rule), it writes what a dozen lines without a cache write.
+* *rewound = fresh*: its logits are those of one forward pass over the text that was kept.
+* *row = alone*: so are those of each of {len(PROMPTS)} unequal prompts in a batch, which go back at different times.
+
+Errors are the largest in absolute logits, which have a standard deviation of 1 to 3. In brackets, the same for cached
+decoding by `generate` that never went back, or the precision of the largest logit where that is more; five times that
+is the tolerance. Each answer holds for float32 and bfloat16.
+
+{matrix(None)}
+## Static caches
+
+The same with `cache_implementation="static"`, in the same tolerance. Layers keep all columns, since a rewind may need
+what a window forgets; a batch of BART runs row by row, with dynamic caches. Refused are models whose `generate` itself
+takes the free columns of a static cache for tokens, without a rewind: what it does then is said.
+
+{matrix("static")}
+## Refused
+
+Families that remember what they have read where no rewind reaches it, and what is said of them:
+
+{refusals()}"""
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description="Measure every family of models, and write it down.")
+    parser.add_argument("--write", type=Path, required=True, metavar="PATH", help="the Markdown file to write")
+    parser.parse_args().write.write_text(document(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A model is loaded as it was asked for, and what can't be had is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from antislop.errors import InputError
+from antislop.hf.pretrained import ModelSpec, choose_device, load_model, load_tokenizer
+from antislop.lists.bundled import FOLDER
+
+
+def test_the_bundled_model_is_loaded_as_it_was_asked_for() -> None:
+    model, tokenizer = load_model(ModelSpec(dtype="bfloat16", attention="eager", device="cpu"))
+    assert (model.dtype, model.device.type, model.config._attn_implementation) == (torch.bfloat16, "cpu", "eager")
+    assert load_model(None)[0].dtype == torch.float32
+    assert tokenizer.get_vocab() == load_tokenizer(None).get_vocab()
+
+
+def test_every_choice_reaches_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def load(source: object, **options: Any) -> Any:
+        seen.append({"source": source, **options})
+        return "loaded"
+
+    for part in (AutoModelForCausalLM, AutoTokenizer):
+        monkeypatch.setattr(part, "from_pretrained", load)
+    spec = ModelSpec(
+        "me/it", revision="v2", dtype="float16", device_map="auto", attention="sdpa", trust_remote_code=True
+    )
+    assert load_model(spec) == ("loaded", "loaded")
+    both = {"source": "me/it", "revision": "v2", "trust_remote_code": True}
+    assert seen == [{**both, "dtype": "float16", "device_map": "auto", "attn_implementation": "sdpa"}, both]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "chosen"), [(2, True, "cuda"), (0, True, "mps"), (0, False, "cpu"), (1, False, "cuda")]
+)
+def test_the_first_of_cuda_mps_and_cpu_is_chosen(
+    cuda: int, mps: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert choose_device("auto") == torch.device(chosen)
+    assert choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(
+        InputError, match=rf"--device cuda:{cuda}: there is no such device here: pass one of auto, .*cpu"
+    ):
+        choose_device(f"cuda:{cuda}")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"device": "cpu", "device_map": "auto"}, "--device and --device-map exclude each other"),
+        ({"revision": "v2"}, "--revision means nothing for the bundled model"),
+        ({"trust_remote_code": True}, "--trust-remote-code means nothing for the bundled model"),
+    ],
+)
+def test_what_can_not_be_combined_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        ModelSpec(**options)
+
+
+def test_what_transformers_refuses_is_one_sentence() -> None:
+    with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
+        load_model(ModelSpec(attention="magic"))
+    with pytest.raises(InputError, match=r"^the model 'nowhere/x' can't be loaded \("):
+        load_model("nowhere/x")
+
+
+def test_what_decides_the_texts_is_named_and_where_they_are_computed_is_not() -> None:
+    plain = ModelSpec(str(FOLDER / "tiny"))
+    assert plain.content == {"model": str(FOLDER / "tiny"), "revision": None, "dtype": None}
+    assert ModelSpec("x", device="cpu", attention="eager").content == ModelSpec("x").content
+    assert ModelSpec("x", revision="v2", dtype="float16").content == {
+        "model": "x",
+        "revision": "v2",
+        "dtype": "float16",
+    }

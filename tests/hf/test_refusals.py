@@ -1,0 +1,238 @@
+"""What is not supported is refused with one sentence that says what to do, before the model runs (C10)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MllamaConfig,
+    MllamaForConditionalGeneration,
+    PreTrainedModel,
+    StaticCache,
+    TextStreamer,
+)
+
+from antislop import AntiSlop, BanError, BanList
+from tests.support.families import REFUSED, build, build_refused
+from tests.support.models import VOCABULARY, build_model, build_tokenizer
+
+TOKENIZER = build_tokenizer()
+PROMPT = torch.tensor([[0, 5, 9, 2]])
+SAMPLER = AntiSlop(TOKENIZER, ["a b"])
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, **kwargs: Any) -> None:
+    """Both ways in refuse, with one sentence, and the model never runs."""
+    ran: list[int] = []
+    handle = model.register_forward_pre_hook(lambda *_: ran.append(1))
+    kwargs = {"max_new_tokens": 3, "attention_mask": torch.ones_like(inputs), **kwargs}
+    with pytest.raises(ValueError, match=match) as caught:
+        SAMPLER.generate(model, inputs, **kwargs)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=match):
+        model.generate(inputs, custom_generate=SAMPLER, **kwargs)
+    handle.remove()
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
+        ({"use_cache": False}, "use_cache"),
+        ({"cache_implementation": "offloaded"}, "cache_implementation='offloaded' is not supported"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
+        ({"guidance_scale": 1.5}, "guidance"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"output_hidden_states": True}, "output_hidden_states"),
+    ],
+)
+def test_settings_that_the_loop_can_not_honor(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
+    refuses(llama, match, **kwargs)
+
+
+@pytest.mark.parametrize("family", ["gpt-neo", "falcon-alibi"])
+def test_static_caches_that_mislead_the_model_itself(family: str) -> None:
+    model, match = build(family), r"takes the free columns .* in generate\(\) too: leave out cache_implementation"
+    refuses(model, match, cache_implementation="static")
+    refuses(model, match, past_key_values=StaticCache(config=model.config, max_cache_len=20))
+
+
+def test_an_assistant_model_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, assistant_model=assistant\)"):
+        llama.generate(PROMPT, custom_generate=SAMPLER, assistant_model=build_model("llama"), max_new_tokens=3)
+
+
+def test_an_assistant_for_a_batch(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="an assistant drafts for one text, not for 2"):
+        SAMPLER.generate(llama, PROMPT.repeat(2, 1), assistant_model=build_model("llama"), max_new_tokens=3)
+
+
+def test_synced_gpus_and_a_second_custom_generate(llama: PreTrainedModel) -> None:
+    refuses(llama, "synced_gpus is not supported yet", synced_gpus=True)
+    with pytest.raises(ValueError, match="custom_generate can't be passed to a sampler"):
+        SAMPLER.generate(llama, PROMPT, custom_generate=SAMPLER)
+
+
+def test_a_streamer_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, streamer=streamer\)"):
+        llama.generate(PROMPT, custom_generate=SAMPLER, streamer=TextStreamer(TOKENIZER), max_new_tokens=3)
+
+
+def test_more_than_one_prompt_at_a_stream(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="one text can be streamed at a time, not 2"):
+        list(SAMPLER.stream(llama, PROMPT.repeat(2, 1), max_new_tokens=3))
+
+
+def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
+    refuses(llama, "DynamicCache with offloading", past_key_values=DynamicCache(config=llama.config, offloading=True))
+    refuses(llama, "a Half can't|from a Half yet", past_key_values=Half(config=llama.config))
+    mistral = build_model("mistral")
+    cache = StaticCache(config=mistral.config, max_cache_len=40)
+    mistral(PROMPT, past_key_values=cache)
+    longer = torch.cat([PROMPT, PROMPT], dim=1)
+    refuses(mistral, "holds tokens in sliding windows", longer, past_key_values=cache)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_families_that_remember_outside_of_a_cache(family: str) -> None:
+    """Also in flight; at most the prompt is read before that is seen."""
+    model, match = build_refused(family), "keeps what it has read in states|does not keep all that it has read in its"
+    with pytest.raises(ValueError, match=match) as caught:
+        SAMPLER.generate(model, PROMPT, attention_mask=torch.ones_like(PROMPT), max_new_tokens=3)
+    assert type(model).__name__ in str(caught.value)
+    assert "use_cache" not in str(caught.value)
+    with pytest.raises(ValueError, match=match):
+        next(SAMPLER.generate_many(model, PROMPT, max_new_tokens=3))
+
+
+def test_images_in_layers_of_the_cache() -> None:
+    """Mllama's text alone is fine."""
+    vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 4, "image_size": 8}
+    vision |= {"intermediate_size": 48, "patch_size": 4, "max_num_tiles": 2, "vision_output_dim": 64}
+    shapes = {"intermediate_layers_indices": [0], "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    text = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "rope_parameters": rope}
+    text |= {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    text |= {"num_key_value_heads": 2, "cross_attention_layers": [1]}
+    config = MllamaConfig(text_config=text, vision_config={**vision, **shapes}, image_token_index=VOCABULARY - 1)
+    model = MllamaForConditionalGeneration(config).eval()
+    image = {
+        "pixel_values": torch.randn(1, 1, 2, 3, 8, 8),
+        "aspect_ratio_ids": torch.tensor([[1]]),
+        "aspect_ratio_mask": torch.ones((1, 1, 2), dtype=torch.long),
+        "cross_attention_mask": torch.ones((1, 4, 1, 2), dtype=torch.long),
+    }
+    asked = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 9, "do_sample": False}
+    with pytest.raises(ValueError, match=r"keeps an image in layers of its cache, .* pass text alone"):
+        SAMPLER.generate(model, PROMPT, **asked, **image)
+    assert torch.equal(AntiSlop(TOKENIZER, []).generate(model, PROMPT, **asked), model.generate(PROMPT, **asked))
+
+
+class Half(DynamicCache):
+    """A cache of somebody else's, of which nothing is known."""
+
+
+def test_rotary_scaling_that_remembers() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        rope_parameters=rope,
+    )
+    refuses(LlamaForCausalLM(config), "rope_type='dynamic'", pad_token_id=1)
+
+
+class Counting(LogitsProcessor):
+    """Keeps a state of its own."""
+
+    calls = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return scores - self.calls
+
+
+def test_a_processor_with_a_memory_of_its_own(llama: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="Counting changes with every call"):
+        SAMPLER.generate(
+            llama,
+            PROMPT,
+            attention_mask=torch.ones_like(PROMPT),
+            max_new_tokens=5,
+            logits_processor=LogitsProcessorList([Counting()]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"method": "fast"}, "method is 'fast'; it is one of 'exact', 'token'"),
+        ({"on_exhausted": "cry"}, "on_exhausted is 'cry'; it is one of"),
+        ({"max_rewinds": -1}, "max_rewinds is -1"),
+        ({"max_rewinds": True}, "max_rewinds is True"),
+        ({"mass_floor": 1.5}, r"mass_floor is 1.5; it is a share of probability, 0.0 to 1.0"),
+        ({"mass_floor": float("nan")}, "mass_floor is nan"),
+        ({"probability_floor": -1e-4}, "probability_floor is -0.0001"),
+        ({"probability_floor": "0.1"}, "probability_floor is '0.1'"),
+        ({"probability_floor": True}, "probability_floor is True"),
+    ],
+)
+def test_options_of_the_sampler(kwargs: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        AntiSlop(TOKENIZER, ["a"], **kwargs)
+
+
+def test_a_string_in_the_place_of_a_list() -> None:
+    with pytest.raises(BanError, match="the bans are 'a testament to', which is one string and no file"):
+        AntiSlop(TOKENIZER, "a testament to")
+    with pytest.raises(BanError, match="is one string"):
+        BanList("delve")
+
+
+def resized(llama: PreTrainedModel, size: int) -> PreTrainedModel:
+    model = deepcopy(llama)
+    model.resize_token_embeddings(size)
+    return model
+
+
+@pytest.mark.parametrize("size", [VOCABULARY - 1, 2 * VOCABULARY])
+def test_the_tokenizer_of_another_model(llama: PreTrainedModel, size: int) -> None:
+    refuses(resized(llama, size), f"tokenizer has 48 tokens and LlamaForCausalLM {size}: it belongs to another model")
+
+
+def test_a_vocabulary_may_be_padded_and_a_tokenizer_may_have_tokens_more(llama: PreTrainedModel) -> None:
+    SAMPLER.generate(resized(llama, 64), PROMPT, max_new_tokens=1)
+    longer = build_tokenizer()
+    longer.add_tokens(["<think>", "</think>"])
+    AntiSlop(longer, ["a b"]).generate(llama, PROMPT, max_new_tokens=1)
+
+
+def test_tokens_that_are_added_after_the_sampler_was_made(llama: PreTrainedModel) -> None:
+    tokenizer = build_tokenizer()
+    sampler = AntiSlop(tokenizer, ["a b"])
+    tokenizer.add_tokens(["<think>"])
+    for write in (sampler.generate, sampler.events, lambda *asked, **more: list(sampler.generate_many(*asked, **more))):
+        with pytest.raises(ValueError, match=r"^the tokenizer has 49 tokens and had 48 when the sampler was made"):
+            write(llama, PROMPT, max_new_tokens=1)
+
+
+def test_something_else_in_the_place_of_the_tokenizer() -> None:
+    with pytest.raises(ValueError, match="a Hugging Face tokenizer was expected, not LlamaForCausalLM"):
+        AntiSlop(build_model("llama"), ["a"])  # type: ignore[arg-type]

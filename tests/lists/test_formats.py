@@ -1,0 +1,512 @@
+"""Lists are read in every format in which they circulate, and no bytes bring out more than a `BanError`."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, NamedTuple, get_args
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList, Refusal
+from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES, Format
+from antislop.matching.bans import Ban, BanError
+from tests.conftest import DEPTH
+
+
+class Case(NamedTuple):
+    """A small list, the format that it shows, its bans, and how it is asked for."""
+
+    text: str
+    format: str
+    bans: list[str | Ban]
+    options: Mapping[str, Any] = MappingProxyType({})
+    suffix: str = ""
+
+
+def anywhere(*phrases: str) -> list[str | Ban]:
+    return [Ban(phrase, edges="anywhere") for phrase in phrases]
+
+
+def ngrams(*phrases: str) -> list[str | Ban]:
+    return [Ban.words(phrase.split(), skip_stop_words=True) for phrase in phrases]
+
+
+READ: dict[str, Case] = {
+    "text": Case("# slop\na testament to\n\n  delve \n", "text", ["a testament to", "delve"]),
+    "text with flags": Case("delve\tweight=0.5 count=7\n", "text", [Ban("delve", weight=0.5, count=7)]),
+    "text with a header": Case('# antislop 1\n" delve"\n\\bnot\\b\tregex\n', "text", [" delve", Ban.regex(r"\bnot\b")]),
+    "text of which one line is quoted": Case('a b\nc d\n"e f"\n', "text", ["a b", "c d", "e f"]),
+    "text with a quotation": Case('a b\nc d\n"so," she said, "so"\n', "text", ["a b", "c d", '"so," she said, "so"']),
+    "text of which one line has a dash": Case("a b\n- c\nd\n", "text", ["a b", "- c", "d"]),
+    "text of which one line looks like a regex": Case("a b\nc.* d\ne\n", "text", ["a b", "c.* d", "e"]),
+    "text by its name": Case("- a\n- b\n", "text", ["- a", "- b"], suffix=".txt"),
+    "text as asked": Case('["a"]\n', "text", ['["a"]'], {"format": "text"}),
+    "text anywhere": Case(
+        "eyes sparkl\ncat\tedges=word", "text", [*anywhere("eyes sparkl"), "cat"], {"edges": "anywhere"}
+    ),
+    "phrases": Case('["a b", "c"]', "phrases", ["a b", "c"]),
+    "phrases of which one looks like a regex": Case('["a (b)?", "c", "d"]', "phrases", ["a (b)?", "c", "d"]),
+    "phrases, each in a list": Case('[["elara"], ["kael"]]', "phrases", ["elara", "kael"]),
+    "phrases anywhere": Case('["eyes sparkl"]', "phrases", anywhere("eyes sparkl"), {"edges": "anywhere"}),
+    "phrases that keep their spaces": Case('[" delve", ", once a "]', "phrases", [" delve", ", once a "]),
+    "factors": Case('[["delve", 0.03125], ["tapestry", 1]]', "factors", [Ban("delve", 0.03125), Ban("tapestry", 1)]),
+    "counts": Case(
+        '[["took a deep breath", 28671], ["x", 0]]',
+        "counts",
+        [Ban("took a deep breath", count=28671), Ban("x", count=0)],
+    ),
+    "counts as asked": Case('[["a", 1]]', "counts", [Ban("a", count=1)], {"format": "counts"}),
+    "factors as asked": Case('[["a", 1], ["b", 0]]', "factors", [Ban("a", 1), Ban("b")], {"format": "factors"}),
+    "words": Case('[["voice", "barely"], ["hm"]]', "ngrams", ngrams("voice barely", "hm")),
+    "words in one string": Case('[["voice barely"], ["hm"], "a b"]', "ngrams", ngrams("voice barely", "hm", "a b")),
+    "words as asked": Case('["voice barely"]', "ngrams", ngrams("voice barely"), {"format": "ngrams"}),
+    "regexes in JSON": Case(
+        r'["\\bnot\\s+just\\b", "each (?:a|b)"]', "regexes", [*map(Ban.regex, [r"\bnot\s+just\b", "each (?:a|b)"])]
+    ),
+    "regexes in text": Case(
+        '"(?i)not [^.!?]{3,60} but",\n"each(?:\\s*a)"\n',
+        "regexes",
+        [*map(Ban.regex, ["(?i)not [^.!?]{3,60} but", r"each(?:\s*a)"])],
+    ),
+    "regexes without quotes": Case("\\bnot\\b\n[^a]b\\d\n", "regexes", [Ban.regex(r"\bnot\b"), Ban.regex(r"[^a]b\d")]),
+    "regexes copied from JSON": Case('"\\\\bnot\\\\b",\n', "regexes", [Ban.regex(r"\bnot\b")]),
+    "regexes as asked": Case('["a+"]', "regexes", [Ban.regex("a+")], {"format": "regexes"}),
+    "regexes as asked, in text": Case(
+        "a+\n'b+',\n", "regexes", [Ban.regex("a+"), Ban.regex("b+")], {"format": "regexes"}
+    ),
+    "SillyTavern": Case(
+        'READ THIS FIRST!\nIt goes into the box.\n=====\nbare text\n" delve"\n"shivers down"\n[1, 22,3]\n"a",\n',
+        "sillytavern",
+        [*anywhere("bare text", " delve", "shivers down"), Ban.tokens([1, 22, 3]), *anywhere("a")],
+    ),
+    "SillyTavern without a heading": Case('"a "\nb\n', "sillytavern", anywhere("a ", "b")),
+    "SillyTavern that begins with token ids": Case('[1]\n"a"\n', "sillytavern", [Ban.tokens([1]), *anywhere("a")]),
+    "SillyTavern as whole words": Case('"a"\n"b"', "sillytavern", ["a", "b"], {"edges": "word"}),
+    "SillyTavern as asked": Case("a\n\nb", "sillytavern", anywhere("a", "b"), {"format": "sillytavern"}),
+    "YAML": Case(
+        "voices:\n  - barely * whisper\n  - 'no: way'\nempty:\nmore:\n  deep:\n  - yes\n",
+        "yaml",
+        [Ban.wildcard("barely * whisper"), "no: way", "yes"],
+    ),
+    "YAML without groups": Case(
+        "# slop\n- delve\n- 1984\n- emotion*\n", "yaml", ["delve", "1984", Ban.wildcard("emotion*")]
+    ),
+    "YAML by its name": Case("{a: [b, c]}", "yaml", ["b", "c"], suffix=".yml"),
+    "YAML with aliases": Case("a: &a\n- b\nc: *a\nd:\n- *a\n", "yaml", ["b"], {"format": "yaml"}),
+    "YAML anywhere": Case("- eyes sparkl\n", "yaml", anywhere("eyes sparkl"), {"edges": "anywhere"}),
+    "statistics": Case(
+        json.dumps(
+            {
+                "m": {
+                    "top_repetitive_words": [{"word": "elara", "score": 3.5}],
+                    "top_bigrams": [{"ngram": "could see", "frequency": 7}],
+                }
+            }
+        ),
+        "statistics",
+        ["elara", Ban.words(["could", "see"], skip_stop_words=True, count=7)],
+    ),
+    "statistics of runs": Case(
+        json.dumps(
+            {
+                "n": 1,
+                "results": [
+                    {
+                        "slop_word_hits": [["subtly", 34]],
+                        "top": {"trigrams": [{"phrase": "a b c", "count": 2}]},
+                        "hits": [{"sentence": "x"}],
+                    }
+                ],
+            }
+        ),
+        "statistics",
+        [Ban("subtly", count=34), Ban.words(["a", "b", "c"], skip_stop_words=True, count=2)],
+    ),
+    "a list of statistics": Case('[{"phrase": "a b", "count": 3}]', "statistics", [Ban("a b", count=3)]),
+    "JSON Lines": Case(
+        '{"phrase": "a b", "count": 3}\n\n{"ngram": "c d"}\n', "statistics", [Ban("a b", count=3), *ngrams("c d")]
+    ),
+    "JSON Lines of pairs": Case(
+        '["took a deep breath", 97]\n["a", 5]\n', "statistics", [Ban("took a deep breath", count=97), Ban("a", count=5)]
+    ),
+    "an object of factors": Case('{"delve": 0.5,\n"a b": 1}', "factors", [Ban("delve", 0.5), Ban("a b", 1)]),
+    "an object of counts": Case('{"delve": 12, "a b": 1}', "counts", [Ban("delve", count=12), Ban("a b", count=1)]),
+    "an object as asked": Case('{"a": 1}', "counts", [Ban("a", count=1)], {"format": "counts"}),
+    "CSV of weights": Case(
+        "delve,0.03125\na testament to, 1\n", "csv", [Ban("delve", 0.03125), Ban("a testament to", 1)]
+    ),
+    "CSV of counts": Case("delve,28671\nx,0\n", "csv", [Ban("delve", count=28671), Ban("x", count=0)]),
+    "CSV that looks like text by its name": Case("a b,0.5\nc,0\n", "csv", [Ban("a b", 0.5), "c"], suffix=".txt"),
+    "CSV with names": Case(
+        '# mine\nPhrase,Weight\n"well, well",0.5\ndelve,\nx\n',
+        "csv",
+        [Ban("well, well", 0.5), "delve", "x"],
+        suffix=".csv",
+    ),
+    "CSV with more columns": Case(
+        "rank,ngram,frequency,weight,ratio\n1,took breath,97,0.5,3.1\n",
+        "csv",
+        [Ban.words(["took", "breath"], skip_stop_words=True, count=97, weight=0.5)],
+        suffix=".csv",
+    ),
+    "CSV of whole numbers that are weights": Case("phrase,weight\na,1\nb,0\n", "csv", [Ban("a", 1), "b"]),
+    "CSV of few counts": Case("word,count\na,1\nb,0\n", "csv", [Ban("a", count=1), Ban("b", count=0)]),
+    "CSV of phrases": Case('a b\n"well, well"\n', "csv", ["a b", "well, well"], suffix=".csv"),
+    "CSV of phrases with a name": Case("phrase\na b\n", "csv", ["a b"], suffix=".csv"),
+    "CSV with semicolons": Case("a, b;0,5\nc;1\n", "csv", [Ban("a, b", 0.5), Ban("c", 1)]),
+    "TSV": Case("a, b\t0.5\nc\t1\n", "csv", [Ban("a, b", 0.5), Ban("c", 1)], suffix=".tsv"),
+    "CSV with quotes": Case(
+        '"""so"" she said",3\n" c","4"\n', "csv", [Ban('"so" she said', count=3), Ban(" c", count=4)]
+    ),
+    "CSV anywhere": Case(
+        "eyes sparkl,0.5\nc,0\n",
+        "csv",
+        [Ban("eyes sparkl", 0.5, edges="anywhere"), *anywhere("c")],
+        {"edges": "anywhere"},
+    ),
+    "text with numbers": Case("in May, 2020\nwell, well\n", "text", ["in May, 2020", "well, well"]),
+    "one line of text with a number": Case("in May, 2020\n", "text", ["in May, 2020"]),
+    "JSON Lines by its name": Case('"a b"\n', "statistics", ["a b"], suffix=".jsonl"),
+}
+
+
+def load(text: str | bytes, folder: Path, suffix: str = "", **options: Any) -> BanList:
+    path = folder / f"list{suffix}"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return BanList.load(path, **options)
+
+
+@pytest.mark.parametrize("case", READ)
+def test_each_format_is_told_and_read(case: str, tmp_path: Path) -> None:
+    text, kind, expected, options, suffix = READ[case]
+    bans = load(text, tmp_path, suffix, **options)
+    assert bans.format == kind
+    assert bans == BanList(expected)
+    assert [ban.count for ban in bans] == [ban.count for ban in BanList(expected)]
+    assert bans.refused == ()
+
+
+@pytest.mark.parametrize("case", READ)
+def test_the_format_that_was_told_can_be_asked_for(case: str, tmp_path: Path) -> None:
+    text, kind, expected, options, suffix = READ[case]
+    assert load(text, tmp_path, suffix, **{**options, "format": kind}) == BanList(expected)
+
+
+@pytest.mark.parametrize("case", READ)
+def test_each_format_is_saved_so_that_it_loads_as_the_same(case: str, tmp_path: Path) -> None:
+    text, _, _, options, suffix = READ[case]
+    bans = load(text, tmp_path, suffix, **options)
+    bans.save(tmp_path / "saved.txt")
+    again = BanList.load(tmp_path / "saved.txt")
+    assert (again, [ban.count for ban in again]) == (bans, [ban.count for ban in bans])
+
+
+@pytest.mark.parametrize("case", READ)
+def test_the_ends_of_lines_make_no_difference(case: str, tmp_path: Path) -> None:
+    text, kind, expected, options, suffix = READ[case]
+    bans = load(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode(), tmp_path, suffix, **options)
+    assert (bans.format, bans) == (kind, BanList(expected))
+
+
+def test_open_files_are_read_as_files_are(tmp_path: Path) -> None:
+    path = tmp_path / "list.yaml"
+    path.write_text("- a\n- b*\n", encoding="utf-8")
+    expected = BanList(["a", Ban.wildcard("b*")])
+    with path.open(encoding="utf-8") as text, path.open("rb") as raw:
+        assert BanList.load(text) == BanList.load(raw) == expected
+        assert text.read() == ""
+    with gzip.open(tmp_path / "list.json.gz", "wt") as packed:
+        packed.write('["a"]')
+    with gzip.open(tmp_path / "list.json.gz", "rt") as packed:
+        assert BanList.load(packed).format == "phrases"  # type: ignore[arg-type]
+    assert BanList.load(io.StringIO("\ufeffa\r\nb")) == BanList(["a", "b"])
+    assert BanList.load(io.StringIO("a")).source == "<text>"
+
+
+# A leading space, and edges
+
+
+def test_a_space_at_an_edge_must_stand_in_the_text(tmp_path: Path) -> None:
+    bans = load('" delve"\n"sparkl"\n', tmp_path)
+    assert [ban.edges for ban in bans] == ["anywhere", "anywhere"]
+    text = "xdelve, delves; delve sparkling"
+    assert [text[match.start : match.end] for match in bans.find(text)] == [" delve", " delve", "sparkl"]
+    assert bans.find("xdelve") == []
+
+
+def test_stems_are_found_only_where_edges_do_not_count(tmp_path: Path) -> None:
+    assert load('["eyes sparkl"]', tmp_path).find("Her eyes sparkled.") == []
+    assert len(load('["eyes sparkl"]', tmp_path, edges="anywhere").find("Her eyes sparkled.")) == 1
+
+
+# What is refused
+
+
+class Refused(NamedTuple):
+    """A list, the line at which it is refused, a part of why, and how it is asked for."""
+
+    text: str | bytes
+    line: int
+    reason: str
+    options: Mapping[str, Any] = MappingProxyType({})
+    suffix: str = ""
+
+
+REFUSED: dict[str, Refused] = {
+    "a flag nobody knows": Refused("a\ndelve\twieght=0.5\n", 2, "the flag 'wieght' of 'delve\\twieght=0.5' is unknown"),
+    "a flag that is no word": Refused("delve\t0.5\n", 1, "the flag '0.5' of"),
+    "a control character between flags": Refused("a\tregex\x1fwords\n", 1, "the flag '\\x1fwords' of"),
+    "a flag without its value": Refused("delve\tweight\n", 1, "weight of 'delve\\tweight' can't be read"),
+    "a flag with a value too much": Refused("delve\tcase_sensitive=1\n", 1, "write it as case_sensitive"),
+    "a kind with a value": Refused(
+        "delve\tregex=3\n", 1, "regex of 'delve\\tregex=3' can't be read: write it as regex"
+    ),
+    "a flag twice": Refused(
+        "delve\tweight=0.5 weight=0.4\n", 1, "weight of 'delve\\tweight=0.5 weight=0.4' is given twice"
+    ),
+    "two kinds": Refused("delve\tregex words\n", 1, "kind of 'delve\\tregex words' is given twice"),
+    "a weight above 1": Refused("delve\tweight=12\n", 1, "the weight of 'delve' is 12.0"),
+    "a weight that is no number": Refused("delve\tweight=nan\n", 1, "write it as weight=0.25"),
+    "a negative count": Refused("delve\tcount=-3\n", 1, "write it as count=3"),
+    "exempt phrases without JSON": Refused("delve\texempt=[a]\n", 1, 'write it as exempt=["a phrase"]'),
+    "scopes of another shape": Refused('delve\tscopes=["quotes"]\n', 1, "a scope is 'inside', 'outside' or 'after'"),
+    "a scope nobody knows": Refused('delve\tscopes=[["inside",["",1]]]\n', 1, "a scope's span is one of"),
+    "a regex that does not compile": Refused('["\\\\b(", "\\\\bx"]', 1, "does not compile", {"format": "regexes"}),
+    "a regex that becomes huge": Refused('["(?:a?){1000000000}"]', 1, "becomes too large", {"format": "regexes"}),
+    "a regex in too many brackets": Refused(
+        json.dumps(["(" * 4000 + "a" + ")" * 4000]), 1, "too complicated", {"format": "regexes"}
+    ),
+    "a newer version": Refused("# antislop 2\na\n", 1, "this list is of version 2, and up to 1 is known here"),
+    "a count that is none": Refused('[["a", 3],\n["b", 2.5]]', 2, "count of 'b' is 2.5", {"format": "counts"}),
+    "a number among words": Refused('[["a", "b"],\n["c", 1]]', 2, "a ban is a phrase", {"format": "ngrams"}),
+    "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
+    "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
+    "an empty item": Refused("- a\n-\n", 2, "holds no visible character", {"format": "yaml"}),
+    "YAML that is text": Refused("a\nb\n", 1, "'a b' stands in no list", suffix=".yaml"),
+    "no YAML": Refused("- a\n- [b\n", 3, "not YAML", {"format": "yaml"}),
+    "control characters in YAML": Refused("- \0", 1, "not YAML", {"format": "yaml"}),
+    "YAML too deep": Refused("[" * 100_000, 1, f"nested more than {MAX_DEPTH} deep", {"format": "yaml"}),
+    "a group without a name": Refused("? [a]\n: [b]\n", 1, "the name of a group is a list", suffix=".yaml"),
+    "token ids that are too large": Refused('"a"\n[99999999]\n', 2, "token ids were expected"),
+    "a line that is no JSON": Refused('{"word": "a"}\n{"word"\n', 2, "not JSON"),
+    "a line without a phrase": Refused('{"word": "a"}\n{"score": 3}\n', 2, "names no phrase, word"),
+    "a string among statistics": Refused('{"words": [{"word": "a"},\n"b"]}', 2, "'b' has no statistics"),
+    "a phrase that is a number": Refused('{"words": [\n\n{"word": 7}]}', 3, "a ban is a phrase"),
+    "statistics too deep": Refused('{"a":' * 30 + "1" + "}" * 30, 1, f"nested more than {MAX_DEPTH} deep"),
+    "an object without phrases": Refused('{"a": "b"}', 1, "a JSON list of phrases was expected, not dict"),
+    "an object with a number too large": Refused('{"a": 0.5,\n"b": 3}', 2, "the weight of 'b' is 3"),
+    "CSV with a weight too large": Refused("a,0.5\nb,3\n", 2, "the weight of 'b' is 3"),
+    "CSV with a word for a number": Refused("a,0.5\nb,c\n", 2, "the weight 'c' is no number", suffix=".csv"),
+    "CSV with a comma too much": Refused("phrase,count\nwell, well,3\n", 2, "3 cells, and up to 2 were", suffix=".csv"),
+    "CSV with a column nobody knows": Refused("phrase,strength\na,3\n", 1, "the column 'strength' is unknown"),
+    "CSV with a quotation that never ends": Refused('a,1\n"b,2\nc,3\n', 2, "marks don't match", suffix=".csv"),
+    "CSV with an empty phrase": Refused("a,1\n,2\n", 2, "holds no visible character", suffix=".csv"),
+    "CSV with a count that is none": Refused("phrase,count\na,2.5\n", 2, "count of 'a' is 2.5"),
+    "a bare number": Refused("7", 1, "a JSON list of phrases was expected, not int", suffix=".json"),
+    "an entry that is too long": Refused(f"a\n{'b ' * MAX_LENGTH}\n", 2, f"more than {MAX_LENGTH}: shorten it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_can_not_be_used_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
+    text, line, reason, options, suffix = REFUSED[case]
+    with pytest.raises(BanError) as caught:
+        load(text, tmp_path, suffix, **options)
+    assert str(caught.value).startswith(f"{tmp_path / 'list'}{suffix}:{line}: ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+MIXED = {
+    "text": "good\n\u200b\nfine\nbad\tweight=2\n",
+    "phrases": '["good",\n"",\n"fine",\n7]',
+    "factors": '[["good", 0],\n["bad", 2],\n"fine",\n["bad", "x"], ["fair", 0.5]]',
+    "regexes": '["good",\n"(",\n"fine",\n"*"]',
+    "sillytavern": '"good"\n" "\n"fine"\n[99999999]\n',
+    "yaml": "- good\n- ''\n- fine\n- a: b\n",
+    "statistics": '{"word": "good"}\n{}\n["fine", 2]\n7\n',
+    "csv": 'good,1\nbad,2\nfine,0.5\n"bad,1\n',
+}
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_refused_entries_are_left_out_where_asked_for_and_never_in_silence(kind: Any, tmp_path: Path) -> None:
+    bans = load(MIXED[kind], tmp_path, format=kind, strict=False)
+    assert [ban.phrase for ban in bans][:2] == ["good", "fine"]
+    assert [place for place, _ in bans.refused] == [f"{tmp_path / 'list'}:{line}" for line in (2, 4)]
+    assert all(isinstance(refusal, Refusal) and refusal.reason for refusal in bans.refused)
+    with pytest.raises(BanError) as caught:
+        load(MIXED[kind], tmp_path, format=kind)
+    more = " (1 more refused; strict=False goes on without them)"
+    assert str(caught.value) == f"{bans.refused[0].place}: {bans.refused[0].reason}{more}"
+
+
+def test_unknown_formats_and_edges_are_refused() -> None:
+    with pytest.raises(BanError, match=r"^the format 'ini' is unknown: it is one of text, phrases, "):
+        BanList.load(io.StringIO("a"), format="ini")  # type: ignore[arg-type]
+    with pytest.raises(BanError, match=r"^the edges are 'stem'; they are 'word' or 'anywhere'"):
+        BanList.load(io.StringIO("a"), edges="stem")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", [None, 7, ["a"], {"a": 1}])
+def test_what_is_no_file_is_refused(source: Any) -> None:
+    with pytest.raises(BanError, match=r"^a path or an open text file was expected, not "):
+        BanList.load(source)
+
+
+class _Broken(io.StringIO):
+    def read(self, size: int | None = -1, /) -> Any:
+        raise OSError(5, "input/output error")
+
+
+class _Odd(io.StringIO):
+    def read(self, size: int | None = -1, /) -> Any:
+        return ["a"]
+
+
+def test_an_open_file_that_fails_is_refused(tmp_path: Path) -> None:
+    closed = io.StringIO("a")
+    closed.close()
+    for source in (_Broken(), closed, "\0", tmp_path):
+        with pytest.raises(BanError, match=r"can't be read \(.+\): give the path"):
+            BanList.load(source)
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"caf\xe9\n")
+    with latin.open(encoding="utf-8") as file, pytest.raises(BanError, match=r"latin.txt:1: not utf-8"):
+        BanList.load(file)
+    with pytest.raises(BanError, match="an open text file was expected"):
+        BanList.load(_Odd())
+
+
+# Limits
+
+
+def test_the_limits_are_those_that_the_documentation_names() -> None:
+    for limit in (MAX_CHARACTERS, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES):
+        assert f"{limit:,} " in (BanList.load.__doc__ or "")
+
+
+class _Endless(io.RawIOBase):
+    def read(self, size: int = -1, /) -> bytes:
+        assert size >= 0, "nobody could read all of it"
+        return b"a" * min(size, 1_000_000)
+
+
+def test_endless_input_is_refused() -> None:
+    with pytest.raises(BanError, match=f"longer than {MAX_CHARACTERS} characters"):
+        BanList.load(_Endless())  # type: ignore[arg-type]
+
+
+def test_too_many_entries_are_refused() -> None:
+    with pytest.raises(BanError, match=rf"^<text>:1: more than {MAX_ENTRIES} entries: split the list$"):
+        BanList.load(io.StringIO("[" + "0," * MAX_ENTRIES + "0]"), strict=False)
+
+
+def test_too_many_regexes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_REGEXES >= 1000
+    monkeypatch.setattr("antislop.lists.ban_list.MAX_REGEXES", 2)
+    with pytest.raises(BanError, match=r"^<text>:3: more than 2 regexes: split the list$"):
+        BanList.load(io.StringIO("a+\nb+\nc+"), format="regexes")
+
+
+def test_a_list_of_slow_regexes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_too_long(*_: Any, **__: Any) -> Any:
+        raise TimeoutError
+
+    monkeypatch.setattr("antislop.matching.bans.Regex", take_too_long)
+    text = "\n".join(f"a{number}+" for number in range(20))
+    with pytest.raises(BanError, match=r"<text>:11: the regex 'a10\+' takes too long .* so do 10 before it"):
+        BanList.load(io.StringIO(text), format="regexes", strict=False)
+
+
+def test_aliases_that_would_unfold_to_billions_cost_nothing() -> None:
+    bomb = "- &a [x, y]\n" + "".join(f"- &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
+    bans = BanList.load(io.StringIO(bomb), format="yaml")
+    assert bans == BanList(["x", "y"])
+    assert BanList.load(io.StringIO("&a [b, *a]"), format="yaml") == BanList(["b"])
+
+
+def test_yaml_builds_no_objects(tmp_path: Path) -> None:
+    hostile = f"- !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n- !!timestamp 2001-99-99\n"
+    assert len(BanList.load(io.StringIO(hostile), format="yaml")) == 2
+    assert not (tmp_path / "made").exists()
+
+
+def test_yaml_is_read_the_same_with_and_without_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = READ["YAML"].text
+    fast = BanList.load(io.StringIO(text), format="yaml")
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    assert BanList.load(io.StringIO(text), format="yaml") == fast == BanList(READ["YAML"].bans)
+
+
+# Any bytes
+
+FORMATS = get_args(Format)
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from([r"\bnot", "a b", " a"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["word", "phrase", "ngram", "count", "top_bigrams", "m"]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+_PIECES = (
+    "a b| |\"|'|,|[|]|{|}|:|- |*|&a |*a|? |# |#|!!int |1|2.5|[1, 2]|\\b|(?:|)|{9}|?|---|%|\n|\n|\t|\r|\0|\ufeff|\u2028|"
+    'ß|weight=|scopes=|gap=3|exempt=[|regex|words|wildcard|tokens|# antislop 1\n|# antislop 2\n|# source: |===\n|"a"\n'
+)
+_pieces = st.sampled_from(["|", "- |\n", *_PIECES.split("|")])
+_contents = (
+    st.binary(max_size=80)
+    | st.lists(_pieces, max_size=25).map(lambda pieces: "".join(pieces).encode())
+    | _json.map(lambda value: json.dumps(value, indent=1).encode())
+    | st.lists(_json, max_size=4).map(lambda values: "\n".join(map(json.dumps, values)).encode())
+    | st.sampled_from([case.text.encode() for case in READ.values()]).flatmap(
+        lambda text: st.integers(0, len(text)).map(lambda cut: text[:cut] + text[cut + 1 :])
+    )
+)
+
+
+@settings(max_examples=300 * DEPTH, deadline=2000)
+@given(
+    content=_contents,
+    kind=st.none() | st.sampled_from(FORMATS),
+    edges=st.sampled_from([None, "word", "anywhere"]),
+    suffix=st.sampled_from(["", ".txt", ".json", ".jsonl", ".yaml", ".csv", ".tsv"]),
+)
+@example(content=b"- *a", kind=None, edges=None, suffix=".yaml")
+@example(content=b'{"word": ["\\ud800"]}', kind=None, edges=None, suffix="")
+@example(content=b"? ", kind=None, edges=None, suffix=".yaml")
+@example(content=b"[1, " + b"2" * 5000 + b"]\n[1]", kind="sillytavern", edges=None, suffix="")
+def test_any_bytes_give_a_list_or_a_ban_error(content: bytes, kind: Any, edges: Any, suffix: str) -> None:
+    file = io.BytesIO(content)
+    file.name = f"list{suffix}"
+    bans = load_or_refuse(file, format=kind, edges=edges)
+    if isinstance(bans, BanError):
+        assert str(bans).startswith(f"list{suffix}:")
+        assert "\n" not in str(bans)
+        return
+    assert kind in (None, bans.format)
+    assert bans.format in FORMATS
+    assert all(isinstance(ban, Ban) for ban in bans)
+    assert all("\n" not in reason and place.startswith(f"list{suffix}:") for place, reason in bans.refused)
+
+
+def load_or_refuse(file: IO[bytes], **options: Any) -> BanList | BanError:
+    try:
+        return BanList.load(file, strict=False, **options)
+    except BanError as error:
+        return error

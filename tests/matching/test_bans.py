@@ -1,0 +1,373 @@
+"""Bans are checked when they come in, found where a naive search finds them, and read from files of every shape."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban, BanError, Match, distinct
+from tests.support.oracles import occurrences
+
+# One ban
+
+
+@pytest.mark.parametrize("phrase", ["", " ", "\n\t", "\u200b", "\ufeff \u00ad", "\u3000"])
+def test_a_phrase_without_a_visible_character_is_refused(phrase: str) -> None:
+    with pytest.raises(BanError, match=r"holds no visible character .*: leave it out$") as caught:
+        Ban(phrase)
+    assert repr(phrase) in str(caught.value)
+
+
+@pytest.mark.parametrize("phrase", ["a", "猫", ".", "—", "\0", "é", "👩‍🚀"])
+def test_a_phrase_of_one_visible_character_is_a_ban(phrase: str) -> None:
+    assert BanList([phrase]).find(f"({phrase})")[0] == Match(Ban(phrase), 1, 1 + len(phrase))
+
+
+@pytest.mark.parametrize("phrase", [None, 7, b"delve", ["delve"], ("delve", 0.5)])
+def test_a_phrase_that_is_no_string_is_refused(phrase: Any) -> None:
+    with pytest.raises(BanError, match=r"^a ban is a phrase \(str\), not .*: write Ban") as caught:
+        Ban(phrase)
+    assert repr(phrase) in str(caught.value)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.5, 2, math.nan, math.inf, True, "0.5", None, 10**400])
+def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
+    with pytest.raises(BanError, match=r"^the weight of 'delve' is .*a number from 0\.0 \(never\) to 1\.0") as caught:
+        Ban("delve", weight=weight)
+    assert repr(weight) in str(caught.value)
+
+
+@pytest.mark.parametrize("weight", [0, 0.0, 0.25, 1, 1.0])
+def test_a_weight_is_a_share(weight: float) -> None:
+    assert Ban("delve", weight=weight).weight == weight
+
+
+@pytest.mark.parametrize("edges", ["words", "", None, ["word"]])
+def test_edges_of_another_name_are_refused(edges: Any) -> None:
+    with pytest.raises(BanError, match=r"^the edges of 'delve' are .*; they are 'word' or 'anywhere'$"):
+        Ban("delve", edges=edges)
+
+
+@pytest.mark.parametrize("flag", [1, 0, "yes", None])
+def test_a_case_that_is_neither_true_nor_false_is_refused(flag: Any) -> None:
+    """It would put the ban among neither kind, where it is never found."""
+    with pytest.raises(BanError, match=r"^case_sensitive of 'delve' is .*; it is True or False$"):
+        Ban("delve", case_sensitive=flag)
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5, "3", math.inf])
+def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
+    with pytest.raises(BanError, match=r"^count of 'delve' is .*; it is a whole number, 0 or more$"):
+        Ban("delve", count=count)
+    assert Ban("delve", count=0).count == 0
+
+
+def test_a_ban_is_a_value() -> None:
+    assert Ban("delve") == Ban("delve", weight=0, edges="word") != Ban("Delve")
+    assert len({Ban("delve"), Ban("delve"), Ban("delve", weight=0.5)}) == 2
+    with pytest.raises(AttributeError):
+        Ban("delve").weight = 1.0  # type: ignore[misc]
+
+
+# Lists
+
+
+@pytest.mark.parametrize("entries", ["delve", b"delve", ""])
+def test_one_string_is_no_list(entries: Any) -> None:
+    with pytest.raises(BanError, match=r"^a list of bans was expected, but .* is one string.*: write \[phrase\]"):
+        BanList(entries)
+
+
+def test_a_mapping_is_no_list() -> None:
+    """Its weights would be ignored in silence."""
+    with pytest.raises(BanError, match=r"^a list of bans was expected, not a mapping: write \[Ban\(phrase, weight=…\)"):
+        BanList({"delve": 0.5})
+
+
+@pytest.mark.parametrize("entries", [["ok", ""], ["ok", None], [["ok", 0.5]], [1]])
+def test_a_list_with_a_bad_entry_is_refused(entries: Any) -> None:
+    with pytest.raises(BanError):
+        BanList(entries)
+
+
+def test_a_list_keeps_order_and_duplicates() -> None:
+    bans = BanList(iter(["b", Ban("a", weight=0.5), "b", "c"]), source="here")
+    assert list(bans) == [Ban("b"), Ban("a", weight=0.5), Ban("b"), Ban("c")]
+    assert (len(bans), bans[1], bans[-1], Ban("c") in bans, "c" in bans) == (
+        4,
+        Ban("a", weight=0.5),
+        bans[3],
+        True,
+        False,
+    )
+    assert bans.source == "here"
+
+
+def test_a_slice_is_a_list_from_the_same_source() -> None:
+    bans = BanList(["a", "b", "c"], source="here")
+    assert bans[1:] == BanList(["b", "c"])
+    assert bans[::-1] == BanList(["c", "b", "a"])
+    assert (type(bans[:0]), bans[:0].source) == (BanList, "here")
+
+
+def test_lists_of_equal_bans_are_equal() -> None:
+    assert BanList(["a", "b"], source="x") == BanList([Ban("a"), Ban("b")], source="y")
+    assert hash(BanList(["a"], source="x")) == hash(BanList(["a"]))
+    assert BanList(["a", "b"]) != BanList(["b", "a"])
+    assert BanList(["a"]) != [Ban("a")]
+
+
+def test_a_list_shows_how_many_whence_and_the_first_three() -> None:
+    assert repr(BanList(["a", "b", "c", "d"], source="slop.txt")) == "<BanList of 4 from slop.txt: 'a', 'b', 'c', …>"
+    assert repr(BanList(["a", "b", "c"])) == "<BanList of 3: 'a', 'b', 'c'>"
+
+
+def test_duplicates_count_once_with_the_smallest_weight() -> None:
+    first, second, third = Ban("a — Testament", weight=0.5), Ban("A  -\nTESTAMENT", weight=0.2), Ban("a - testament")
+    other = Ban("cat", weight=0.3)
+    assert distinct([first, other, second]) == [second, other]
+    assert distinct([first, third, second]) == [third]
+    assert distinct([second, Ban("a - testament", weight=0.2)]) == [second]
+    assert [match.ban for match in BanList([first, third, second]).find("a - testament")] == [third]
+
+
+def test_bans_that_compare_otherwise_are_no_duplicates() -> None:
+    bans = [Ban("cat"), Ban("cat", edges="anywhere"), Ban("cat", case_sensitive=True), Ban("Cat", case_sensitive=True)]
+    assert distinct(bans) == bans
+
+
+def test_edges_that_a_phrase_does_not_have_make_no_difference() -> None:
+    assert distinct([Ban("[…]"), Ban("[...]", edges="anywhere", weight=0.5)]) == [Ban("[…]")]
+
+
+# Finding
+
+ascii_bans = st.builds(
+    Ban,
+    st.text("aB-", min_size=1, max_size=3) | st.sampled_from(["a b", "b a", "-a b", "a a a", "b- a"]),
+    case_sensitive=st.booleans(),
+    edges=st.sampled_from(["word", "anywhere"]),
+)
+
+
+@given(bans=st.lists(ascii_bans, max_size=6), words=st.lists(st.text("abAB-", min_size=1, max_size=5), max_size=8))
+@example(bans=[Ban("a"), Ban("-a"), Ban("a", case_sensitive=True)], words=["a", "-A", "aa", "a-a"])
+def test_everything_is_found_that_a_naive_search_finds(bans: list[Ban], words: list[str]) -> None:
+    text = " ".join(words)
+    expected = {Match(ban, *span) for ban in distinct(bans) for span in occurrences(text, ban)}
+    found = BanList(bans).find(text)
+    assert set(found) == expected
+    assert len(found) == len(expected)
+    assert [match[1:] for match in found] == sorted(match[1:] for match in found)
+
+
+FOUND = {
+    "a word": ("delve", "Let us delve into it.", ["delve"]),
+    "in capitals": ("Elara", "ELARA met elara.", ["ELARA", "elara"]),
+    "over a line break": ("a testament to", "It was a\n   testament to love", ["a\n   testament to"]),
+    "over curly quotes": ("couldn't help but", "She couldn’t help but smile", ["couldn’t help but"]),
+    "over a dash": ("not just - it's", "is not just — it’s more", ["not just — it’s"]),
+    "a zero-width space inside": ("tapestry", "a tap\u200bestry of", ["tap\u200bestry"]),
+    "composed or not": ("café", "cafe\u0301s, a cafe\u0301 and a CAFÉ", ["cafe\u0301", "CAFÉ"]),
+    "longer once folded": ("straße", "DIE STRASSE", ["STRASSE"]),
+    "shorter once folded": ("well...", "well… no", ["well…"]),
+    "at the end": ("cat", "the cat", ["cat"]),
+    "before punctuation": ("cat", "cat. (cat) cat's cat_x", ["cat"] * 4),
+    "not in another word": ("cat", "category bobcat cat2", []),
+    "not across a missing space": ("ice bag", "nice bag", []),
+    "an edge that is no letter": ("cat[", "cat[x", ["cat["]),
+    "overlapping itself": ("ha ha", "ha ha ha", ["ha ha", "ha ha"]),
+    "emoji": ("👩\u200d🚀", "a 👩🚀!", ["👩🚀"]),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_found(case: str) -> None:
+    phrase, text, expected = FOUND[case]
+    assert [text[start:end] for _, start, end in BanList([phrase]).find(text)] == expected
+
+
+def test_nested_and_overlapping_bans_are_all_found_in_order() -> None:
+    bans = BanList(["a b c d e x", "d e f", "e", "a b"])
+    assert [(match.ban.phrase, match.start) for match in bans.find("a b c d e f")] == [
+        ("a b", 0),
+        ("d e f", 6),
+        ("e", 8),
+    ]
+
+
+def test_a_case_sensitive_ban_finds_only_itself() -> None:
+    bans = BanList([Ban("Elara", case_sensitive=True)])
+    assert [match.start for match in bans.find("Elara ELARA elara Elara")] == [0, 18]
+
+
+def test_an_empty_list_and_an_empty_text_find_nothing() -> None:
+    assert BanList([]).find("anything") == []
+    assert BanList(["a"]).find("") == []
+
+
+def test_a_list_of_8000_finds_each_of_its_bans() -> None:
+    phrases = [f"entry {number} of {number % 7}" for number in range(8000)]
+    text = ". ".join(phrases)
+    assert [match.ban.phrase for match in BanList(phrases).find(text)] == phrases
+
+
+@given(text=st.text(), phrase=st.text(min_size=1))
+@example(text="x\U0010ffff", phrase="\U0010ffff")
+def test_no_text_and_no_ban_is_too_strange(text: str, phrase: str) -> None:
+    try:
+        bans = BanList([Ban(phrase, edges="anywhere")])
+    except BanError:
+        return
+    whole = f"{text}.{phrase}."
+    found = bans.find(whole)
+    assert all(0 <= start < end <= len(whole) for _, start, end in found)
+    assert any(start > len(text) for _, start, _ in found)
+
+
+# Files
+
+Save = Callable[[str | bytes], Path]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Write a file and give its path."""
+
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "slop.list"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+LOADED: dict[str, tuple[str | bytes, list[str | Ban]]] = {
+    "text": ("a testament to\n  Elara \n\n# a comment\n  # another\ncat #3\n", ["a testament to", "Elara", "cat #3"]),
+    "text without a last line break": ("delve", ["delve"]),
+    "Windows line ends": ("delve\r\n\r\ntapestry\r\n", ["delve", "tapestry"]),
+    "a byte order mark": (b"\xef\xbb\xbfdelve\n", ["delve"]),
+    "a byte order mark before JSON": (b'\xef\xbb\xbf["delve"]', ["delve"]),
+    "nothing": (b"", []),
+    "only a byte order mark": (b"\xef\xbb\xbf", []),
+    "only white space and comments": ("\n \n# nothing\n", []),
+    "a JSON list": ('["a", "b\\u00e9", "#c"]', ["a", "bé", "#c"]),
+    "an empty JSON list": ("  \n[ ]\n", []),
+    "JSON on Windows": ('[\r\n"a",\r\n"b"\r\n]\r\n', ["a", "b"]),
+    "factors": ('[["a", 0.25], ["b", 1], ["c", 0]]', [Ban("a", weight=0.25), Ban("b", weight=1), "c"]),
+    "factors of one": ('[["a", 1], ["b", 1.0]]', [Ban("a", weight=1), Ban("b", weight=1)]),
+    "counts": ('[["a", 517], ["b", 1], ["c", 30]]', ["a", "b", "c"]),
+    "phrases among factors": ('["a", ["b", 0.5]]', ["a", Ban("b", weight=0.5)]),
+    "brackets and commas inside phrases": ('["[a], b", "c]", ["[,", 0.5]]', ["[a], b", "c]", Ban("[,", weight=0.5)]),
+    "one entry of thousands of characters": (json.dumps(["ab " * 5000]), ["ab " * 5000]),
+}
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_loaded(case: str, save: Save) -> None:
+    content, expected = LOADED[case]
+    path = save(content)
+    bans = BanList.load(path)
+    assert bans == BanList(expected)
+    assert bans.source == str(path)
+    assert BanList.load(str(path)) == bans
+
+
+REFUSED: dict[str, tuple[str | bytes, int, str]] = {
+    "an empty phrase inside a JSON list": ('[\n"a",\n"b",\n\n  "",\n"c"\n]', 5, "holds no visible character"),
+    "the second of two on one line": ('["a", ""]', 1, "holds no visible character"),
+    "an entry after one of several lines": ('[["a",\n 0.5],\n  7]', 3, "a ban is a phrase"),
+    "white space before the list": ('\n\n["a",\n[]]', 4, "a ban is a phrase"),
+    "an object inside a list": ('["a",\n{"phrase": "b"}]', 2, "a ban is a phrase"),
+    "three in an entry": ('[["a", 0.5, 1]]', 1, "a ban is a phrase"),
+    "a weight of 1.5": ('[["a", 0.5],\n["b", 1.5]]', 2, "the weight of 'b' is 1.5"),
+    "a count among weights": ('[["a", 0.5],\n["b", 12]]', 2, "the weight of 'b' is 12"),
+    "a weight that is a word": ('[["one", 0.5], ["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
+    "a weight that is no number": ('[["a", NaN]]', 1, "the weight of 'a' is nan"),
+    "a dict": ('{"a": "b"}', 1, "a JSON list of phrases was expected, not dict"),
+    "a list that does not end": ('["a",\n"b"', 2, "not JSON"),
+    "a comma too many": ('["a",\n"b",\n]', 3, "not JSON"),
+    "more after the list": ('["a"]\n["b"]', 2, "not JSON"),
+    "too deep": ("[" * 100_000 + "]" * 100_000, 1, "not JSON"),
+    "a number of thousands of digits": ('[["a", ' + "1" * 5000 + "]]", 1, "not JSON"),
+    "not UTF-8": (b"delve\ntapestry\ncaf\xe9\n", 3, "not UTF-8"),
+    "UTF-16": ("delve".encode("utf-16"), 1, "not UTF-8"),
+    "an invisible line": ("delve\n\u200b\n", 2, "holds no visible character"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_can_not_be_used_is_refused_with_its_line(case: str, save: Save) -> None:
+    content, line, reason = REFUSED[case]
+    path = save(content)
+    with pytest.raises(BanError) as caught:
+        BanList.load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.txt", tmp_path):
+        with pytest.raises(BanError, match=r"can't be read \(.*\): give the path") as caught:
+            BanList.load(path)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_8000_entries_load_and_keep_their_lines(save: Save) -> None:
+    entries: list[Any] = [[f"phrase {number}", 0.5] for number in range(8000)]
+    assert len(BanList.load(save(json.dumps(entries, indent=1)))) == 8000
+    path = save(json.dumps([*entries, "", *entries]).replace("], ", "],\n"))
+    with pytest.raises(BanError, match=r":8001: "):
+        BanList.load(path)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+_contents = (
+    st.binary(max_size=60)
+    | st.text(max_size=60).map(str.encode)
+    | _json.map(lambda value: json.dumps(value).encode())
+    | st.lists(_json).map(lambda value: json.dumps(value, indent=1).encode())
+    | st.text('[]{}",:1.5eN\\u \n\x1c\ufeff', max_size=30).map(lambda inner: f"[{inner}".encode())
+)
+
+
+@given(content=_contents)
+@example(content=b'["\\ud800"]')
+@example(content=b'[["a", 1e999], ["b", -1]]')
+@example(content=b"\x1c[]")
+def test_any_file_gives_a_list_or_a_ban_error(content: bytes, save: Save) -> None:
+    path = save(content)
+    result = _load_or_refuse(path)
+    assert isinstance(result, BanList) or str(result).startswith(f"{path}:")
+
+
+def _load_or_refuse(path: Path) -> BanList | BanError:
+    try:
+        return BanList.load(path)
+    except BanError as error:
+        return error
+
+
+def test_the_name_of_a_file_decides_its_format_before_its_first_character(tmp_path: Path) -> None:
+    text = tmp_path / "list.txt"
+    text.write_text("[sic]\na b\n", encoding="utf-8")
+    assert [ban.phrase for ban in BanList.load(text)] == ["[sic]", "a b"]
+    nameless = tmp_path / "list"
+    nameless.write_text('["a b"]', encoding="utf-8")
+    assert [ban.phrase for ban in BanList.load(nameless)] == ["a b"]
+    json_file = tmp_path / "list.json"
+    json_file.write_text("a b\n", encoding="utf-8")
+    with pytest.raises(BanError, match=r"list.json:1: not JSON"):
+        BanList.load(json_file)

@@ -1,0 +1,280 @@
+"""What reads the same folds to the same symbols, and every symbol knows where it came from."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban
+from antislop.matching.folding import BOUNDARY, START, fold, fold_phrase
+
+# Letters whose case changes their length, marks of several classes, jamo, spaces, quotes, invisible and unspaced ones.
+INTERESTING = (
+    "aAbzZ09 .,'-_ßẞİıIiſKÅéÉñΰςσΣǰŉʼǅﬁŐ가각\u1100\u1161\u11a8\u0301\u0323\u0307\u0308\u0345\u0340\u0334\u034f"
+    "中文々の。コーヒーไทยกำ‘’“”„′—–−…\u00a0\u2001\u3000\t\n\r\x1c\u2028\u200b\u200d\u200f\ufeff\u00ad\ufe0fकषि्नाই"
+    "👩🏽🚀\0\ufffd\U0010ffff\U0001d400٣²½"
+)
+text = st.text(st.sampled_from(INTERESTING) | st.characters(exclude_categories=["Cs"]), max_size=25)
+sensitive = st.booleans()
+
+
+def symbols_of(whole: str, *, case_sensitive: bool = False) -> str:
+    return fold(whole, case_sensitive=case_sensitive, final=True).symbols
+
+
+def readable(whole: str, *, case_sensitive: bool = False) -> str:
+    return symbols_of(whole, case_sensitive=case_sensitive).replace(BOUNDARY, "|")
+
+
+def cut(whole: str, places: list[int]) -> list[str]:
+    """Pieces of a text, empty ones among them, the last one included."""
+    edges = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
+    return [whole[start:end] for start, end in pairwise(edges)]
+
+
+def fold_in_pieces(pieces: list[str], *, case_sensitive: bool) -> tuple[str, list[int]]:
+    """The symbols and, for each, the index of its character in the whole text."""
+    symbols, places, context, begin = "", [], START, 0
+    for number, piece in enumerate(pieces):
+        final = number == len(pieces) - 1
+        folded = fold(piece, context=context, case_sensitive=case_sensitive, final=final)
+        symbols, context = symbols + folded.symbols, folded.context
+        places += [begin + origin for origin in folded.origins]
+        begin += len(piece)
+    return symbols, places
+
+
+@given(whole=text, places=st.lists(st.integers(0, 30), max_size=6), case_sensitive=sensitive)
+@example(whole="a\u0301\u0323b", places=[1, 2, 2, 3], case_sensitive=False)
+@example(whole="\u0323a  ß", places=[1, 2, 3, 3], case_sensitive=False)
+def test_every_cutting_of_a_text_folds_to_the_same_symbols_with_the_same_origins(
+    whole: str, places: list[int], case_sensitive: bool
+) -> None:
+    expected = fold(whole, case_sensitive=case_sensitive, final=True)
+    symbols, places_found = fold_in_pieces(cut(whole, places), case_sensitive=case_sensitive)
+    assert (symbols, places_found) == (expected.symbols, expected.origins)
+
+
+@given(whole=text, case_sensitive=sensitive)
+def test_a_text_folds_the_same_composed_and_decomposed(whole: str, case_sensitive: bool) -> None:
+    expected = symbols_of(whole, case_sensitive=case_sensitive)
+    for form in ("NFC", "NFD"):
+        assert symbols_of(unicodedata.normalize(form, whole), case_sensitive=case_sensitive) == expected
+
+
+@given(data=st.data(), whole=text)
+def test_the_same_bans_are_found_in_a_text_composed_and_decomposed(data: st.DataObject, whole: str) -> None:
+    bans = BanList([Ban(phrase, edges="anywhere") for phrase in _some_phrases_of(data, whole)])
+    expected = _count(bans, whole)
+    for form in ("NFC", "NFD"):
+        assert _count(bans, unicodedata.normalize(form, whole)) == expected
+
+
+def _some_phrases_of(data: st.DataObject, whole: str) -> Iterator[str]:
+    for start in data.draw(st.lists(st.integers(0, 25), max_size=4)):
+        phrase = unicodedata.normalize("NFC", whole[start : start + 4])
+        if symbols_of(phrase).strip(BOUNDARY + " "):
+            yield phrase
+
+
+def _count(bans: BanList, whole: str) -> Counter[str]:
+    return Counter(match.ban.phrase for match in bans.find(whole))
+
+
+@given(whole=text, case_sensitive=sensitive)
+def test_origins_never_go_back(whole: str, case_sensitive: bool) -> None:
+    origins = fold(whole, case_sensitive=case_sensitive, final=True).origins
+    assert origins == sorted(origins)
+
+
+@given(whole=text.map(lambda t: unicodedata.normalize("NFD", t)), case_sensitive=sensitive)
+def test_a_symbol_comes_from_the_character_at_its_origin(whole: str, case_sensitive: bool) -> None:
+    """Decomposed, so that no mark changes places."""
+    folded = fold(whole.replace("\u200d", "x"), case_sensitive=case_sensitive, final=True)
+    whole = whole.replace("\u200d", "x") + " "
+    for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
+        if symbol == BOUNDARY:  # stands in front of the character that it separates from the one before
+            assert origin == len(whole) - 1 or symbols_of(whole[origin]) != ""
+        else:
+            assert symbol in symbols_of(whole[origin], case_sensitive=case_sensitive)
+
+
+def test_a_mark_that_changed_places_is_no_earlier_than_what_moved_in_front_of_it() -> None:
+    folded = fold("a\u0301\u0323x", final=True)
+    assert folded.symbols == "\0a\u0323\u0301x\0"
+    assert folded.origins == [0, 0, 2, 2, 3, 4]
+    assert [match[1:] for match in BanList([Ban("a\u0323\u0301", edges="anywhere")]).find("a\u0301\u0323x")] == [(0, 3)]
+
+
+def test_a_mark_that_waits_knows_where_it_stands() -> None:
+    waiting = fold("e\u0301\u200b").context
+    assert fold("b", context=waiting).origins == [-2, 0]
+
+
+@given(phrase=st.text(st.characters(max_codepoint=127), max_size=30), case_sensitive=sensitive)
+def test_an_ascii_phrase_folds_as_any_other(phrase: str, case_sensitive: bool) -> None:
+    expected = symbols_of(phrase, case_sensitive=case_sensitive)
+    assert fold_phrase(phrase, case_sensitive=case_sensitive) == expected
+    assert fold_phrase(phrase, case_sensitive=case_sensitive, edges="anywhere") == expected.strip(BOUNDARY)
+
+
+@given(phrase=text, case_sensitive=sensitive)
+def test_a_phrase_folds_as_a_text_without_the_edges_it_does_not_ask_for(phrase: str, case_sensitive: bool) -> None:
+    expected = symbols_of(phrase, case_sensitive=case_sensitive)
+    assert fold_phrase(phrase, case_sensitive=case_sensitive) == expected
+    assert fold_phrase(phrase, case_sensitive=case_sensitive, edges="anywhere") == expected.strip(BOUNDARY)
+
+
+def _canonical_caseless(whole: str) -> str:
+    """D145: two strings match if these are equal."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", whole).casefold())
+
+
+# But for the apostrophe that is a letter, which is taken for the one that is none, and for what is invisible.
+_LETTERS = st.characters(categories=["L", "M"], exclude_characters="ʼŉ").filter(lambda char: symbols_of(char))
+_UNICODE = [
+    char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) not in ("Cs", "Cn", "Co")
+]
+
+
+@given(st.text(_LETTERS | st.sampled_from("ßẞİıſΰςσΣǰǅÅ가각\u0301\u0323\u0345\u0340"), max_size=25))
+@example("\u0345\u0301α\u0301\u0345\u0323")
+def test_without_boundaries_letters_fold_as_unicode_says(whole: str) -> None:
+    assert symbols_of(whole).replace(BOUNDARY, "") == _canonical_caseless(whole)
+
+
+def test_every_character_with_a_case_or_a_decomposition_folds_as_unicode_says() -> None:
+    changing = [char for char in _UNICODE if char.casefold() != char or unicodedata.normalize("NFD", char) != char]
+    assert len(changing) > 10_000
+    for char in changing:
+        expected = " " if char.isspace() else _canonical_caseless(char).replace("ʼ", "'")
+        assert symbols_of(char).replace(BOUNDARY, "") == expected, f"U+{ord(char):04X}"
+
+
+def test_what_folds_to_nothing_is_invisible() -> None:
+    nothing = [char for char in _UNICODE if not symbols_of(char)]
+    assert {unicodedata.category(char) for char in nothing} == {"Cf", "Mn", "Lm"}
+    assert [char for char in nothing if unicodedata.category(char) == "Lm"] == ["\u0640"]  # tatweel, no letter to read
+    assert {"\u200b", "\u200d", "\u00ad", "\u2060", "\ufeff", "\ufe0f"} <= set(nothing)
+
+
+def test_letters_keep_their_boundaries_in_every_case() -> None:
+    for char in _UNICODE:
+        if char.casefold() != char and char != "ŉ":
+            assert (BOUNDARY in symbols_of(char)) == (BOUNDARY in symbols_of(char, case_sensitive=True))
+
+
+@given(st.text("aB1 .-'\n", max_size=30))
+def test_boundaries_stand_around_every_run_of_letters_and_digits(whole: str) -> None:
+    spaced = " ".join(whole.replace("\n", " ").split(" "))
+    runs = ((is_word, "".join(run)) for is_word, run in groupby(_squeeze(spaced).lower(), str.isalnum))
+    assert readable(whole) == "".join(f"|{run}|" if is_word else run for is_word, run in runs)
+
+
+def _squeeze(whole: str) -> str:
+    while "  " in whole:
+        whole = whole.replace("  ", " ")
+    return whole
+
+
+SAME = {
+    "eszett": ("straße", "STRASSE"),
+    "capital eszett": ("STRAẞE", "strasse"),
+    "final sigma": ("ὈΔΥΣΣΕΎΣ", "ὀδυσσεύς"),
+    "Turkish I with its dot apart": ("İstanbul", "I\u0307STANBUL"),
+    "Kelvin and Ångström signs": ("5 K, 3 Å", "5 k, 3 å"),
+    "ligature": ("ﬁnal", "FINAL"),
+    "marks in another order": ("ạ\u0301", "á\u0323"),
+    "Hangul": ("각", "\u1100\u1161\u11a8"),
+    "single quotes": ("‘it’s’", "'it's'"),
+    "the apostrophe that is a letter": ("donʼt", "don't"),
+    "the apostrophe inside a letter": ("ŉ boer", "'n boer"),
+    "prime": ("5′", "5'"),
+    "double quotes": ("“so” „so‟", '"so" "so"'),
+    "dashes": ("a—b–c‐d‑e−f―g", "a-b-c-d-e-f-g"),
+    "ellipsis": ("well…", "well..."),
+    "no-break space": ("a\u00a0b\u202fc", "a b c"),
+    "repeated white space": ("a \t\r\n\u3000 b", "a b"),
+    "a new paragraph": ("a testament\n\n  to", "a testament to"),
+    "zero-width": ("de\u200bl\u200dv\ufeffe\u2060", "delve"),
+    "soft hyphen": ("tap\u00adestry", "tapestry"),
+    "emoji with a variation selector": ("❤\ufe0f", "❤"),
+    "invisible between spaces": ("a \u200b b", "a b"),
+    "a mark after an invisible character": ("e\u200d\u0301", "é"),
+}
+DIFFERENT = {
+    "accents": ("cafe", "café"),
+    "dotless i": ("ı", "i"),
+    "I with a dot": ("İ", "i"),
+    "a space or none": ("a b", "ab"),
+    "a hyphen or none": ("a-b", "ab"),
+    "a quote or an apostrophe": ('"a', "'a"),
+    "compatibility": ("x²", "x2"),
+    "the boundary itself": ("a\0b", "a b"),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_these_read_the_same(case: str) -> None:
+    left, right = SAME[case]
+    assert readable(left) == readable(right)
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_these_do_not(case: str) -> None:
+    left, right = DIFFERENT[case]
+    assert readable(left) != readable(right)
+
+
+def test_case_is_all_that_a_case_sensitive_text_keeps() -> None:
+    assert readable("Don’t\u00a0 É", case_sensitive=True) == "|Don|'|t| |E\u0301|"
+    assert readable("Don’t\u00a0 É") == "|don|'|t| |e\u0301|"
+
+
+def test_no_character_of_a_text_is_taken_for_a_boundary() -> None:
+    assert symbols_of("\0a\0") == "\ufffd\0a\0\ufffd"
+
+
+@pytest.mark.parametrize("before", ["İİİİ ", "ẞßﬁ ", "é\u0301\u200b ", "…  ", "👩‍🚀 ", "각 "])
+def test_a_character_that_changes_its_length_does_not_shift_what_comes_after_it(before: str) -> None:
+    (match,) = BanList(["delve"]).find(f"{before}DELVE x")
+    assert match[1:] == (len(before), len(before) + 5)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "whole", "span"),
+    [
+        ("猫", "黒猫が", (1, 2)),
+        ("コーヒー", "コーヒー2杯", (0, 4)),
+        ("ラー", "スーパーラーー", (4, 6)),
+        ("ラーメン", "名物ラーメンを", (2, 6)),
+        ("ไทย", "ภาษาไทยดี", (4, 7)),
+        ("tapestry", "これはtapestryです", (3, 11)),
+        ("ພາສາ", "ແມ່ນພາສາລາວ", (4, 8)),
+    ],
+)
+def test_in_a_script_without_spaces_a_word_may_begin_and_end_anywhere(
+    phrase: str, whole: str, span: tuple[int, int]
+) -> None:
+    assert [match[1:] for match in BanList([phrase]).find(whole)] == [span]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "whole"), [("кот", "котик"), ("한국", "한국어"), ("हिन्द", "हिन्दी"), ("ναι", "είναι")]
+)
+def test_in_a_script_with_spaces_a_word_is_not_found_inside_another(phrase: str, whole: str) -> None:
+    assert BanList([phrase]).find(whole) == []
+    assert len(BanList([Ban(phrase, edges="anywhere")]).find(whole)) == 1
+
+
+def test_marks_belong_to_the_letter_before_them() -> None:
+    assert readable("cafe\u0301 हिन्दी") == "|cafe\u0301| |हिन्दी|"
+    assert BanList(["cafe", "हिन"]).find("cafe\u0301 हिन्दी") == []

@@ -1,0 +1,403 @@
+r"""Regexes, sequences of words, wildcards and token ids are found where a naive search of the whole text finds them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain, pairwise
+
+import pytest
+import regex
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.scopes import Scope
+from antislop.matching.text_matcher import Detector
+from antislop.matching.token_matcher import Matcher, Violation
+from tests.support.oracles import cut_at, matches, sequence_occurrences
+from tests.support.toys import Bytes, Markov, Words, run
+
+PATTERNS = (
+    r"ab", r"a+", r"a+?b", r"\bab?\b", r"a$", r"(?m)a$", r"(?m)^b", r"^a", r"b\Z", r"a(?!b)", r"a(?=.*b)",
+    r"(?s)a.*b", r"a.{0,3}b", r"(?<=b)a", r"(?<!b)a\b", r"(?<=^.{2})a", r"(a|b)\1", r"(?P<x>a)b(?P=x)", r"\Bb",
+    r"(?i)AB+", r"[^.\n]+\.", r"a(?:ba)*b?", r"(?>a+)b", r"a++", r"(a)?(?(1)b|\.)", r"not .{0,9}?but",
+    r"(?x) a b # $ \b", r"a|ab|abb", r"[$\b]a", r"\.\s", r"(?s)a.{2,}?b", r"(?:a|aa)+\.", r"\S+\n", r"(?i)(?:s|ß)+",
+)  # fmt: skip
+texts = st.text(st.sampled_from("aab b.\nsS"), max_size=24)
+places = st.lists(st.integers(0, 40), max_size=8)
+
+
+def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str]) -> list[tuple[int, int, int]]:
+    """(ban, start, end) of everything that is found while a text is read piece by piece, in order of start."""
+    detector, found, read = Detector(bans), [], 0
+    place, rest = detector.phrases.start, detector.start
+    for number, piece in enumerate(pieces):
+        place, rest, reading = detector.read(place, rest, piece, final=number == len(pieces) - 1)
+        read += len(piece)
+        found += [(hit.pattern, read - hit.first, read - hit.last + 1) for hit in reading.hits]
+    return sorted(found)
+
+
+@given(text=texts, where=places, pattern=st.sampled_from(PATTERNS))
+def test_every_cutting_of_a_text_has_the_matches_of_the_whole(text: str, where: list[int], pattern: str) -> None:
+    expected = [(0, *span) for span in matches(pattern, text)]
+    assert find_in_pieces([Ban.regex(pattern)], cut_at(text, where)) == expected
+
+
+@given(text=texts, where=places, chosen=st.sets(st.sampled_from(PATTERNS), min_size=2))
+def test_regexes_that_are_searched_together_find_what_each_finds(text: str, where: list[int], chosen: set[str]) -> None:
+    patterns = sorted(chosen)
+    expected = sorted((i, *span) for i, pattern in enumerate(patterns) for span in matches(pattern, text))
+    assert find_in_pieces([Ban.regex(pattern) for pattern in patterns], cut_at(text, where)) == expected
+
+
+@given(text=texts, where=places, pattern=st.sampled_from([r"ab", r"a.*", r"a.*b", r"a+", r"(?s)a.*?\."]))
+@pytest.mark.parametrize("max_span", [1, 2, 5])
+def test_a_match_is_seen_as_far_as_its_span_goes(max_span: int, text: str, where: list[int], pattern: str) -> None:
+    expected = [(0, *span) for span in matches(pattern, text, max_span=max_span)]
+    assert find_in_pieces([Ban.regex(pattern, max_span=max_span)], cut_at(text, where)) == expected
+
+
+SEQUENCES = (
+    Ban.words(["a", "b"]),
+    Ban.words(["a", "b", "c"], gap=1),
+    Ban.words(["a", "a", "b"], gap=2),
+    Ban.words(["b", "c"], gap=1, skip_stop_words=True),
+    Ban.words(["ab"], gap=3),
+    Ban.words(["a'b", "c"], gap=1),
+    Ban.wildcard("b * c", gap=2),
+    Ban.wildcard("b * * c", gap=2),
+    Ban.wildcard("a* c"),
+    Ban.wildcard("*b c*"),
+    Ban.wildcard("a*b"),
+    Ban.wildcard("b c", gap=0),
+)
+sentences = st.text(st.sampled_from("aabc   .'-tTBC\n"), max_size=30)
+
+
+@given(text=sentences, where=places, ban=st.sampled_from(SEQUENCES))
+@example(text="b'c a the c", where=[], ban=SEQUENCES[3])
+def test_sequences_are_found_where_a_naive_search_finds_them_however_the_text_is_cut(
+    text: str, where: list[int], ban: Ban
+) -> None:
+    expected = [(0, *span) for span in sorted(sequence_occurrences(text, ban))]
+    assert find_in_pieces([ban], cut_at(text, where)) == expected
+
+
+@given(text=sentences, where=places)
+def test_sequences_that_are_read_together_are_found_as_each_alone(text: str, where: list[int]) -> None:
+    expected = sorted((i, *span) for i, ban in enumerate(SEQUENCES) for span in sequence_occurrences(text, ban))
+    assert find_in_pieces(SEQUENCES, cut_at(text, where)) == expected
+
+
+# In tokens
+
+
+def violations(
+    bans: Sequence[Ban], words: Words, tokens: Sequence[int], *, prompt: Sequence[int] = (), **options: bool
+) -> list[Violation]:
+    """Every violation of a text that ends after the tokens."""
+    matcher = Matcher(bans, words)
+    states = list(accumulate(tokens, matcher.feed, initial=matcher.start(prompt, **options)))
+    return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
+
+
+KINDS = (
+    Ban.regex("é+b"),
+    Ban.regex(r"\bb\b"),
+    Ban.words(["a", "é"], gap=1),
+    Ban.wildcard("b*"),
+    Ban("aé", edges="anywhere", exempt=["aéb", "b aé"]),
+    Ban("b", at_most=1, per_words=3),
+    Ban("é", edges="anywhere", scopes=[Scope("inside", "quotes")]),
+    Ban("a b"),
+)
+
+
+@given(text=st.text(st.sampled_from('abé "'), max_size=16), where=places, bans=st.sets(st.sampled_from(KINDS)))
+def test_a_violation_begins_in_the_token_of_its_first_character_or_byte(
+    text: str, where: list[int], bans: set[Ban]
+) -> None:
+    data = text.encode()
+    edges = [0, *sorted(place % (len(data) + 1) for place in where), len(data)]
+    words = Words(*(data[start:end] for start, end in pairwise(edges)))
+    listed = sorted(bans, key=str)
+    matcher = Matcher(listed, words)
+    states = list(accumulate(range(len(words)), matcher.feed, initial=matcher.start()))
+    owner = [sum(edge <= len(text[:i].encode()) for edge in edges[1:-1]) for i in range(len(text))]
+    while_empty = {i for i, edge in enumerate(edges[:-1]) if edge == edges[i + 1]}
+    found = sorted((listed.index(each.ban), each.start) for each in violations(listed, words, range(len(words))))
+    assert not while_empty & {start for _, start in found}
+    for violation in chain.from_iterable(state.violations for state in states):
+        assert all(state.horizon <= violation.start for state in states[: violation.end + 1]), "it was not let go of"
+    assert all(states[-1].horizon <= violation.start for violation in matcher.finish(states[-1]))
+    assert found == [(i, owner[start]) for i, start, _ in find_in_pieces(listed, [text])]
+
+
+def test_nothing_is_decided_at_the_end_of_an_unfinished_text_and_everything_once_it_goes_on() -> None:
+    for pattern, rest in ((r"cat\b", " "), (r"cats?", " "), (r"cat$", None), (r"cat(?!s)", "."), (r"cat(?= )", " ")):
+        matcher = Matcher([Ban.regex(pattern)], Bytes())
+        state = list(accumulate(b"a cat", matcher.feed, initial=matcher.start()))[-1]
+        assert (state.violations, state.horizon) == ((), 2), pattern
+        after = matcher.finish(state) if rest is None else matcher.feed(state, ord(rest)).violations
+        assert [violation.start for violation in after] == [2], pattern
+
+
+def test_a_text_in_which_no_regex_has_begun_is_not_held() -> None:
+    bans = [Ban.regex(r"\bnot just\b.{0,20}but"), Ban.regex("(?i)delve"), Ban.words(["barely", "whisper"], gap=2)]
+    matcher = Matcher(bans, Bytes())
+    state = matcher.start()
+    for length, byte in enumerate(b"Rain fell softly all through the night.", start=1):
+        state = matcher.feed(state, byte)
+        if byte == ord(" "):
+            assert state.horizon == length
+
+
+def test_edges_and_look_behinds_mean_the_whole_text_and_not_the_part_that_is_searched() -> None:
+    long = "x" * 1000
+    assert violations([Ban.regex("^x")], Bytes(), long.encode())[0].start == 0
+    assert len(violations([Ban.regex("^x")], Bytes(), long.encode())) == 1
+    assert len(violations([Ban.regex(r"(?<=^x{999})x")], Bytes(), long.encode())) == 1
+    assert not violations([Ban.regex(r"\bx\b")], Bytes(), long.encode())
+    assert [v.start for v in violations([Ban.regex(r"^b")], Bytes(), b"b", prompt=b"a")] == []
+
+
+def test_special_tokens_end_the_text_for_a_regex_and_a_sequence() -> None:
+    words = Words("a", None, "b", " ")
+    assert violations([Ban.regex("ab"), Ban.words(["a", "b"])], words, [0, 1, 2]) == []
+    assert [v.start for v in violations([Ban.regex("a$")], words, [0, 1, 2])] == [0]
+
+
+def test_scopes_and_free_occurrences_outlast_a_special_token() -> None:
+    words = Words("<t>", "a", None, " ")
+    bans = [Ban("a", scopes=[Scope("inside", ("<t>", "</t>"))]), Ban("a", at_most=1)]
+    assert [(v.ban, v.start) for v in violations(bans, words, [0, 1, 2, 1])] == [
+        (bans[0], 1),
+        (bans[0], 3),
+        (bans[1], 3),
+    ]
+
+
+def test_token_ids_are_found_whatever_their_text() -> None:
+    words = Words("a", "a", "b", None)
+    bans = [Ban.tokens([0, 2]), Ban.tokens([3]), Ban.tokens([2, 2])]
+    found = [(v.ban.token_ids, v.start, v.end) for v in violations(bans, words, [1, 2, 0, 2, 2, 3])]
+    assert found == [([0, 2], 2, 3), ([2, 2], 3, 4), ([3], 5, 5)]
+    assert [v.start for v in violations([Ban.tokens([0, 2])], words, [2], prompt=[0])] == [0]
+    assert violations([Ban.tokens([0, 2])], words, [2], prompt=[0], lookback=False) == []
+
+
+def test_token_ids_in_the_making_are_held() -> None:
+    matcher = Matcher([Ban.tokens([1, 2, 3])], Bytes())
+    states = list(accumulate([7, 1, 2, 7], matcher.feed, initial=matcher.start()))
+    assert [state.horizon for state in states] == [0, 1, 1, 1, 4]
+
+
+def test_a_ban_counts_from_a_token_on() -> None:
+    words = Words("a", " ")
+    assert [v.start for v in violations([Ban("a", from_token=2)], words, [0, 1, 0, 1, 0])] == [2, 4]
+    assert [
+        v.start
+        for v in violations(
+            [
+                Ban.tokens(
+                    [0],
+                ),
+                Ban.regex("a", from_token=3),
+            ],
+            words,
+            [0, 1, 0, 1, 0],
+        )
+    ].count(4) == 2
+
+
+def test_what_stands_in_the_prompt_may_be_written_if_so_asked() -> None:
+    bans = [Ban("a"), Ban.regex("b"), Ban.words(["a", "b"])]
+    words = Words("a", "b", " ")
+    asked = {"prompt": [0, 2], "exempt_prompt": True}
+    assert [v.ban for v in violations(bans, words, [1, 2, 0, 2], **asked)] == [bans[1], bans[2]]
+    assert [v.ban for v in violations(bans, words, [2, 0], prompt=[1, 2, 0], exempt_prompt=True)] == []
+    assert bans[0] in [v.ban for v in violations(bans, words, [0], prompt=[0, 2])]
+
+
+def test_a_prompt_does_not_use_up_free_occurrences() -> None:
+    words = Words("a", " ")
+    assert [v.start for v in violations([Ban("a", at_most=1)], words, [0, 1, 0], prompt=[0, 1])] == [2]
+
+
+def test_going_back_gives_free_occurrences_back() -> None:
+    matcher = Matcher([Ban("a", at_most=1)], Words("a", " ", "b"))
+    before = matcher.feed(matcher.start(), 2)
+    once = matcher.feed(matcher.feed(matcher.feed(before, 1), 0), 1)
+    assert not once.violations
+    assert matcher.feed(matcher.feed(once, 0), 1).violations
+    again = matcher.feed(matcher.feed(matcher.feed(once.back_to(1), 1), 0), 1)
+    assert not again.violations
+
+
+# What is slow, and what is refused
+
+
+def test_a_regex_that_takes_too_long_is_dropped_once_and_named() -> None:
+    slow, quick = Ban.regex("(?:a|aa)+b", max_span=100), Ban.regex("ac")
+    matcher, began = Matcher([slow, quick], Bytes()), time.perf_counter()
+    with pytest.warns(RuntimeWarning, match=r"^the regex '\(\?:a\|aa\)\+b' took longer than 0.25 seconds"):
+        state = list(accumulate(b"a" * 90 + b"c", matcher.feed, initial=matcher.start()))[-1]
+    assert matcher.slow == [slow]
+    assert [violation.ban for violation in state.violations] == [quick]
+    assert time.perf_counter() - began < 10
+
+
+def test_a_dropped_regex_is_in_the_report_of_every_text_from_then_on() -> None:
+    slow, words = Ban.regex("(?:a|aa)+b", max_span=100), Words("a")
+    matcher = Matcher([slow], words)
+    with pytest.warns(RuntimeWarning):
+        _, report = run(Markov(1, length=60), words, [slow], matcher=matcher)
+    assert report.dropped == [slow]
+    _, report = run(Markov(1, length=3), words, [slow], matcher=matcher)
+    assert report.dropped == [slow]
+
+
+def test_a_search_of_a_text_says_which_regex_is_too_slow() -> None:
+    with pytest.warns(RuntimeWarning), pytest.raises(BanError, match=r"^the regex '\(\?:a\|aa\)\+b' took longer"):
+        BanList([Ban.regex("(?:a|aa)+b", max_span=100)]).find("a" * 90)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("x*", "matches the empty text"),
+        (r"\b", "matches the empty text"),
+        ("(?=a)", "matches the empty text"),
+        ("(", "does not compile"),
+        ("(?r)ab", "has the flag r or w"),
+        ("(?w)ab", "has the flag r or w"),
+        ("a(?R)?b", "calls itself as a whole"),
+        (r"a\Kb", r"holds \\K or \\G"),
+        ("(?:a?){1000000000}b", "becomes too large"),
+        ("(" * 5000 + "a" + ")" * 5000, "too complicated"),
+    ],
+)
+def test_a_regex_that_can_not_be_followed_is_refused(pattern: str, why: str) -> None:
+    with pytest.raises(BanError, match=why):
+        Ban.regex(pattern)
+
+
+@pytest.mark.parametrize("max_span", [0, -1, True, 1.5, "9"])
+def test_a_span_that_is_no_number_of_characters_is_refused(max_span: object) -> None:
+    with pytest.raises(BanError, match=r"it counts characters, 1 or more"):
+        Ban.regex("ab", max_span=max_span)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Ban.words("ab"),
+        lambda: Ban.words(["."]),
+        lambda: Ban.words([]),
+        lambda: Ban.words(["a"], gap=-1),
+        lambda: Ban.wildcard("*"),
+        lambda: Ban.wildcard("* a"),
+        lambda: Ban.wildcard("a *"),
+        lambda: Ban.wildcard("a", edges="anywhere"),
+        lambda: Ban.tokens([]),
+        lambda: Ban.tokens([-1]),
+        lambda: Ban.tokens("12"),
+        lambda: Ban.tokens([2_000_000]),
+        lambda: Ban("a", gap=1),
+        lambda: Ban("a", max_span=7),
+        lambda: Ban("a", skip_stop_words=True),
+        lambda: Ban("a", exempt="ab"),
+        lambda: Ban("a", exempt=[" "]),
+        lambda: Ban("a", scopes=Scope("inside", "code")),
+        lambda: Ban("a", scopes=["code"]),
+        lambda: Ban("a", per_words=10),
+        lambda: Ban("a", at_most=-1),
+        lambda: Ban("a", kind="glob"),
+        lambda: Ban("1 2", kind="tokens", at_most=1),
+    ],
+)
+def test_a_ban_that_makes_no_sense_is_refused_in_one_sentence(build: Callable[[], Ban]) -> None:
+    with pytest.raises(BanError) as caught:
+        build()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_ban_shows_how_to_write_it() -> None:
+    bans = [*SEQUENCES, *KINDS, Ban.tokens([1, 2]), Ban.regex("a", max_span=9, weight=0.5), Ban("x", count=3)]
+    names = {"Ban": Ban, "Scope": Scope}
+    assert [eval(repr(ban), names) for ban in bans] == bans
+
+
+def test_flags_end_up_in_the_pattern() -> None:
+    assert Ban.regex("a.b", flags=regex.IGNORECASE | regex.DOTALL).phrase == "(?is)a.b"
+    with pytest.raises(BanError, match="flags of 'a' are"):
+        Ban.regex("a", flags=regex.DEBUG)
+
+
+# The traps that phrases are tested against in test_matcher.py, for the other kinds
+
+
+def starts(bans: Sequence[Ban], *pieces: str | None, prompt: Sequence[str] = (), **options: bool) -> list[int]:
+    words = Words(*prompt, *pieces)
+    tokens = range(len(words))
+    return [v.start for v in violations(bans, words, tokens[len(prompt) :], prompt=tokens[: len(prompt)], **options)]
+
+
+FORBIDDEN = (Ban.regex("a cat"), Ban.words(["a", "cat"]), Ban.wildcard("a c*"), Ban("a cat", exempt=["a cat b"]))
+
+
+@pytest.mark.parametrize("ban", FORBIDDEN, ids=str)
+class TestTraps:
+    def test_trap_2_a_hit_inside_one_token_is_the_whole_token(self, ban: Ban) -> None:
+        assert starts([ban], "It is", " a cat sat", ".") == [1]
+
+    def test_trap_13_a_hit_at_the_end_of_the_text_and_before_a_special_token_is_caught(self, ban: Ban) -> None:
+        assert starts([ban], "is", " a", " cat") == [1]
+        assert starts([ban], "is", " a", " cat", None) == [1]
+
+    def test_trap_14_a_mere_beginning_is_no_hit(self, ban: Ban) -> None:
+        assert starts([ban], "is", " a", " c"[:1]) == []
+
+    def test_trap_15_what_begins_in_the_prompt_counts_with_lookback_only(self, ban: Ban) -> None:
+        assert starts([ban], " cat", ".", prompt=["is a"]) == [0]
+        assert starts([ban], " cat", ".", prompt=["is a"], lookback=False) == []
+
+    def test_trap_16_what_stands_in_the_prompt_is_no_hit(self, ban: Ban) -> None:
+        assert starts([ban], " sat", ".", prompt=["is", " a cat"]) == []
+
+    def test_trap_18_special_tokens_separate(self, ban: Ban) -> None:
+        assert starts([ban], "a", None, " cat", ".") == []
+
+    def test_trap_20_one_hit_does_not_hide_the_next(self, ban: Ban) -> None:
+        assert starts([ban], "a", " cat", ". ", "a", " cat", ".") == [0, 3]
+
+    def test_trap_12_two_hits_that_one_token_completes_come_by_their_start(self, ban: Ban) -> None:
+        assert starts([Ban("cat"), ban, Ban.regex("s a cat")], "is", " a", " cat", ".") == sorted([0, 1, 2])
+
+    def test_trap_11_duplicates_count_once(self, ban: Ban) -> None:
+        assert starts([ban, ban], "a cat", ".") == [0]
+
+
+def test_trap_5_a_pattern_ignores_case_only_if_told() -> None:
+    assert starts([Ban.regex("Elara")], "Elara ELARA elara") == [0]
+    assert len(starts([Ban.regex("(?i)elara")], "Elara", " ELARA", " elara")) == 3
+    assert len(starts([Ban.words(["Elara", "X"], case_sensitive=True)], "Elara X", " elara x", " ELARA X")) == 1
+
+
+def test_trap_4_folding_that_changes_lengths_keeps_the_place() -> None:
+    text = "İİİİ straße a STRASSE b"
+    bans = [Ban.words(["straße", "a"]), Ban.regex("(?if)strasse b"), Ban.wildcard("stras*")]
+    assert find_in_pieces(bans, [text]) == [(0, 5, 13), (1, 14, 23), (2, 5, 11), (2, 14, 21)]
+
+
+def test_a_word_that_began_in_a_prompt_without_lookback_is_no_beginning() -> None:
+    assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"], lookback=False) == []
+    assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"]) == [0]
+
+
+def test_trap_10_a_live_beginning_of_one_regex_does_not_hide_another() -> None:
+    assert starts([Ban.regex("f g h"), Ban.regex("d e f")], "d", " e", " f") == [0]
+    assert starts([Ban.regex("(?s)d.{0,90}zz"), Ban.regex("e f")], "d", " e", " f", " x") == [1]

@@ -1,0 +1,297 @@
+"""Folding, edges, gaps and counts hold in scripts without spaces, with marks, and from right to left."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.token_matcher import Matcher
+from tests.matching.test_kinds import find_in_pieces
+from tests.support.oracles import cut_at
+from tests.support.toys import Bytes, Words
+
+
+class Language(NamedTuple):
+    """What a language asks of every kind of ban.
+
+    phrase: stands once in `text`, spelled `found`, and not in `other`. words: the last of them up to `gap` words after
+    the first, in `text`, from `reach[0]` to `reach[1]`. wildcard, glob: likewise. exempt: surrounds the phrase in
+    `text`. apart: words from the beginning of the phrase to its next one in `twice`.
+    """
+
+    phrase: str
+    text: str
+    found: str
+    other: str
+    words: list[str]
+    gap: int
+    reach: str
+    wildcard: str
+    glob: str
+    exempt: str
+    twice: str
+    apart: int
+
+
+LANGUAGES = {
+    "Chinese": Language(
+        phrase="一幅画卷", text="「这是一幅画卷。」他说。", found="一幅画卷", other="一幅油画，画卷一幅。",
+        words=["这", "画卷"], gap=3, reach="这是一幅画卷", wildcard="一*画", glob="一幅画",
+        exempt="这是一幅画卷", twice="一幅画卷，又一幅画卷。", apart=5,
+    ),
+    "Japanese": Language(
+        phrase="ハス", text="池のハ\u200bス、白い。", found="ハ\u200bス", other="パス、バス、ハズ、ﾊｽ。",
+        words=["池", "ハス"], gap=1, reach="池のハ\u200bス", wildcard="池 * ハス", glob="池のハ\u200bス",
+        exempt="池のハス", twice="ハスと青いハス", apart=5,
+    ),
+    "Thai": Language(
+        phrase="น้ำ", text="เขากินน้ำที่บ้าน", found="น้ำ", other="นำ น้า น้",
+        words=["กิน", "บ้าน"], gap=2, reach="กินน้ำที่บ้าน", wildcard="กิน*ที่", glob="กินน้ำที่",
+        exempt="กินน้ำ", twice="น้ำกับน้ำ", apart=3,
+    ),
+    "Lao": Language(
+        phrase="ນ້ຳ", text="ກິນນ້ຳຢູ່ເຮືອນ", found="ນ້ຳ", other="ນຳ ນ້",
+        words=["ກິນ", "ຢູ່"], gap=1, reach="ກິນນ້ຳຢູ່", wildcard="ກິນ*ຢູ່", glob="ກິນນ້ຳຢູ່",
+        exempt="ກິນນ້ຳ", twice="ນ້ຳ ນ້ຳ", apart=1,
+    ),
+    "Burmese": Language(
+        phrase="စာ", text="မြန်မာစာကို ဖတ်", found="စာ", other="စား စ",
+        words=["မြန်မာ", "ကို"], gap=1, reach="မြန်မာစာကို", wildcard="မာ*ကို", glob="မာစာကို",
+        exempt="မြန်မာစာ", twice="စာနဲ့စာ", apart=2,
+    ),
+    "Arabic": Language(
+        phrase="كتاب جديد", text="قال: «كتــاب\u200f جديد»؟ نعم.", found="كتــاب\u200f جديد",
+        other="الكتاب جديد، كتاب جديدة، كِتَاب جديد.",
+        words=["قال", "جديد"], gap=1, reach="قال: «كتــاب\u200f جديد",
+        wildcard="قال * جد*", glob="قال: «كتــاب\u200f جديد",
+        exempt="قال: «كتاب جديد»", twice="كتاب جديد و كتاب جديد", apart=3,
+    ),
+    "Arabic with vowel marks": Language(
+        phrase="كِتَابٌ", text="هٰذَا \u2067كِتَابٌ\u2069 جَدِيدٌ.", found="كِتَابٌ", other="كتاب كِتَابًا كِتَاب",
+        words=["هٰذَا", "جَدِيدٌ"], gap=1, reach="هٰذَا \u2067كِتَابٌ\u2069 جَدِيدٌ", wildcard="هٰذَا * جَ*",
+        glob="هٰذَا \u2067كِتَابٌ\u2069 جَدِيدٌ", exempt="هٰذَا كِتَابٌ", twice="كِتَابٌ وَكِتَابٌ جَدِيدٌ وَ كِتَابٌ", apart=4,
+    ),
+    "Persian": Language(
+        phrase="می‌خواهم", text="من می\u200cخواهم بروم؟", found="می\u200cخواهم", other="نمی‌خواهم، می خواهم، می‌خواهمش",
+        words=["من", "بروم"], gap=1, reach="من می\u200cخواهم بروم", wildcard="من می*", glob="من می\u200cخواهم",
+        exempt="من می‌خواهم", twice="می‌خواهم یا نه، می‌خواهم", apart=3,
+    ),
+    "Hebrew": Language(
+        phrase="שָׁלוֹם", text="אמרתי: \u202bש\u05b8\u05c1לו\u05b9ם\u202c לך.", found="ש\u05b8\u05c1לו\u05b9ם",
+        other="שלום שָׁלוֹםך ושָׁלוֹם",
+        words=["אמרתי", "לך"], gap=1, reach="אמרתי: \u202bש\u05b8\u05c1לו\u05b9ם\u202c לך", wildcard="א* שָׁלוֹם",
+        glob="אמרתי: \u202bש\u05b8\u05c1לו\u05b9ם", exempt="אמרתי: שָׁלוֹם", twice="שָׁלוֹם, שָׁלוֹם", apart=1,
+    ),
+    "Hindi": Language(
+        phrase="हिन्दी", text="वह हि\u200bन्दी पढ़ता है।", found="हि\u200bन्दी", other="हिन्द हिन्दीभाषी अहिन्दी",
+        words=["वह", "पढ़ता"], gap=1, reach="वह हि\u200bन्दी पढ़ता", wildcard="वह * प*", glob="वह हि\u200bन्दी पढ़ता",
+        exempt="वह हिन्दी", twice="हिन्दी और हिन्दी", apart=2,
+    ),
+    "Korean": Language(
+        phrase="한국", text="저는 한국, 서울에서.", found="한국", other="한국어는 남한국 한구",
+        words=["저는", "서울에서"], gap=1, reach="저는 한국, 서울에서", wildcard="저* 한국", glob="저는 한국",
+        exempt="저는 한국", twice="한국과 북한, 한국 그리고 한국", apart=2,
+    ),
+    "German": Language(
+        phrase="große Straße", text="Eine GROSSE  STRASSE, breit.", found="GROSSE  STRASSE",
+        other="Großstraße, große Straßen", words=["eine", "breit"], gap=2, reach="Eine GROSSE  STRASSE, breit",
+        wildcard="gro* straße", glob="GROSSE  STRASSE",
+        exempt="eine große Straße", twice="Große Straße, noch jene große Straße", apart=4,
+    ),
+    "Turkish": Language(
+        phrase="İstanbul", text="Güzel İSTANBUL’da ırmak.", found="İSTANBUL", other="ISTANBUL, istanbul, İstanbullu",
+        words=["güzel", "ırmak"], gap=1, reach="Güzel İSTANBUL’da ırmak", wildcard="g* İs*", glob="Güzel İSTANBUL",
+        exempt="güzel İstanbul", twice="İstanbul ve İstanbul", apart=2,
+    ),
+    "French": Language(
+        phrase="l'été ?", text="C’est L’ÉTÉ\u202f? Oui.", found="L’ÉTÉ\u202f?", other="l'ete ? l'étéw ?",
+        words=["c'est", "été"], gap=1, reach="C’est L’ÉTÉ", wildcard="c'est l'é*", glob="C’est L’ÉTÉ",
+        exempt="c'est l'été ?", twice="L’été ? Non, l’été ?", apart=3,
+    ),
+    "Russian": Language(
+        phrase="ёлка", text="Наша ЕЛКА\u0301, нет: Е\u0308ЛКА стоит.", found="Е\u0308ЛКА",
+        other="елка ёлка\u0301 ёлками", words=["нет", "стоит"], gap=1,
+        reach="нет: Е\u0308ЛКА стоит", wildcard="нет ё*", glob="нет: Е\u0308ЛКА",
+        exempt="нет: ёлка", twice="Ёлка — это ёлка", apart=2,
+    ),
+    "Greek": Language(
+        phrase="ο δρόμος", text="Είναι Ο ΔΡΌΜΟΣ μας;", found="Ο ΔΡΌΜΟΣ", other="ο δρομος, το δρόμος, ο δρόμοσα",
+        words=["είναι", "μας"], gap=2, reach="Είναι Ο ΔΡΌΜΟΣ μας", wildcard="είναι * δ*σ", glob="Είναι Ο ΔΡΌΜΟΣ",
+        exempt="είναι ο δρόμος", twice="Ο δρόμος, ναι, ο δρόμος", apart=3,
+    ),
+    "Vietnamese": Language(
+        phrase="tiếng Việt", text="Nói TIE\u0302\u0301NG Vie\u0323\u0302t đi!",
+        found="TIE\u0302\u0301NG Vie\u0323\u0302t",
+        other="tiêng Việt, tiếng Viêt, tieng Viet", words=["nói", "đi"], gap=2,
+        reach="Nói TIE\u0302\u0301NG Vie\u0323\u0302t đi",
+        wildcard="nói * v*", glob="Nói TIE\u0302\u0301NG Vie\u0323\u0302t",
+        exempt="nói tiếng Việt", twice="Tiếng Việt, tiếng Việt", apart=2,
+    ),
+}  # fmt: skip
+each = pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
+BYTES = Bytes()
+
+
+def find(ban: Ban, text: str) -> list[str]:
+    return [text[start:end] for _, start, end in BanList([ban]).find(text)]
+
+
+def starts(bans: Sequence[Ban], pieces: Sequence[bytes]) -> list[int]:
+    """The byte at which the piece begins in which each violation does, over a text that ends."""
+    matcher, places = Matcher(bans, Words(*pieces)), [0, *accumulate(map(len, pieces))]
+    states = list(accumulate(range(len(pieces)), matcher.feed, initial=matcher.start()))
+    found = [violation for state in states[1:] for violation in state.violations]
+    return [places[violation.start] for violation in (*found, *matcher.finish(states[-1]))]
+
+
+@each
+def test_a_phrase_is_found_where_it_stands_and_not_in_what_reads_otherwise(language: Language) -> None:
+    assert find(Ban(language.phrase), language.text) == [language.found]
+    assert find(Ban(language.phrase), language.other) == []
+
+
+@each
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_composed_and_decomposed_texts_hold_the_same(language: Language, form: str) -> None:
+    def norm(text: str) -> str:
+        return unicodedata.normalize(form, text)
+
+    assert find(Ban(norm(language.phrase)), norm(language.text)) == [norm(language.found)]
+    assert find(Ban(norm(language.phrase)), norm(language.other)) == []
+
+
+@each
+def test_a_phrase_starts_in_the_piece_of_its_first_byte_however_its_characters_are_cut(language: Language) -> None:
+    whole, bans = language.text.encode(), [Ban(language.phrase)]
+    first = len(language.text[: language.text.index(language.found)].encode())
+    for cut in range(1, len(whole)):
+        assert starts(bans, [whole[:cut], whole[cut:]]) == [cut if cut <= first else 0]
+    assert starts(bans, [bytes([byte]) for byte in whole]) == [first]
+    assert starts(bans, [bytes([byte]) for byte in language.other.encode()]) == []
+
+
+@each
+def test_words_with_a_gap_reach_over_it_and_no_further(language: Language) -> None:
+    assert find(Ban.words(language.words, gap=language.gap), language.text) == [language.reach]
+    assert find(Ban.words(language.words, gap=language.gap - 1), language.text) == []
+
+
+@each
+def test_a_wildcard_stands_for_letters_and_for_words(language: Language) -> None:
+    assert find(Ban.wildcard(language.wildcard, gap=1), language.text) == [language.glob]
+
+
+@each
+def test_a_phrase_does_not_count_inside_an_exempt_one(language: Language) -> None:
+    ban = Ban(language.phrase, exempt=(language.exempt,))
+    assert find(ban, language.text) == []
+    assert len(find(ban, language.twice)) == len(find(Ban(language.phrase), language.twice))
+
+
+@each
+def test_a_budget_counts_words_and_where_there_are_no_spaces_characters(language: Language) -> None:
+    for text in (language.twice, unicodedata.normalize("NFD", language.twice), language.twice.replace(" ", " \u200b")):
+        assert len(find(Ban(language.phrase), text)) == 2
+        assert find(Ban(language.phrase, at_most=1, per_words=language.apart), text) == []
+        assert len(find(Ban(language.phrase, at_most=1, per_words=language.apart + 1), text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "first", "second"),
+    [("。", "東", "京"), ("｡", "東", "京"), ("؟ ", "كتاب", "جديد"), ("۔ ", "کتاب", "نئی"), ("। ", "वह", "यह"),
+     ("། ", "བོད", "ཡིག"), ("។ ", "ភាសា", "ខ្មែរ"), ("။ ", "စာ", "မာ"), ("። ", "ሰላም", "ቤት")],
+)  # fmt: skip
+def test_a_sequence_of_words_ends_with_its_sentence_in_every_script(end: str, first: str, second: str) -> None:
+    ban = Ban.words([first, second], gap=4)
+    assert find(ban, first + end + second) == []
+    assert find(ban, f"{first} {second}") == [f"{first} {second}"]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text"),
+    [("か", "が"), ("か", "か\u3099"), ("คน", "คนี"), ("ก", "กำ"), ("ກ", "ກຳ"), ("ខ", "ខ្មែរ"), ("က", "ကို"), ("ﾊ", "ﾊﾟ")],
+)
+def test_in_a_script_without_spaces_a_character_ends_after_its_marks(phrase: str, text: str) -> None:
+    assert find(Ban(phrase), text) == []
+    assert find(Ban(phrase), f"{phrase}。{phrase}") == [phrase, phrase]
+
+
+@pytest.mark.parametrize(
+    ("number", "longer"),
+    [("12", "120"), ("१२", "१२०"), ("٣٤", "٣٤٥"), ("๑๒", "๑๒๐"), ("១២", "១២០"), ("１２", "１２０")],
+)
+def test_a_number_is_not_found_in_a_longer_one_whatever_its_digits(number: str, longer: str) -> None:
+    assert find(Ban(number), f"ปี{longer}年") == []
+    assert find(Ban(number), f"ปี{number}年") == [number]
+
+
+@pytest.mark.parametrize("mark", ["\u061c", "\u202a", "\u202e", "\u2066", "\u2069", "\u0640", "\U000e0100", "\u2061"])
+def test_what_only_directs_or_stretches_a_text_hides_nothing(mark: str) -> None:
+    assert find(Ban("كتاب"), f"{mark}كت{mark}اب{mark}") == [f"كت{mark}اب"]
+    assert find(Ban("葛城"), f"葛{mark}城") == [f"葛{mark}城"]
+
+
+def test_letters_with_other_vowel_marks_or_accents_are_others() -> None:
+    for phrase, text in [
+        ("كتاب", "كِتَاب"),
+        ("שלום", "שָׁלוֹם"),
+        ("cafe", "café"),
+        ("елка", "ёлка"),
+        ("ο δρομος", "ο δρόμος"),
+    ]:
+        assert find(Ban(phrase), text) == []
+        assert find(Ban(text), phrase) == []
+
+
+MIXED = "aB é\u0301\u0323ßİ東京。がか\u3099ﾊﾟน้ำก็ເກຳ်မြខ្ម كِـت\u200cא\u05b8हि्न한ᄒ\u1161\u11ab๑१٣1.،’ \u202b"
+mixed = st.text(st.sampled_from(MIXED), min_size=1, max_size=16)
+places = st.lists(st.integers(0, 60), max_size=8)
+
+
+def drawn(data: st.DataObject, text: str) -> list[Ban]:
+    """Bans of several kinds made of parts of a text, which may stand there or not."""
+    bans: list[Ban] = []
+    for start in data.draw(st.lists(st.integers(0, len(text) - 1), min_size=1, max_size=3)):
+        part = text[start : start + data.draw(st.integers(1, 4))]
+        around = text[max(0, start - 1) : start + 5]
+        for made in (
+            lambda part, around: Ban(part),
+            lambda part, around: Ban(part, edges="anywhere"),
+            lambda part, around: Ban(part, at_most=1, per_words=3),
+            lambda part, around: Ban(part, exempt=(around,)),
+            lambda part, around: Ban.words([part[:1], part[-1:]], gap=1),
+            lambda part, around: Ban.wildcard(f"{part[:1]}*"),
+        ):
+            with suppress(BanError):  # nothing visible, or no word
+                bans.append(made(part, around))
+    return list(BanList(bans))
+
+
+@given(data=st.data(), text=mixed, where=places)
+def test_bans_of_every_kind_are_found_alike_however_a_text_of_many_scripts_is_cut(
+    data: st.DataObject, text: str, where: list[int]
+) -> None:
+    bans = drawn(data, text)
+    assert find_in_pieces(bans, cut_at(text, where)) == find_in_pieces(bans, [text])
+
+
+@given(data=st.data(), text=mixed, where=places)
+def test_violations_start_at_the_same_bytes_however_these_are_cut(
+    data: st.DataObject, text: str, where: list[int]
+) -> None:
+    bans, whole = drawn(data, text), text.encode()
+    each_byte = starts(bans, [bytes([byte]) for byte in whole])
+    edges = [0, *sorted(place % (len(whole) + 1) for place in where), len(whole)]
+    pieces = [whole[start:end] for start, end in pairwise(edges) if start < end]
+    begins = [0, *accumulate(map(len, pieces))]
+    expected = {max(begin for begin in begins if begin <= place) for place in each_byte}
+    assert set(starts(bans, pieces)) == expected

@@ -1,0 +1,611 @@
+"""The matcher reports what a search of the whole text finds, at the token where it began, however the text is cut."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from functools import cache
+from itertools import accumulate, chain, combinations, pairwise, product
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import antislop.matching.token_matcher
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban, BanError, distinct
+from antislop.matching.token_matcher import Matcher, State, Violation
+from tests.support.oracles import occurrences
+from tests.support.toys import Bytes, Words
+
+BYTES = Bytes()
+
+
+def anywhere(phrase: str) -> Ban:
+    return Ban(phrase, edges="anywhere")
+
+
+def listed(*entries: str | Ban) -> BanList:
+    return BanList(entries)
+
+
+def states_after(matcher: Matcher, start: State, tokens: Iterable[int]) -> list[State]:
+    """The state before the first token and after each."""
+    return list(accumulate(tokens, matcher.feed, initial=start))
+
+
+def read(
+    bans: Iterable[Ban], words: Words, tokens: Sequence[int], *, prompt: Sequence[int] = (), lookback: bool = True
+) -> list[Violation]:
+    """Every violation of a text that ends after the tokens."""
+    matcher = Matcher(bans, words)
+    states = states_after(matcher, matcher.start(prompt, lookback=lookback), tokens)
+    return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
+
+
+def spans(
+    entries: Sequence[str | Ban],
+    *pieces: str | bytes | None,
+    prompt: Sequence[str | bytes | None] = (),
+    lookback: bool = True,
+) -> list[tuple[int, int]]:
+    """(start, end) of the violations of a text spelled as tokens; `None` is a special one."""
+    words = Words(*prompt, *pieces)
+    tokens = range(len(words))
+    bans = BanList(entries)
+    found = read(bans, words, tokens[len(prompt) :], prompt=tokens[: len(prompt)], lookback=lookback)
+    return [(violation.start, violation.end) for violation in found]
+
+
+def cuttings(whole: str | bytes) -> Iterator[list[str | bytes]]:
+    """Every way to cut a text into pieces that are not empty."""
+    for size in range(len(whole)):
+        for places in combinations(range(1, len(whole)), size):
+            yield [whole[start:end] for start, end in pairwise([0, *places, len(whole)])]
+
+
+# The traps, by their numbers in the list of what went wrong elsewhere
+
+
+def test_trap_1_a_phrase_split_in_every_possible_way_is_the_same_hit() -> None:
+    for pieces in cuttings(" a bat to"):
+        begins = [0, *accumulate(map(len, pieces))]
+        start = max(number for number, begin in enumerate(begins) if begin <= 3)
+        assert spans(["bat to"], *pieces) == [(start, len(pieces) - 1)]
+
+
+def test_trap_2_a_hit_inside_one_token_is_the_whole_token_and_nothing_before_it() -> None:
+    assert spans(["forbidden"], "It is", " a forbidden sentence", ".") == [(1, 1)]
+
+
+def test_trap_3_a_hit_starts_at_the_token_of_its_first_byte() -> None:
+    for pieces in cuttings("x🚀é".encode()):
+        begins = [0, *accumulate(map(len, pieces))]
+        start = max(number for number, begin in enumerate(begins) if begin <= 1)
+        assert spans([anywhere("🚀É")], *pieces) == [(start, len(pieces) - 1)]
+
+
+def test_trap_3_a_character_spread_over_tokens_is_never_a_replacement_character() -> None:
+    assert read(listed(anywhere("\ufffd")), BYTES, "aé猫🚀\u0301".encode()) == []
+
+
+def test_trap_3_bytes_that_are_no_character_are_a_replacement_character_at_their_first_token() -> None:
+    found = read(listed(anywhere("\ufffd")), BYTES, b"a\xf0\x9fb\xe7")
+    assert [(violation.start, violation.end) for violation in found] == [(1, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "pieces", "start"),
+    [
+        ("straße", ["die ", "STR", "ASS", "E"], 1),
+        ("strasse", ["die ", "stra", "ß", "e"], 1),
+        ("delve", ["İİ", "İİ", " ", "del", "ve"], 3),
+        ("delve", ["ﬁﬁ…ŉ ", "DEL", "VE"], 1),
+        ("ss", ["a ", "ß"], 1),
+    ],
+)
+def test_trap_4_case_folding_that_changes_the_length_keeps_the_start(
+    phrase: str, pieces: list[str], start: int
+) -> None:
+    assert spans([phrase], *pieces) == [(start, len(pieces) - 1)]
+
+
+def test_trap_5_a_phrase_finds_itself_in_every_case_and_a_case_sensitive_one_only_itself() -> None:
+    text = ["Elara", " ELARA", " elara", " eLARA"]
+    assert spans(["Elara"], *text) == [(0, 1), (1, 2), (2, 3), (3, 3)]
+    assert spans([Ban("Elara", case_sensitive=True)], *text) == [(0, 1)]
+    assert spans(["a bright light"], "A Bright", " Light") == [(0, 1)]
+
+
+def test_trap_6_a_space_before_the_phrase_belongs_to_its_token() -> None:
+    assert spans(["Elara"], "It", " was", " El", "ara", ".") == [(2, 4)]
+    assert spans(["Elara"], " El", "ara") == [(0, 1)]
+    assert spans(["Elara"], " ", "El", "ara") == [(1, 2)]
+
+
+def test_trap_7_a_word_is_found_when_its_edge_is_decided_and_not_in_another_word() -> None:
+    assert spans(["cat"], "cat", "egory") == []
+    assert spans(["cat"], "cat", ".") == [(0, 1)]
+    assert spans(["cat"], "cat") == [(0, 0)]
+    assert spans(["cat"], "bob", "cat", ".") == []
+    assert spans(["cat"], "cat", "2") == []
+    assert spans(["cat"], "cat", "\u0301s") == []
+    assert spans(["cat["], "cat", "[", "x") == [(0, 1)]
+
+
+def test_trap_7_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() -> None:
+    words = Words("a ", "cat", "\u200b", "s", ".")
+    matcher = Matcher(listed("cat"), words)
+    undecided = states_after(matcher, matcher.start(), [0, 1, 2, 2])[2:]
+    assert [state.violations for state in undecided] == [()] * 3
+    assert [state.horizon for state in undecided] == [1] * 3
+    free, hit = matcher.feed(undecided[-1], 3), matcher.feed(undecided[-1], 4)
+    assert (free.violations, free.horizon) == ((), 5)
+    assert hit.violations == (Violation(Ban("cat"), 1, 4),)
+
+
+def test_trap_8_a_phrase_inside_words_is_found_only_where_that_was_asked_for() -> None:
+    assert spans(["ice bag"], "n", "ice", " bag") == []
+    assert spans([anywhere("ice bag")], "n", "ice", " bags") == [(1, 2)]
+    assert spans([anywhere("ice bag")], "nice", " bags") == [(0, 1)]
+
+
+def test_trap_9_a_longer_phrase_in_the_making_does_not_move_the_start_of_a_shorter_one() -> None:
+    assert spans(["a b c d e x", "d e f"], *["a", "b", "c", "d", "e", "f"], "") == []
+    assert spans(["a b c d e x", "d e f"], "a ", "b ", "c ", "d ", "e ", "f") == [(3, 5)]
+
+
+def test_trap_10_a_phrase_in_the_making_does_not_hide_one_that_is_there() -> None:
+    assert spans(["f g h", "d e f"], "d ", "e ", "f") == [(0, 2)]
+    assert spans(["f g h", "d e f"], "d ", "e ", "f", None) == [(0, 3)]
+    assert spans(["d e f g", "e f"], "d ", "e ", "f", " g") == [(1, 3), (0, 3)]
+
+
+def test_trap_11_a_phrase_that_begins_another_one_is_found_before_it_and_with_it() -> None:
+    assert spans(["once", "once upon", "upon"], "once", " ", "upon", " ") == [(0, 1), (0, 3), (2, 3)]
+
+
+def test_trap_11_equal_entries_are_one_ban() -> None:
+    bans = listed("cat", "CAT", Ban("Cat", weight=0.5), "cat")
+    assert read(bans, Words("cat"), [0]) == [Violation(Ban("cat"), 0, 0)]
+
+
+def test_trap_11_an_entry_in_two_cases_is_found_for_each_that_asks() -> None:
+    bans = listed("cat", Ban("Cat", case_sensitive=True))
+    assert [len(read(bans, Words(surface), [0])) for surface in ("cat", "Cat", "CAT")] == [1, 2, 1]
+
+
+def test_trap_12_of_several_hits_by_one_token_the_one_that_starts_first_is_in_front() -> None:
+    assert spans(["c d", "b c d", "d", "a b c d"], "a", " b", " c", " d.") == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    bans = listed("d", Ban("b c d", case_sensitive=True), "a b c d")
+    assert [v.ban for v in read(bans, Words("a", " b", " c", " d."), range(4))] == [bans[2], bans[1], bans[0]]
+
+
+def test_trap_13_a_hit_by_the_last_token_and_by_the_one_before_the_end_of_text_is_caught() -> None:
+    assert spans(["the cat"], "the", " cat") == [(0, 1)]
+    assert spans(["the cat"], "the", " cat", None) == [(0, 2)]
+    assert spans(["well..."], "well", "...", None) == [(0, 1)]
+    assert spans([anywhere("é")], b"\xc3", b"\xa9") == [(0, 1)]
+    assert spans(["caf\u00e9"], "cafe", b"\xcc", b"\x81") == [(0, 2)]
+
+
+def test_trap_14_a_mere_prefix_at_the_end_is_no_hit() -> None:
+    assert spans(["a testament to"], "a", " testament", " t") == []
+    assert spans(["a testament to"], "a", " testament", " t", None) == []
+
+
+def test_trap_15_a_phrase_that_begins_in_the_prompt_is_found_with_look_back_and_only_then() -> None:
+    prompt = ["It is", " a", " test"]
+    assert spans(["a testament to"], "ament", " to", ".", prompt=prompt) == [(0, 2)]
+    assert spans(["a testament to"], "ament", " to", ".", prompt=prompt, lookback=False) == []
+    assert spans(["a testament to"], "ament", " to", prompt=prompt) == [(0, 1)]
+
+
+@pytest.mark.parametrize("lookback", [True, False])
+def test_trap_15_the_last_letter_of_the_prompt_still_touches_the_first_of_the_output(lookback: bool) -> None:
+    assert spans(["cat"], "cat", ".", prompt=["bob"], lookback=lookback) == []
+    assert spans(["cat"], "cat", ".", prompt=["bob", None], lookback=lookback) == [(0, 1)]
+    assert spans(["cat"], "cat", ".", prompt=["bob "], lookback=lookback) == [(0, 1)]
+    assert spans(["cat"], "cat", ".", prompt=[], lookback=lookback) == [(0, 1)]
+    assert spans([" a"], " ", "a", prompt=["b "], lookback=lookback) == ([(0, 1)] if lookback else [])
+
+
+@pytest.mark.parametrize("lookback", [True, False])
+def test_trap_16_a_phrase_that_stands_in_the_prompt_is_no_hit(lookback: bool) -> None:
+    for output in (".", "s", None, " ", "\u200b", b"\xff"):
+        assert spans(["the cat", "cat", "cat."], output, prompt=["the cat", "\u200b"], lookback=lookback) == (
+            [(0, 0)] if output == "." and lookback else []
+        )
+    assert spans(["café"], ".", prompt=["cafe\u0301"], lookback=lookback) == []
+
+
+def test_trap_18_special_tokens_separate_words_and_phrases() -> None:
+    assert spans(["cat"], "ca", None, "t") == []
+    assert spans(["the cat"], "the ", None, "cat") == []
+    assert spans(["cat"], "bob", None, "cat", None, "s") == [(2, 3)]
+    assert spans([anywhere("\ufffd")], b"\xc3", None, b"\xa9") == [(0, 1), (2, 2)]
+    assert spans(["cafe"], "cafe", None, "\u0301") == [(0, 1)]
+
+
+def test_trap_20_a_hit_that_was_let_through_hides_no_later_one() -> None:
+    assert spans(["cat", "cat cat"], "cat", " ", "cat", " ", "cat.") == [(0, 1), (0, 3), (2, 3), (2, 4), (4, 4)]
+
+
+def test_trap_21_an_empty_list_finds_nothing_and_holds_nothing() -> None:
+    matcher = Matcher([], BYTES)
+    states = states_after(matcher, matcher.start(b"abc"), b"any text")
+    assert [state.violations for state in states] == [()] * 9
+    assert [state.horizon for state in states] == list(range(9))
+    assert matcher.finish(states[-1]) == ()
+
+
+def test_trap_21_one_character_is_a_ban() -> None:
+    assert spans(["—"], "so", " —", " no") == [(1, 1)]
+    assert spans(["i"], "I", "'m in") == [(0, 1)]
+
+
+def test_trap_21_an_entry_longer_than_the_text_is_no_hit() -> None:
+    assert spans(["word " * 1000 + "end", "word"], "word", " word") == [(0, 1), (1, 1)]
+
+
+def test_trap_22_the_tokens_that_were_sampled_are_read_not_those_that_spell_the_same_text() -> None:
+    assert spans(["cat"], "the ", "cat", ".") == [(1, 2)]
+    assert spans(["cat"], "t", "h", "e c", "a", "t", ".") == [(2, 5)]
+    assert spans(["cat"], "", "", "the ", "", "ca", "", "t", "", ".") == [(4, 8)]
+
+
+def test_a_ban_of_weight_1_is_no_ban() -> None:
+    assert spans([Ban("cat", weight=1.0), Ban("dog", weight=0.99)], "cat", " dog") == [(1, 1)]
+
+
+# Against a search of the whole text
+
+STRANGE = "aAbB2 .-'ßİıée\u0301\u0323\u0345’—…\u00a0\n\u200b\ufeff猫ー🚀\u034f\U0010ffff"
+raw_texts = (
+    st.text(st.sampled_from(STRANGE), max_size=14).map(str.encode)
+    | st.text("ab ", max_size=20).map(str.encode)
+    | st.binary(max_size=12)
+    | st.lists(st.sampled_from([b"a", "é".encode(), "🚀".encode(), b"\xf0\x9f", b"\xcc", b"\x81", b"\xff", b" "])).map(
+        b"".join
+    )
+)
+
+
+def decode(raw: bytes) -> tuple[str, list[int]]:
+    """A text and, for each of its characters, where its bytes begin."""
+    broken: dict[int, int] = {}
+
+    def replace(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeDecodeError)
+        broken[error.start] = error.end
+        return "\ufffd", error.end
+
+    codecs.register_error("noting", replace)
+    text, begins, at = raw.decode(errors="noting"), [], 0
+    for char in text:
+        begins.append(at)
+        at = broken.get(at, at + len(char.encode()))
+    return text, begins
+
+
+def cut(raw: bytes, places: Sequence[int]) -> list[bytes]:
+    """Pieces of a text, empty ones among them."""
+    edges = [0, *sorted(place % (len(raw) + 1) for place in places), len(raw)]
+    return [raw[start:end] for start, end in pairwise(edges)]
+
+
+def owner(pieces: Sequence[bytes], byte: int) -> int:
+    """The number of the piece that holds a byte."""
+    return next(number for number, end in enumerate(accumulate(map(len, pieces))) if byte < end)
+
+
+def check_against_find(bans: BanList, pieces: Sequence[bytes]) -> None:
+    """The same violations as `find`, each by its time, none that an earlier horizon had ruled out."""
+    text, begins = decode(b"".join(pieces))
+    matcher = Matcher(bans, Words(*pieces))
+    states = states_after(matcher, matcher.start(), range(len(pieces)))
+    found = [*chain.from_iterable(state.violations for state in states), *matcher.finish(states[-1])]
+    expected = {(match.ban, owner(pieces, begins[match.start])) for match in bans.find(text)}
+    assert {(violation.ban, violation.start) for violation in found} == expected
+    for violation in found:
+        assert 0 <= violation.start <= violation.end < len(pieces)
+        assert all(state.horizon <= violation.start for state in states[: violation.end + 1])
+    for violation in matcher.finish(states[-1]):
+        assert states[-1].horizon <= violation.start
+
+
+def some_bans_of(text: str, places: Sequence[tuple[int, int]]) -> Iterator[Ban]:
+    for number, (start, length) in enumerate(places):
+        try:
+            yield Ban(
+                text[start : start + length], edges="anywhere" if number % 3 else "word", case_sensitive=number == 4
+            )
+        except BanError:
+            continue
+
+
+@given(
+    raw=raw_texts,
+    places=st.lists(st.integers(0, 60), max_size=14),
+    slices=st.lists(st.tuples(st.integers(0, 14), st.integers(1, 5)), max_size=5),
+)
+@example(raw="e\u0301 x".encode(), places=[1, 2, 3], slices=[(0, 1), (1, 1), (1, 2)])
+@example(raw=b"\xf0\x9f\xf0\x9f\x9a\x80", places=[1, 2, 3, 4, 5], slices=[(0, 1), (0, 2), (1, 1)])
+@example(raw="a\u0301\u0323\u0301b".encode(), places=list(range(1, 8)), slices=[(0, 1), (0, 4), (1, 2), (2, 1), (3, 2)])
+def test_every_cutting_of_a_text_gives_the_violations_of_the_whole(
+    raw: bytes, places: list[int], slices: list[tuple[int, int]]
+) -> None:
+    text, _ = decode(raw)
+    check_against_find(BanList(some_bans_of(text, slices)), cut(raw, places))
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000, 8000])
+def test_lists_of_any_size_give_the_same_violations_for_every_cutting(count: int) -> None:
+    drawn = random.Random(count)
+    vocabulary = [*"abcdefg", "café", "straße", "it's", "well…", "ここ"]
+    phrases = {" ".join(drawn.choices(vocabulary, k=drawn.randint(2, 5))) for _ in range(3 * count)}
+    bans = BanList(sorted(phrases)[:count] if count > 1 else ["a b"])
+    assert len(bans) == count
+    raw = " ".join(drawn.choices(vocabulary, k=400)).upper().encode()
+    for pieces in (cut(raw, [drawn.randrange(len(raw)) for _ in range(300)]), [raw], cut(raw, range(len(raw)))):
+        check_against_find(bans, pieces)
+
+
+# Against naive definitions, token by token
+
+Path = tuple[int, ...]
+# No white space, which folds and which the naive search takes as it stands.
+ALPHABETS = {
+    "letters": Words("a", "b", "-"),
+    "longer tokens": Words("a", "b", "-", "ab", "a-b", "ba-"),
+    "with a special token": Words("a", "b", "-", None),
+}
+phrases = st.sampled_from(["a", "b", "ab", "ba", "aa", "aab", "a-b", "b-a", "-a", "b-", "bab", "-"])
+ban_lists = st.lists(st.builds(Ban, phrases, edges=st.sampled_from(["word", "anywhere"])), max_size=4).map(distinct)
+
+
+class Naive:
+    """What the matcher should say, from `occurrences` in the text alone."""
+
+    def __init__(self, words: Words, bans: Sequence[Ban], prompt: Path, *, lookback: bool) -> None:
+        self.words, self.bans, self.prompt, self.lookback = words, bans, prompt, lookback
+        self.standing = cache(self._standing)
+        self.starts = cache(self._starts)
+
+    def _standing(self, path: Path, *, is_final: bool) -> frozenset[tuple[int, int, int]]:
+        """(start token, character, ban) of what stands in the text, cut at special tokens."""
+        found, tokens = set(), (*self.prompt, *path)
+        breaks = [i for i, token in enumerate(tokens) if token in self.words.breaks]
+        for begin, end in pairwise([-1, *breaks, len(tokens)]):
+            owners = [i for i in range(begin + 1, end) for _ in self.words.surface(tokens[i])]
+            text = self.words.text(tokens[begin + 1 : end])
+            for number, ban in enumerate(self.bans):
+                for first, beyond in occurrences(text, ban, is_final=is_final or end < len(tokens)):
+                    start, last = owners[first] - len(self.prompt), owners[beyond - 1] - len(self.prompt)
+                    if last >= 0 and (start >= 0 or self.lookback):
+                        found.add((max(0, start), first + (begin + 1) * 100, number))
+        return frozenset(found)
+
+    def violations(self, path: Path, *, is_final: bool = False) -> set[tuple[int, Ban]]:
+        """What the last token, or the end of the text after it, completes."""
+        before = self.standing(path if is_final else path[:-1], is_final=False)
+        return {(start, self.bans[ban]) for start, _, ban in self.standing(path, is_final=is_final) - before}
+
+    def _starts(self, path: Path, *, further: int) -> frozenset[int]:
+        """Where what so many more tokens may complete begins, the end of the text being allowed anywhere."""
+        before = self.standing(path, is_final=False)
+        return frozenset(
+            start
+            for length in range(further + 1)
+            for rest in product(range(len(self.words)), repeat=length)
+            for start, _, _ in self.standing((*path, *rest), is_final=True) - before
+            if start < len(path)
+        )
+
+    def reach(self, path: Path, *, further: int, extra: bool) -> int:
+        """The smallest length that a chain of rewinds leads to, one of which may keep one token less."""
+        seen, ahead = set(), [(len(path), extra)]
+        for length, may in ahead:
+            if (length, may) in seen:
+                continue
+            seen.add((length, may))
+            starts = self.starts(path[: max(0, length)], further=further) if length >= 0 else ()
+            ahead += [(start, may) for start in starts]
+            ahead += [(start - 1, False) for start in (*starts, length) if may]
+        return min(length for length, _ in seen)
+
+
+def paths_of(words: Words, choices: Sequence[int]) -> Path:
+    return tuple(choice % len(words) for choice in choices)
+
+
+@given(
+    alphabet=st.sampled_from(sorted(ALPHABETS)),
+    bans=ban_lists,
+    prompt=st.lists(st.integers(0, 59), max_size=4),
+    output=st.lists(st.integers(0, 59), max_size=10),
+    lookback=st.booleans(),
+)
+@example(alphabet="letters", bans=[Ban("a"), Ban("a-b")], prompt=[0], output=[2, 1], lookback=True)
+def test_every_token_completes_what_a_naive_search_says(
+    alphabet: str, bans: list[Ban], prompt: list[int], output: list[int], lookback: bool
+) -> None:
+    words = ALPHABETS[alphabet]
+    before, path = paths_of(words, prompt), paths_of(words, output)
+    naive, matcher = Naive(words, bans, before, lookback=lookback), Matcher(bans, words)
+    states = states_after(matcher, matcher.start(before, lookback=lookback), path)
+    assert states[0].violations == ()
+    for end, state in enumerate(states[1:], start=1):
+        assert state.length == end
+        assert {(v.start, v.ban) for v in state.violations} == naive.violations(path[:end])
+        assert {(v.start, v.ban) for v in matcher.finish(state)} == naive.violations(path[:end], is_final=True)
+        for found in (state.violations, matcher.finish(state)):
+            assert [v.start for v in found] == sorted(v.start for v in found)
+            assert {v.end for v in found} <= {end - 1}
+
+
+@given(
+    alphabet=st.sampled_from(sorted(ALPHABETS)),
+    bans=ban_lists,
+    prompt=st.lists(st.integers(0, 59), max_size=2),
+    output=st.lists(st.integers(0, 59), max_size=6),
+    lookback=st.booleans(),
+)
+@example(alphabet="letters", bans=[anywhere("aab"), anywhere("ba")], prompt=[], output=[0, 0, 1, 0], lookback=True)
+@example(alphabet="letters", bans=[anywhere("ab"), anywhere("ba")], prompt=[], output=[0, 1, 0, 1, 0], lookback=True)
+def test_horizon_and_hold_are_where_a_chain_of_rewinds_can_lead(
+    alphabet: str, bans: list[Ban], prompt: list[int], output: list[int], lookback: bool
+) -> None:
+    """Every phrase can be completed with these tokens, so that the horizon is not only safe but exact."""
+    words = ALPHABETS[alphabet]
+    before, path = paths_of(words, prompt), paths_of(words, output)
+    naive, matcher = Naive(words, bans, before, lookback=lookback), Matcher(bans, words)
+    for state in states_after(matcher, matcher.start(before, lookback=lookback), path):
+        kept = path[: state.length]
+        # Two more tokens spell what is left of any phrase, and the end of the text closes its word.
+        assert state.horizon == naive.reach(kept, further=2, extra=False)
+        assert state.hold == naive.reach(kept, further=2, extra=True)
+
+
+@given(bans=ban_lists, output=st.lists(st.integers(0, 1), max_size=7))
+def test_horizon_and_hold_are_safe_where_a_phrase_can_not_be_completed(bans: list[Ban], output: list[int]) -> None:
+    words = Words("a", "-")
+    path = tuple(output)
+    naive, matcher = Naive(words, bans, (), lookback=True), Matcher(bans, words)
+    for state in states_after(matcher, matcher.start(), path):
+        assert state.horizon <= naive.reach(path[: state.length], further=3, extra=False)
+        assert state.hold <= naive.reach(path[: state.length], further=3, extra=True)
+
+
+def test_one_look_back_is_not_enough() -> None:
+    """After "cab", "bd" leads to "ca", from where "ac" leads to "c", from where "cb" leads to the beginning."""
+    matcher = Matcher([anywhere("bd"), anywhere("ac"), anywhere("cb")], Words("a", "b", "c", "d"))
+    states = states_after(matcher, matcher.start(), [2, 0, 1])
+    assert [state.horizon for state in states] == [0, 0, 0, 0]
+    assert [state.hold for state in states] == [-1, -1, -1, -1]
+
+
+def test_incomplete_characters_and_waiting_marks_are_held() -> None:
+    matcher = Matcher([anywhere("\u0301"), anywhere("🚀")], BYTES)
+    states = states_after(matcher, matcher.start(), "a🚀b".encode())
+    assert [state.horizon for state in states] == [0, 1, 1, 1, 1, 5, 6]
+    states = states_after(matcher, matcher.start(), "e\u0301 ".encode())
+    assert [state.horizon for state in states] == [0, 1, 1, 1, 4]
+    assert states[-1].violations == (Violation(anywhere("\u0301"), 1, 3),)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known tokens", "first look"])
+@pytest.mark.parametrize("ends", ["end", ""])
+def test_a_long_phrase_of_repetitions_costs_no_more_per_token_than_a_short_one(ends: str, is_known: bool) -> None:
+    """Counted in lines of Python; jumps are logarithmic."""
+
+    def count_lines(repetitions: int) -> int:
+        matcher = Matcher([Ban("ha " * repetitions + ends)], Words(" ha"))
+        states = states_after(matcher, matcher.start(), [0] * (repetitions + (30 if is_known else -10)))
+        counted = 0
+
+        def count(*_: object) -> object:
+            nonlocal counted
+            counted += 1
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)  # type: ignore[arg-type]
+        states_after(matcher, states[repetitions - 10], [0] * 20)
+        sys.settrace(before)
+        return counted
+
+    assert count_lines(400) < 2 * count_lines(25)
+
+
+def test_white_space_of_any_length_within_a_phrase_is_counted() -> None:
+    wide = " " * 1_200_000
+    matcher = Matcher([Ban("a b c d")], Words("a", wide, "b ", "c", " d", "."))
+    state = states_after(matcher, matcher.start(), [5, 0, 1, 2, 3, 1, 4, 5])[-1]
+    assert state.violations == (Violation(Ban("a b c d"), 1, 7),)
+
+
+# States are values
+
+
+@given(
+    bans=ban_lists,
+    output=st.lists(st.integers(0, 5), max_size=8),
+    branches=st.lists(st.tuples(st.integers(0, 8), st.lists(st.integers(0, 5), max_size=4)), max_size=4),
+)
+def test_feeding_a_state_again_gives_the_same(
+    bans: list[Ban], output: list[int], branches: list[tuple[int, list[int]]]
+) -> None:
+    words = ALPHABETS["longer tokens"]
+    matcher = Matcher(bans, words)
+    states = states_after(matcher, matcher.start(), output)
+    known = list(map(described(matcher), states))
+    for place, branch in branches:
+        place = min(place, len(output))
+        again = states_after(matcher, states[place], branch)
+        assert states[-1].back_to(place) is states[place]
+        fresh = Matcher(bans, words)
+        whole = states_after(fresh, fresh.start(), [*output[:place], *branch])[place:]
+        assert list(map(described(matcher), again)) == list(map(described(fresh), whole))
+    assert list(map(described(matcher), states)) == known
+
+
+def described(matcher: Matcher) -> Callable[[State], tuple[object, ...]]:
+    return lambda state: (state.length, state.horizon, state.hold, state.violations, matcher.finish(state))
+
+
+def test_back_to_the_length_of_a_state_or_more_is_that_state() -> None:
+    matcher = Matcher(listed("cat"), BYTES)
+    states = states_after(matcher, matcher.start(b"the "), b"cat.")
+    assert states[4].back_to(4) is states[4]
+    assert states[4].back_to(9) is states[4]
+    assert states[4].back_to(0) is states[0]
+    assert states[0].length == 0
+
+
+def test_forgetting_what_was_worked_out_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, bans = b"a cat, the cat: acat cat", listed("cat", "the cat", anywhere("at c"))
+    expected = read(bans, BYTES, raw)
+    monkeypatch.setattr(antislop.matcher, "STEPS_KEPT", 3)
+    assert len(expected) == 5
+    assert read(bans, BYTES, raw) == expected
+
+
+def test_a_state_of_a_very_long_text_can_be_dropped() -> None:
+    """A chain of a hundred thousand states must not be taken apart by recursion."""
+    matcher = Matcher(listed("cat"), BYTES)
+    state = matcher.start()
+    for token in b"a cat " * 17_000:
+        state = matcher.feed(state, token)
+    assert state.length == 102_000
+    del state
+
+
+def test_a_special_token_of_the_vocabulary_is_needed_for_nothing() -> None:
+    assert not BYTES.breaks
+    assert spans(["cat"], "cat") == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "copied", [deepcopy, lambda matcher: pickle.loads(pickle.dumps(matcher))], ids=["deep", "pickle"]
+)
+def test_a_matcher_that_has_read_much_can_be_copied_and_the_copy_finds_the_same(copied: Callable[[Any], Any]) -> None:
+    """What it has learned of 2,000 situations in a row goes deeper than pickle does."""
+    chance = random.Random(0)
+    text = "".join(chance.choice("abcdefgh") for _ in range(2000))
+    matcher = Matcher([anywhere(text), Ban("cat")], Bytes())
+
+    def read(one: Matcher) -> tuple[Violation, ...]:
+        state = one.start()
+        for token in f"a cat {text[:-1]}".encode():
+            state = one.feed(state, token)
+        return one.feed(state, ord(text[-1])).violations
+
+    found = read(matcher)
+    assert [violation.start for violation in found] == [6]
+    assert read(copied(matcher)) == found

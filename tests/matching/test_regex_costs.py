@@ -1,0 +1,227 @@
+"""No regex takes more than bounded memory when it is compiled, or more than bounded time when it is searched for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import NamedTuple
+
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+import antislop.lists.ban_list
+import antislop.matching.regexes
+from antislop.lists.ban_list import BanList
+from antislop.lists.lint import lint
+from antislop.matching.bans import Ban, BanError
+from antislop.matching.regex_size import LETTERS, measure
+from antislop.matching.regexes import FEW_PATHS, Regex
+from antislop.matching.token_matcher import Matcher
+from tests.support.toys import Bytes
+
+
+class Written(NamedTuple):
+    """A regex, how many characters it has written out, and its shortest text."""
+
+    pattern: str
+    size: int
+
+
+def repeated(part: Written, suffix: tuple[str, int]) -> Written:
+    mark, copies = suffix
+    return Written(f"(?:{part.pattern}){mark}", (part.size + 3) * copies)  # the brackets and the colon
+
+
+ATOMS = [
+    ("a", 1),
+    (r"\(", 2),
+    (r"\)", 2),
+    ("[)(]", 4),
+    ("[^]()]", 6),
+    ("(?#(:)b", 1),
+    (r"\w", 2),
+    (r"[\[(]", 5),
+    ("{", 1),
+]
+SUFFIXES = [
+    ("*", 1),
+    ("+", 2),
+    ("?", 1),
+    ("{3}", 4),
+    ("{2,}", 3),
+    ("{0,5}", 1),
+    ("{1}", 1),
+    ("+?", 2),
+    ("++", 2),
+    ("{2,4}?", 3),
+]
+written = st.recursive(
+    st.sampled_from(ATOMS).map(lambda atom: Written(*atom)),
+    lambda parts: (
+        st.builds(repeated, parts, st.sampled_from(SUFFIXES))
+        | st.builds(lambda a, b: Written(a.pattern + b.pattern, a.size + b.size), parts, parts)
+        | st.builds(lambda a, b: Written(f"({a.pattern}|{b.pattern})", a.size + b.size + 3), parts, parts)
+    ),
+    max_leaves=8,
+)
+
+
+@given(written)
+def test_a_regex_is_as_long_as_it_is_with_its_repetitions_written_out(one: Written) -> None:
+    assert measure(one.pattern).characters == one.size
+
+
+@given(written, st.sampled_from(["(?x){}", "(?V1){}[a[b]]", "(?x) ( {} # )\n) +"]))
+def test_where_a_regex_can_not_be_read_part_by_part_it_is_no_shorter(one: Written, around: str) -> None:
+    assert measure(around.format(one.pattern)).characters >= one.size
+
+
+@pytest.mark.parametrize("suffix", ["+", "+?", "++", "{2}", "{2,}", "{1,3}"])
+@pytest.mark.parametrize("around", ["{}", "(?x){}", "(?V1)[[a]b]{}", "(?#\\)){}", "[[:^alpha:](]{}"])
+def test_nested_repetitions_are_refused_before_they_are_compiled(
+    suffix: str, around: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("it would take gigabytes")
+
+    monkeypatch.setattr(regex, "compile", fail)
+    with pytest.raises(BanError, match=r"becomes too large, more than 20000 characters .*: shorten it, or nest fewer"):
+        Ban.regex(around.format("(?:" * 26 + "a" + f"{suffix})" * 26))
+
+
+def test_repetitions_one_after_the_other_are_not_too_many() -> None:
+    Ban.regex(r"(?:a\w+ )+" * 40)
+    Ban.regex(r"\w{1,30}" * 40)
+
+
+def test_the_regexes_of_a_list_have_a_length_in_all(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    path = tmp_path / "list.json"  # type: ignore[operator]
+    path.write_text('["a\\\\w{50}", "b\\\\w{50}"]')
+    assert len(BanList.load(path, format="regexes")) == 2
+    monkeypatch.setattr(antislop.lists, "MAX_WRITTEN_OUT", 200)
+    with pytest.raises(BanError, match=r"more than 200 characters in regexes, with their repetitions written out: spl"):
+        BanList.load(path, format="regexes")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?:a|aa)+b", "(a+)+", "(?:a+b?)*", ".*" * 20 + "b", "(?:a|b|)" * 12, r"(a?)\1", "(?<=a+)b", "(?x)a+"]
+)
+def test_a_pattern_that_can_lose_time_in_a_short_text_is_never_searched_without_a_clock(pattern: str) -> None:
+    assert Regex(pattern + "c").brief == 0
+
+
+@pytest.mark.parametrize("pattern", ["delve", r"\bnot (?:just|only) \w+(?: \w+)?, but\b", "a{3}b", "(?:a|b){3}"])
+def test_a_pattern_that_can_not_is(pattern: str) -> None:
+    assert Regex(pattern).brief == LETTERS
+    assert measure(pattern).paths <= FEW_PATHS
+
+
+# Clocks that advance with every look at them
+
+
+@dataclass
+class Clocks:
+    """wall, processor: the seconds from one look at a clock to the next."""
+
+    wall: float = 0.0
+    processor: float = 0.0
+    time: float = 0.0
+    looks: int = 0
+
+    def look(self, step: float) -> float:
+        self.looks += 1
+        self.time += step
+        return self.time
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+    monkeypatch.setattr(antislop.regexes, "perf_counter", lambda: clocks.look(clocks.wall))
+    monkeypatch.setattr(antislop.regexes, "thread_time", lambda: clocks.look(clocks.processor))
+    return clocks
+
+
+TEXT = b"a text that is long enough for a clock, and longer " * 4
+OPEN = Ban.regex(r"(?s)text.*\d")
+
+
+def read(bans: list[Ban], text: bytes = TEXT, *, matcher: Matcher | None = None) -> Matcher:
+    matcher = matcher or Matcher(bans, Bytes())
+    list(accumulate(text, matcher.feed, initial=matcher.start()))
+    return matcher
+
+
+def test_a_regex_is_dropped_when_all_of_its_searches_took_too_long(clocks: Clocks) -> None:
+    clocks.wall = clocks.processor = 0.02
+    with pytest.warns(RuntimeWarning, match=r"took longer than 0.25 seconds in all and is not looked for any more"):
+        assert read([OPEN, Ban("cat")]).slow == [OPEN]
+
+
+def test_a_regex_is_kept_where_others_had_the_processor(clocks: Clocks) -> None:
+    clocks.wall, clocks.processor = 0.5, 1e-5
+    assert read([OPEN]).slow == []
+
+
+def test_a_regex_that_takes_little_time_is_kept_for_ever(clocks: Clocks) -> None:
+    clocks.wall = clocks.processor = 1e-5
+    assert read([OPEN], TEXT * 15).slow == []
+
+
+def test_a_regex_that_was_dropped_costs_no_time_any_more(clocks: Clocks) -> None:
+    clocks.wall = clocks.processor = 0.02
+    with pytest.warns(RuntimeWarning):
+        matcher = read([OPEN])
+    clocks.looks = 0
+    read([OPEN], matcher=matcher)
+    assert clocks.looks == 0
+
+
+def test_each_text_that_is_searched_has_all_of_the_time(clocks: Clocks) -> None:
+    clocks.wall = clocks.processor = 0.1
+    bans = BanList([OPEN])
+    for _ in range(10):
+        assert bans.find("a text 7")
+
+
+# Real patterns, with a small limit
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(antislop.regexes, "TIME_LIMIT", 0.02)
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_search_has_one_limit_for_a_text_and_not_one_for_each_place() -> None:
+    """Each place of the text took about the limit, and nothing was said."""
+    with pytest.raises(BanError, match=r"^the regex '\(a\+\)\+\$' took longer than .* in all: simplify it, or search"):
+        BanList([Ban.regex("(a+)+$", max_span=60)]).find("a" * 300 + "b")
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("pattern", [r"(.+)(.+)\1\2x", "(a+)+$", "(?:(?:(?:(?:a+)+)+)+)+b"])
+def test_a_matcher_drops_what_takes_too_long_token_for_token(pattern: str) -> None:
+    text = b"a" * 150 + b"bx" * 20
+    with pytest.warns(RuntimeWarning, match="is not looked for any more"):
+        assert read([Ban.regex(pattern)], text).slow == [Ban.regex(pattern)]
+
+
+@pytest.mark.usefixtures("hurried")
+def test_lint_looks_at_a_slow_regex_for_a_bounded_time_and_says_so() -> None:
+    frequencies = {f"a{'a' * n}b": 1e-3 for n in range(60)}
+    assert "slow" in {finding.kind for finding in lint([Ban.regex("(?:a|aa)+c")], frequencies=frequencies)}
+
+
+@given(st.text("ab*", min_size=1, max_size=6).filter(lambda word: word.strip("*")), st.text("ab", max_size=8))
+def test_a_wildcard_word_matches_what_a_naive_search_says(wanted: str, word: str) -> None:
+    found = BanList([Ban.wildcard(wanted)]).find(word)
+    assert bool(found) == (word != "" and fnmatchcase(word, wanted))
+
+
+def test_a_wildcard_word_with_many_stars_takes_no_time() -> None:
+    assert not BanList([Ban.wildcard("*a" * 6 + "*b")]).find("a" * 60)

@@ -1,0 +1,87 @@
+"""Exempt phrases, scopes and free occurrences decide alike however a text is cut, and as a naive reading of it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban
+from antislop.matching.scopes import Scope
+from tests.matching.test_kinds import find_in_pieces
+from tests.support.oracles import counting, cut_at
+
+chunks = st.lists(
+    st.sampled_from(["a", "b", "ab", " ", "c", ".", '"', "```", "<t>", "</t>", "`", "<", "\n"]), max_size=24
+)
+places = st.lists(st.integers(0, 60), max_size=8)
+SPAN = ("<t>", "</t>")
+
+
+def join(pieces: Sequence[str]) -> str:
+    """A text without two kinds of white space in a row, which the naive search does not know to be one."""
+    return regex.sub(r"\s+", lambda spaces: spaces[0][0], "".join(pieces))
+
+
+FORMS: tuple[Ban, ...] = (
+    Ban("a"),
+    Ban("ab", edges="anywhere"),
+    Ban("a b"),
+    Ban.regex("a.?b"),
+    Ban.regex(r"b\b"),
+    Ban.words(["a", "b"], gap=1),
+)
+RULES: tuple[dict[str, object], ...] = (
+    {"exempt": ["ab"]},
+    {"exempt": ["a b", "b a"]},
+    {"exempt": ["b a b", "a b", "aab"]},
+    {"scopes": [Scope("inside", "quotes")]},
+    {"scopes": [Scope("outside", "quotes")]},
+    {"scopes": [Scope("outside", SPAN)]},
+    {"scopes": [Scope("after", SPAN)]},
+    {"scopes": [Scope("outside", "code"), Scope("inside", SPAN)]},
+    {"at_most": 1},
+    {"at_most": 2},
+    {"at_most": 1, "per_words": 3},
+    {"at_most": 2, "per_words": 4},
+    {"at_most": 1, "per_words": 4, "exempt": ["a b"], "scopes": [Scope("outside", SPAN)]},
+)
+
+
+def with_rules(ban: Ban, rules: dict[str, object]) -> Ban:
+    return replace(ban, **rules)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+@given(pieces=chunks, where=places, ban=st.sampled_from(FORMS))
+def test_what_counts_is_the_same_however_the_text_is_cut(
+    rules: dict[str, object], pieces: list[str], where: list[int], ban: Ban
+) -> None:
+    text, ruled = join(pieces), with_rules(ban, rules)
+    assert find_in_pieces([ruled], cut_at(text, where)) == [(0, *span) for span in sorted(counting(text, ruled))]
+
+
+@given(
+    pieces=chunks, where=places, chosen=st.lists(st.tuples(st.sampled_from(FORMS), st.sampled_from(RULES)), max_size=5)
+)
+def test_the_rules_of_one_ban_are_nothing_to_another(
+    pieces: list[str], where: list[int], chosen: list[tuple[Ban, dict[str, object]]]
+) -> None:
+    text, bans = join(pieces), [with_rules(*each) for each in chosen]
+    expected = sorted((i, *span) for i, ban in enumerate(bans) for span in counting(text, ban))
+    assert find_in_pieces(bans, cut_at(text, where)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ['He "said a" a.', "He “said a” a.", "Er „sagte a“ a.", "Il « dit a » a.", "彼「言 a」a", 'An "open a\na.']
+)
+def test_quotations_of_any_kind_are_quotations(text: str) -> None:
+    said, told = [match.start for match in BanList(["a"]).find(text)]
+    for where, place in (("inside", said), ("outside", told)):
+        ban = Ban("a", scopes=[Scope(where, "quotes")])  # type: ignore[arg-type]
+        assert [match.start for match in BanList([ban]).find(text)] == [place]

@@ -1,0 +1,62 @@
+"""Quantiles, discoveries and bootstrap intervals are those of scipy, which users need not install."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from antislop.metrics.bootstrap import bootstrap
+from antislop.metrics.quantiles import find_gamma, find_normal, find_student
+from antislop.profiles.profiles import control_discoveries
+
+CHANCES = (0.0005, 0.005, 0.025, 0.5, 0.9, 0.975, 0.9995)
+
+
+@pytest.mark.parametrize("chance", CHANCES)
+def test_quantiles_are_exact(chance: float) -> None:
+    assert find_normal(chance) == pytest.approx(stats.norm.ppf(chance), rel=1e-12, abs=1e-12)
+    for freedom in (1, 2, 3, 4, 29, 30, 511):
+        assert find_student(chance, freedom) == pytest.approx(stats.t.ppf(chance, freedom), rel=1e-10, abs=1e-12)
+    for shape in (1, 2, 3, 10, 512, 60_000, 3_000_000):
+        assert find_gamma(chance, shape) == pytest.approx(stats.gamma.ppf(chance, shape), rel=1e-8)
+
+
+@given(st.floats(0.001, 0.999), st.integers(1, 600))
+def test_what_stays_under_a_quantile_has_its_chance(chance: float, number: int) -> None:
+    assert stats.t.cdf(find_student(chance, number), number) == pytest.approx(chance, rel=1e-9)
+    assert stats.gamma.cdf(find_gamma(chance, number), number) == pytest.approx(chance, rel=1e-9)
+
+
+@given(st.lists(st.floats(0, 1), max_size=30))
+def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg(chances: list[float]) -> None:
+    expected = stats.false_discovery_control(chances) if chances else []
+    assert control_discoveries(chances) == pytest.approx(list(expected))
+
+
+@pytest.mark.filterwarnings("ignore:The BCa")
+@pytest.mark.parametrize("batch", [1 << 23, 40])
+def test_the_percentile_interval_is_that_of_scipy(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antislop.metrics.bootstrap._BATCH", batch)
+    sums = np.random.default_rng(3).gamma(2.0, size=(17, 2))
+
+    def ratio(total: Any) -> Any:
+        return (total[..., 0] / total[..., 1])[None]
+
+    ours = bootstrap(sums, ratio, resamples=500, level=0.9, seed=5)
+    theirs = stats.bootstrap(
+        (np.arange(17),),
+        lambda drawn, axis: ratio(sums[drawn].sum(axis=-2)),
+        n_resamples=500,
+        batch=max(1, batch // 17),
+        confidence_level=0.9,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(5),
+    ).confidence_interval
+    assert ours.lows == pytest.approx(theirs.low)
+    assert ours.highs == pytest.approx(theirs.high)

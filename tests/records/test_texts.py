@@ -1,0 +1,141 @@
+"""Texts are read from whatever they come in, and one sentence says where that fails."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from antislop.errors import InputError
+from antislop.records.texts import Text, drop_reasoning, read_texts
+
+ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows in the format that the name asks for."""
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        data = (json.dumps(rows) if path.suffix == ".json" else lines).encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path: Path, **options: Any) -> list[Text]:
+    return list(read_texts([path], **options))
+
+
+def read_row(folder: Path, row: dict[str, Any], **options: Any) -> list[str]:
+    return [text.text for text in read(write(folder / "one.jsonl", [row]), **options)]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.json", "t.csv", "t.parquet"])
+def test_all_formats_of_records_hold_the_same_texts(tmp_path: Path, name: str) -> None:
+    texts = read(write(tmp_path / name, ROWS))
+    assert [(text.text, text.prompt) for text in texts] == [("First.", "p"), ("Second.", "q")]
+    assert all(text.fields["response"] == text.text and name in text.place for text in texts)
+
+
+def test_a_text_file_is_one_text_and_a_folder_of_them_as_many(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("\ufeffBook b.\n\nMore.", encoding="utf-8")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("Book ä.".encode()))
+    assert [text.text for text in read(tmp_path)] == ["Book ä.", "Book b.\n\nMore."]
+    assert read(tmp_path / "b.txt")[0] == Text("Book b.\n\nMore.", None, str(tmp_path / "b.txt"), {})
+
+
+def test_sources_come_one_after_the_other_and_the_limit_is_each_ones(tmp_path: Path) -> None:
+    files = [write(tmp_path / name, ROWS) for name in ("a.jsonl", "b.jsonl")]
+    assert [text.text for text in read_texts(files, limit=1)] == ["First.", "First."]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"output": "o", "response": "r"}, "r"),
+        ({"text": "t", "completion": "c", "output": "o"}, "o"),
+        ({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}, "a"),
+        ({"conversations": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "g"}]}, "g"),
+    ],
+)
+def test_the_text_is_the_reply_under_whichever_name(tmp_path: Path, row: dict[str, Any], text: str) -> None:
+    assert read_row(tmp_path, row) == [text]
+
+
+def test_a_named_column_comes_before_all_others(tmp_path: Path) -> None:
+    assert read_row(tmp_path, {"response": "r", "human": "h"}, column="human") == ["h"]
+
+
+@pytest.mark.parametrize(
+    "row", [{"response": " \n"}, {"response": None}, {"response": "r", "status": "error"}, {"response": "<think>Hm"}]
+)
+def test_what_is_no_finished_text_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert read_row(tmp_path, row) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({"prompt": "p", "key": 3}, "3"),
+        ({"prompt_index": 0}, "0"),
+        ({"prompt": None, "prompt_id": "i"}, "i"),
+        ({}, None),
+    ],
+)
+def test_prompts_are_told_apart_by_the_first_column_that_does(
+    tmp_path: Path, fields: dict[str, Any], prompt: str | None
+) -> None:
+    (text,) = read(write(tmp_path / "t.jsonl", [{"text": "t", **fields}]))
+    assert text.prompt == prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("<think>a</think>\n\nb", "b"),
+        (" <reasoning>a\nb</reasoning> c <think>d</think>", "c <think>d</think>"),
+        ("<thinking>without an end", ""),
+        ("no <think>block in front</think>", "no <think>block in front</think>"),
+        ("<think>a</thinking> b", ""),
+    ],
+)
+def test_only_a_reasoning_block_in_front_is_dropped(text: str, rest: str) -> None:
+    assert drop_reasoning(text) == rest
+
+
+def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
+    cases = {
+        "broken.jsonl": (b'{"text": "a"}\n{"text": \n', {}, ":2"),
+        "column.jsonl": (b'{"text": "a"}\n{"other": "b"}\n', {}, ":2: no column response or output"),
+        "named.jsonl": (b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: say which"),
+        "prompt.jsonl": (b'{"text": "a"}\n', {"prompt_column": "id"}, ":1: no column 'id'; there are text"),
+        "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text holds int, not a text: mend the record"),
+        "latin.txt": ("one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8: save the file as UTF-8"),
+        "cut.txt.gz": (gzip.compress(b"text " * 99)[:-9], {}, "can't be read"),
+        "bomb.txt.gz": (gzip.compress(b"text " * 2**22), {}, "it unpacks to more than 16,777,216 bytes"),
+    }
+    for name, (data, options, sentence) in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / name, **options)
+        assert str(tmp_path / name) in str(caught.value) and sentence in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for name in ("none.txt", "none.jsonl"):
+        with pytest.raises(InputError, match=name):
+            read(tmp_path / name)

@@ -1,0 +1,207 @@
+"""The naive twins: obvious, slow, and written without a look at the code they check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import regex
+
+from antislop.matching.bans import Ban
+from antislop.matching.scopes import SPANS, Scope
+from antislop.matching.word_sequences import stop_words
+from tests.support.toys import PROMPT, Markov, Words
+
+
+def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
+    """Where a ban stands in an ASCII text; at the end of one that goes on, its right edge is still open."""
+    where, phrase = (text, ban.phrase) if ban.case_sensitive else (text.lower(), ban.phrase.lower())
+    for start in range(len(text) - len(phrase) + 1):
+        end = start + len(phrase)
+        if where[start:end] != phrase:
+            continue
+        if ban.edges == "word":
+            if start and text[start].isalnum() and text[start - 1].isalnum():
+                continue
+            if phrase[-1].isalnum() and (text[end].isalnum() if end < len(text) else not is_final):
+                continue
+        yield start, end
+
+
+def cut_at(text: str, places: Sequence[int]) -> list[str]:
+    """Pieces of a text, empty ones among them, the last one included."""
+    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
+
+
+def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
+    """Where a sequence of words stands in an ASCII text: from each first word to the nearest possible last one."""
+    words = list(re.finditer(r"[a-z0-9]+", text.lower()))
+    between = [text[a.end() : b.start()] for a, b in pairwise(words)]
+
+    def count(word: int) -> bool:
+        return between[word - 1] != "'" and not (ban.skip_stop_words and words[word][0] in stop_words())
+
+    def reach(item: int, word: int) -> set[int]:
+        """The last words of all ways to read the sequence on from an item that stands at a word."""
+        if item + 1 == len(ban.items):
+            return {word}
+        ends, passed = set(), 0
+        for after in range(word + 1, len(words)):
+            if re.search("[.!?]", between[after - 1]) or passed > ban.items[item + 1].most:
+                break
+            if passed >= ban.items[item + 1].least and fnmatchcase(words[after][0], ban.items[item + 1].word):
+                ends |= reach(item + 1, after)
+            passed += count(after)
+        return ends
+
+    for number, word in enumerate(words):
+        if fnmatchcase(word[0], ban.items[0].word) and (ends := reach(0, number)):
+            yield word.start(), words[min(ends)].end()
+
+
+def matches(pattern: str, text: str, *, max_span: int = 200) -> Iterator[tuple[int, int]]:
+    """Where a regex matches, one match after the other."""
+    start = 0
+    while start < len(text):
+        match = regex.compile(pattern).match(text, start, start + max_span)
+        if match and match.end() > start:
+            yield match.span()
+        start = max(start + 1, match.end() if match else 0)
+
+
+def phrase_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
+    """Where a phrase stands in an ASCII text that ends, and has no two white spaces in a row."""
+    return occurrences(text.replace("\n", " "), ban)
+
+
+def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
+    """Where a ban of any kind stands, whether it counts there or not."""
+    if ban.kind == "regex":
+        return matches(ban.phrase, text, max_span=ban.max_span)
+    return (phrase_occurrences if ban.kind == "phrase" else sequence_occurrences)(text, ban)
+
+
+def scope_at(text: str, scope: Scope) -> list[bool]:
+    """Per character whether a ban counts there: the text is read from one delimiter to the next."""
+    span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
+    opened, ended, at, counts = "", False, 0, []
+    while at < len(text):
+        wanted = span[opened] if opened else tuple(span)
+        mark = next((mark for mark in wanted if text.startswith(mark, at)), "")
+        counts += [{"inside": bool(opened), "outside": not opened, "after": ended}[scope.where]] * max(1, len(mark))
+        ended = ended or bool(opened and mark)
+        opened = opened if not mark else "" if opened else mark
+        at += max(1, len(mark))
+    return counts
+
+
+def word_at(text: str, place: int) -> int:
+    """How many words have begun up to a character."""
+    return len(regex.findall(r"(?<![a-z])[a-z]", text[: place + 1]))
+
+
+def counting(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
+    """The occurrences of a ban that count."""
+    exempt = [span for phrase in ban.exempt for span in phrase_occurrences(text, Ban(phrase))]
+    counts = [scope_at(text, scope) for scope in ban.scopes]
+    before: list[int] = []
+    for start, end in sorted(all_occurrences(text, ban), key=lambda span: (span[1], span[0])):
+        if any(first <= start and end <= last for first, last in exempt) or not all(each[start] for each in counts):
+            continue
+        word = word_at(text, start)
+        recent = [other for other in before if not ban.per_words or word - other < ban.per_words]
+        before.append(word)
+        if not ban.at_most or len(recent) >= ban.at_most:
+            yield start, end
+
+
+@cache
+def decided(text: str, ban: Ban, letters: tuple[str, ...]) -> set[tuple[int, int]]:
+    """The occurrences that count whatever follows, as far as three more letters tell."""
+    longer = (text + "".join(more) for size in range(4) for more in product(letters, repeat=size))
+    return set.intersection(*(set(counting(each, ban)) for each in longer))
+
+
+def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
+    """(start token, index of the ban) of each ban that stands in the tokens."""
+    owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
+    text = words.text(tokens)
+    return {
+        (owners[start], number)
+        for number, ban in enumerate(bans)
+        for start, _ in _find(text, ban, "".join(map(words.text, zip(range(len(words))))), is_final=is_final)
+    }
+
+
+def _find(text: str, ban: Ban, letters: str, *, is_final: bool) -> Iterable[tuple[int, int]]:
+    if ban.is_plain:
+        return occurrences(text, ban, is_final=is_final)
+    return counting(text, ban) if is_final else decided(text, ban, tuple(sorted(set(letters))))
+
+
+def completed(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> list[tuple[int, int]]:
+    """The bans that the last token completes, the one that starts first in front."""
+    before = standing(tokens[:-1], words, bans, is_final=False)
+    return sorted(standing(tokens, words, bans, is_final=is_final) - before)
+
+
+def rejection_distribution(model: Markov, words: Words, bans: Sequence[Ban]) -> dict[tuple[int, ...], float]:
+    """Draw; on a violation cut back to its start and draw again, with replacement: the chain, solved instead of run."""
+    prefixes: list[tuple[int, ...]] = [()]
+    jumps: list[tuple[tuple[int, ...], tuple[int, ...], float]] = []
+    texts: list[tuple[int, ...]] = []
+    for prefix in prefixes:
+        for token, mass in enumerate(model.probs(PROMPT, prefix).tolist()):
+            path = (*prefix, token)
+            is_final = model.ends(path)
+            for start, number in completed(path, words, bans, is_final=is_final):
+                jumps.append((prefix, path[:start], mass * (1 - bans[number].weight)))
+                mass *= bans[number].weight
+            if mass > 0:
+                jumps.append((prefix, path, mass))
+                (texts if is_final else prefixes).append(path)
+    return absorb(prefixes, jumps, texts)
+
+
+def absorb(
+    prefixes: Sequence[tuple[int, ...]],
+    jumps: Sequence[tuple[tuple[int, ...], tuple[int, ...], float]],
+    texts: Sequence[tuple[int, ...]],
+) -> dict[tuple[int, ...], float]:
+    """How often a chain that starts at the first prefix ends in each text."""
+    row = {prefix: i for i, prefix in enumerate(prefixes)}
+    among = np.eye(len(prefixes))
+    for source, target, mass in jumps:
+        if target in row:
+            among[row[source], row[target]] -= mass
+    visits = np.linalg.solve(among.T, np.eye(len(prefixes))[0])
+    ends = dict.fromkeys(texts, 0.0)
+    for source, target, mass in jumps:
+        if target in ends:
+            ends[target] += visits[row[source]] * mass
+    return ends
+
+
+def first_token_text(
+    model: Markov, words: Words, bans: Sequence[Ban], generator: np.random.Generator
+) -> tuple[int, ...]:
+    """The classic rule: on a violation multiply its first token's probability by the weight, once, and draw again."""
+    applied: set[tuple[tuple[int, ...], int]] = set()
+    tokens: tuple[int, ...] = ()
+    while not tokens or not model.ends(tokens):
+        probs = model.probs(PROMPT, tokens).double().numpy().copy()
+        for path, number in applied:
+            if path[:-1] == tokens:
+                probs[path[-1]] *= bans[number].weight
+        tokens = (*tokens, int(generator.choice(len(probs), p=probs / probs.sum())))
+        for start, number in completed(tokens, words, bans, is_final=model.ends(tokens)):
+            if (tokens[: start + 1], number) not in applied:
+                applied.add((tokens[: start + 1], number))
+                tokens = tokens[:start]
+                break
+    return tokens

@@ -1,0 +1,375 @@
+"""What was withdrawn stands where it was written, what is kept is the text, and neither takes the other's place."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from antislop.matching.bans import Ban
+from antislop.matching.token_matcher import Matcher, Violation
+from antislop.trace.console import Page, Piece, Trail, list_bans, paint, picture, point_out, save_svg, spell, summarize
+from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Rewound, Settled
+from antislop.trace.report import Report
+from tests.support.toys import Bytes, Markov, Words, run
+
+WORDS = Words(" a", " testament", " to", " tapestry", " quiet", ".", "I", "You", "\n", " cat", " s", None)
+A, TESTAMENT, TO, TAPESTRY, QUIET, DOT, ME, YOU, BREAK, CAT, S, END = range(12)
+
+
+def violation(phrase: str, start: int, end: int, *, weight: float = 0.0) -> Violation:
+    return Violation(Ban(phrase, weight=weight), start, end)
+
+
+def drawn(*tokens: int) -> list[Event]:
+    return [Drawn(token) for token in tokens]
+
+
+def rewound(length: int, *withdrawn: int) -> Rewound:
+    return Rewound(length, withdrawn, violation("x", length, length))
+
+
+def ended(*tokens: int) -> list[Event]:
+    return [Settled(tokens), Finished("done", 0.0)]
+
+
+def shown(events: Sequence[Event], words: Words = WORDS) -> str:
+    trail = Trail(words)
+    return spell(piece for event in events for piece in trail.add(event))
+
+
+def text_of(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if piece.kind != "withdrawn")
+
+
+def test_withdrawn_text_stands_before_what_was_written_instead() -> None:
+    events = [*drawn(ME, A, TESTAMENT, TO), rewound(1, A, TESTAMENT, TO), *drawn(A, QUIET), *ended(ME, A, QUIET)]
+    assert shown(events) == "I [-a testament to-] a quiet"
+
+
+def test_a_rewind_inside_what_replaced_other_text_keeps_the_order_of_time() -> None:
+    events = [
+        *drawn(ME, A, TESTAMENT, TO),
+        rewound(2, TESTAMENT, TO),
+        *drawn(TAPESTRY, DOT),
+        rewound(1, A, TAPESTRY, DOT),
+        *drawn(QUIET),
+        *ended(ME, QUIET),
+    ]
+    assert shown(events) == "I [-a-] [-testament to-] [-tapestry.-] quiet"
+
+
+def test_withdrawn_pieces_that_would_touch_are_set_apart() -> None:
+    events = [*drawn(ME), rewound(0, ME), *drawn(YOU), rewound(0, YOU), *drawn(A), *ended(A)]
+    assert shown(events) == "[-I-] [-You-] a"
+
+
+def test_a_withdrawn_line_break_does_not_break_the_line() -> None:
+    events = [*drawn(ME, BREAK, BREAK), rewound(1, BREAK, BREAK), *drawn(BREAK, DOT), *ended(ME, BREAK, DOT)]
+    assert shown(events) == "I[-↵↵-]\n."
+
+
+def test_withdrawn_text_appears_when_it_is_withdrawn_and_kept_text_when_it_is_settled() -> None:
+    trail = Trail(WORDS)
+    assert [trail.add(event) for event in drawn(ME, A)] == [[], []]
+    assert trail.add(Settled((ME,))) == [Piece("I", "kept")]
+    assert trail.add(rewound(1, A)) == [Piece(" a", "withdrawn", (0, 2))]
+    assert trail.add(Drawn(QUIET)) == []
+    assert trail.add(Settled((QUIET,))) == [Piece(" quiet", "kept")]
+
+
+def test_withdrawn_text_waits_for_text_before_it_that_may_still_be_withdrawn() -> None:
+    trail = Trail(WORDS)
+    for event in drawn(ME, A):
+        trail.add(event)
+    assert trail.add(rewound(1, A)) == []
+    assert trail.add(Settled((ME,))) == [Piece("I", "kept"), Piece(" a", "withdrawn", (0, 2))]
+
+
+def test_what_stands_though_banned_is_marked_to_the_character() -> None:
+    events = [
+        *drawn(ME, CAT, S),
+        Conceded(violation("cat", 1, 2)),
+        *drawn(TAPESTRY),
+        Admitted(violation("tapestry", 3, 3, weight=0.5)),
+        *ended(ME, CAT, S, TAPESTRY),
+    ]
+    trail = Trail(WORDS)
+    pieces = [piece for event in events for piece in trail.add(event)]
+    assert pieces == [
+        Piece("I ", "kept"),
+        Piece("cat", "conceded"),
+        Piece(" s ", "kept"),
+        Piece("tapestry", "admitted"),
+    ]
+
+
+def test_what_was_conceded_is_marked_without_colors_too() -> None:
+    events = [*drawn(ME, A, TESTAMENT, TO), Conceded(violation("a testament to", 1, 3)), *ended(ME, A, TESTAMENT, TO)]
+    assert shown(events) == "I [!a testament to!]"
+    trail = Trail(WORDS)
+    pieces = [piece for event in events for piece in trail.add(event)]
+    assert paint(pieces, brackets=True).plain == "I [!a testament to!]"
+    assert paint(pieces).plain == "I a testament to"
+
+
+@pytest.mark.parametrize(("show", "text"), [(True, "I [!a testament to!]\n"), (False, "I a testament to\n")])
+def test_a_page_marks_what_was_conceded_only_if_it_shows_what_happened(show: bool, text: str) -> None:
+    out = io.StringIO()
+    page = Page(Console(file=out), show_withdrawn=show)
+    page.write([Piece("I ", "kept"), Piece("a testament to", "conceded")])
+    page.end()
+    assert out.getvalue() == text
+
+
+def test_a_ban_that_began_in_the_prompt_is_marked_from_the_start_of_the_output() -> None:
+    events = [*drawn(TO, A), Conceded(violation("a testament to", 0, 0)), *ended(TO, A)]
+    trail = Trail(WORDS)
+    assert [p for event in events for p in trail.add(event)] == [Piece(" to", "conceded"), Piece(" a", "kept")]
+
+
+def test_special_tokens_add_nothing() -> None:
+    assert shown([*drawn(ME, END), *ended(ME, END)]) == "I"
+
+
+def test_events_without_a_picture_add_nothing() -> None:
+    assert Trail(WORDS).add(Forwarded(1, 0)) == []
+
+
+def test_a_character_over_several_tokens_comes_out_whole_on_both_sides() -> None:
+    old, new = "a — b".encode(), "a ’s".encode()
+    events = [*drawn(*old), rewound(2, *old[2:]), *drawn(*new[2:]), *ended(*new)]
+    assert shown(events, Bytes()) == "a [-— b-]’s"
+
+
+def test_a_rewind_into_the_middle_of_a_character_still_shows_both() -> None:
+    dash, quote = "—".encode(), "’".encode()  # they differ in their last byte only
+    events = [*drawn(*dash), rewound(2, dash[2]), *drawn(quote[2]), *ended(*quote)]
+    assert shown(events, Bytes()) == "[-—-]’"
+
+
+def test_both_sides_of_a_rewind_within_a_run_of_byte_tokens_show_their_own_characters() -> None:
+    words = Words("\n", "é".encode()[:1], "é".encode()[1:], "cat", "dog")
+    words.byte_tokens = frozenset(range(3))
+    first = [*drawn(0, 3), rewound(1, 3), *drawn(1, 2), rewound(1, 1, 2)]
+    assert shown([*first, *drawn(4), *ended(0, 4)], words) == "[-cat-] [-é-]\ndog"
+
+
+def test_bytes_that_never_became_a_character_are_left_out_where_withdrawn_and_shown_where_kept() -> None:
+    half = "—".encode()[:2]
+    assert shown([*drawn(*half), rewound(0, *half), *drawn(*half), *ended(*half)], Bytes()) == "�"
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Event], list[int], list[int]]:
+    """Return events, the final tokens and all tokens in order of time."""
+    events: list[Event] = []
+    tokens: list[int] = []
+    everything: list[int] = []
+    settled = 0
+    for _ in range(draw(st.integers(0, 30))):
+        kind = draw(st.sampled_from("DDDDRS"))
+        if kind == "D":
+            tokens.append(draw(st.sampled_from([*b" ab\n", *"é—".encode()])))
+            everything.append(tokens[-1])
+            events.append(Drawn(tokens[-1]))
+        elif kind == "R" and len(tokens) > settled:
+            length = draw(st.integers(settled, len(tokens) - 1))
+            events.append(rewound(length, *tokens[length:]))
+            del tokens[length:]
+        elif kind == "S" and len(tokens) > settled:
+            length = draw(st.integers(settled + 1, len(tokens)))
+            events.append(Settled(tuple(tokens[settled:length])))
+            settled = length
+    return [*events, *ended(*tokens[settled:])], tokens, everything
+
+
+@given(histories())
+def test_what_is_not_withdrawn_is_the_text(history: tuple[list[Event], list[int], list[int]]) -> None:
+    events, tokens, _ = history
+    trail = Trail(Bytes())
+    pieces = [piece for event in events for piece in trail.add(event)]
+    assert text_of(pieces) == bytes(tokens).decode(errors="replace")
+
+
+@given(histories())
+def test_every_letter_that_was_written_is_shown_once_and_in_order_of_time(
+    history: tuple[list[Event], list[int], list[int]],
+) -> None:
+    events, _, everything = history
+    letters = [chr(token) for token in everything if token in b"ab"]
+    assert [c for c in picture(events, Bytes()).plain if c in "ab"] == letters
+
+
+@given(st.integers(0, 300))
+def test_a_real_run_can_be_followed(seed: int) -> None:
+    words = Words("a", "b", "c", "d")
+    bans = [Ban("abc", edges="anywhere"), Ban("ca", edges="anywhere", weight=0.5), Ban("dd", edges="anywhere")]
+    tokens, report = run(Markov(4, seed=seed, length=12), words, bans)
+    trail = Trail(words)
+    pieces = [piece for event in report.events for piece in trail.add(event)]
+    assert text_of(pieces) == words.text(tokens)
+    withdrawn = "".join(piece.text for piece in pieces if piece.kind == "withdrawn")
+    assert len(withdrawn.replace(" ", "")) == report.withdrawn_tokens
+
+
+def test_what_goes_with_a_ban_is_told_from_the_ban() -> None:
+    ban = Violation(Ban("cat"), 1, 2)
+    trail = Trail(WORDS)
+    pieces = [p for e in [*drawn(ME, CAT, QUIET), Rewound(1, (CAT, QUIET), ban), *ended(ME)] for p in trail.add(e)]
+    assert pieces == [Piece("I", "kept"), Piece(" cat quiet", "withdrawn", (1, 4))]
+    painted = paint(pieces)
+    assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
+        ("cat", "red strike"),
+        (" quiet", "dim strike"),
+    ]
+
+
+def test_the_bans_that_were_hit_are_listed_the_most_frequent_first() -> None:
+    hits = [Rewound(1, (CAT,), violation(phrase, 1, 1)) for phrase in ("a\x1b", "cat", "cat")]
+    assert list_bans(Report(events=hits)) == "'cat' (2), 'a\\x1b'"
+    assert list_bans(Report()) == ""
+
+
+def test_withdrawn_is_red_and_struck_conceded_yellow_and_underlined() -> None:
+    painted = paint([Piece("so ", "kept"), Piece(" a cat", "withdrawn", (1, 6)), Piece(" dog", "conceded")])
+    assert painted.plain == "so  a cat dog"
+    assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
+        ("a cat", "red strike"),
+        (" dog", "yellow underline"),
+    ]
+
+
+def test_no_text_can_steer_the_terminal() -> None:
+    assert paint([Piece("a\x1b[2J\x9b1m\rb\tc\n", "kept")]).plain == "a␛[2J�1m␍b\tc\n"
+
+
+# -- point_out --------------------------------------------------------------------------------------------------------
+
+
+def pointed_out(events: list[Event], bans: list[Ban], prompt: Sequence[int] = ()) -> list[Piece]:
+    matcher, trail = Matcher(bans, WORDS), Trail(WORDS)
+    return [p for event in point_out(iter(events), matcher, matcher.start(prompt)) for p in trail.add(event)]
+
+
+def test_point_out_marks_every_ban_in_a_run_without_bans() -> None:
+    events = [*drawn(A, TESTAMENT, TO, CAT), *ended(A, TESTAMENT, TO, CAT)]
+    assert pointed_out(events, [Ban("a testament to"), Ban("cat")]) == [
+        Piece(" ", "kept"),
+        Piece("a testament to", "conceded"),
+        Piece(" ", "kept"),
+        Piece("cat", "conceded"),
+    ]
+
+
+def test_point_out_marks_a_ban_that_began_in_the_prompt() -> None:
+    assert pointed_out([*drawn(TO), *ended(TO)], [Ban("testament to")], (A, TESTAMENT)) == [Piece(" to", "conceded")]
+
+
+def test_point_out_settles_what_no_ban_can_reach_and_changes_nothing_else() -> None:
+    matcher = Matcher([Ban("a testament to")], WORDS)
+    events: list[Event] = [Forwarded(1, 0), *drawn(QUIET, A, TESTAMENT), *ended(QUIET, A, TESTAMENT)]
+    assert list(point_out(iter(events), matcher, matcher.start())) == [
+        Forwarded(1, 0),
+        Drawn(QUIET),
+        Settled((QUIET,)),
+        Drawn(A),
+        Drawn(TESTAMENT),
+        Settled((A, TESTAMENT)),
+        Finished("done", 0.0),
+    ]
+
+
+# -- Page -------------------------------------------------------------------------------------------------------------
+
+
+def written(pieces: Sequence[Piece], *, terminal: bool, width: int = 20, show_withdrawn: bool = True) -> str:
+    out = io.StringIO()
+    page = Page(
+        Console(file=out, force_terminal=terminal, width=width, color_system=None), show_withdrawn=show_withdrawn
+    )
+    for piece in pieces:
+        page.write([piece])
+    page.end()
+    return out.getvalue()
+
+
+PIECES = [Piece("Once", "prompt"), Piece(" upon ", "kept"), Piece(" a cat", "withdrawn"), Piece(" a dog", "kept")]
+
+
+def test_a_pipe_gets_the_text_alone_or_with_brackets() -> None:
+    assert written(PIECES, terminal=False, show_withdrawn=False) == " upon  a dog\n"
+    assert written(PIECES, terminal=False) == " upon  [-a cat-] a dog\n"
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}])
+def test_a_terminal_without_color_gets_brackets_too(environment: dict[str, str]) -> None:
+    out = io.StringIO()
+    page = Page(Console(file=out, force_terminal=True, width=40, _environ=environment), show_withdrawn=True)
+    page.write(PIECES)
+    page.end()
+    assert re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()) == "Once upon  [-a cat-] a dog\n"
+
+
+@given(st.lists(st.text("ab \n—漢", max_size=9), max_size=12), st.integers(8, 30))
+def test_a_terminal_breaks_lines_between_words_and_loses_nothing_but_the_space_there(
+    texts: list[str], width: int
+) -> None:
+    lines = written([Piece(text, "kept") for text in texts], terminal=True, width=width)
+    assert lines.split() == "".join(texts).split()
+    fits = all(Text(word).cell_len <= width for word in "".join(texts).split())
+    if fits:
+        assert all(Text(line.rstrip()).cell_len <= width for line in lines.split("\n"))
+
+
+def test_a_word_waits_until_it_is_whole() -> None:
+    out = io.StringIO()
+    page = Page(Console(file=out, force_terminal=True, width=20, color_system=None), show_withdrawn=True)
+    page.write([Piece("some wo", "kept")])
+    assert out.getvalue() == "some"
+    page.write([Piece("rd ", "kept")])
+    assert out.getvalue() == "some word"
+
+
+# -- summarize, save_svg ----------------------------------------------------------------------------------------------
+
+
+def test_the_summary_is_one_line_and_tells_concessions_only_where_there_are_any() -> None:
+    report = Report(violations=1, withdrawn_tokens=3, forward_passes=1203)
+    line = summarize(report, seconds=2.0, kept_tokens=100)
+    assert line == "100 tokens, 1 violation, 3 withdrawn tokens, 1,203 forward passes, 50.0 tokens/s"
+    report.conceded = 1
+    assert ", 1 violation, 1 conceded, 3 withdrawn" in summarize(report, seconds=2.0, kept_tokens=100)
+
+
+def test_the_summary_of_nothing_does_not_divide_by_nothing() -> None:
+    assert summarize(Report(), seconds=0.0, kept_tokens=0).endswith("0.0 tokens/s")
+
+
+@pytest.fixture
+def svg(tmp_path: Path) -> str:
+    path = tmp_path / "picture.svg"
+    save_svg(paint([Piece("<so>", "kept"), Piece(" a\x00cat", "withdrawn"), Piece(" dog", "conceded")]), path)
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_svg_is_valid_xml_that_strikes_through_and_underlines(svg: str) -> None:
+    text = " ".join(ET.fromstring(svg).itertext())
+    assert "<so>" in text
+    assert "a␀cat" in text
+    assert "line-through" in svg
+    assert "underline" in svg
+
+
+def test_the_svg_loads_nothing_from_elsewhere(svg: str) -> None:
+    assert "font-face" not in svg
+    assert "url(http" not in svg
+    assert "href" not in svg

@@ -1,0 +1,112 @@
+"""What a run reports: counts, the texts that were withdrawn, and plain data for JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, set_seed
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from antislop import AntiSlop, Ban, BanList, Report
+from antislop.matching.token_matcher import Violation
+from antislop.trace.events import Admitted, Conceded, Dropped, Event, Finished, Rewound
+from antislop.trace.report import Withdrawal
+from tests.support.families import build
+from tests.support.models import build_model, build_tokenizer
+from tests.support.toys import Words
+
+TOKENIZER = build_tokenizer()
+WORDS = Words(" a", " testament", " to", b" \xc3", b"\xa9")
+BAN = Ban("a testament to")
+MAYBE = Ban.regex("(a|b)c", weight=0.5)
+EVENTS: list[Event] = [
+    Rewound(3, (0, 1, 2), Violation(BAN, 3, 5)),
+    Rewound(4, (3,), Violation(MAYBE, 4, 4)),
+    Conceded(Violation(BAN, 6, 8)),
+    Admitted(Violation(MAYBE, 9, 9)),
+    Dropped(MAYBE),
+    Finished("done", 0.5),
+]
+ASKED: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "return_dict_in_generate": True}
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def test_a_report_holds_the_texts_that_were_withdrawn() -> None:
+    report = Report.of(EVENTS, surfaces=WORDS)
+    assert report.withdrawn == [
+        Withdrawal(" a testament to", 3, Violation(BAN, 3, 5)),
+        Withdrawal(" \ufffd", 4, Violation(MAYBE, 4, 4)),
+    ]
+    assert [text for text, _, _ in Report.of(EVENTS).withdrawn] == [None, None]
+    assert Report.total([report, report]).withdrawn == 2 * report.withdrawn
+
+
+def test_a_report_as_plain_data_can_be_written_as_json() -> None:
+    plain = Report.of(EVENTS, surfaces=WORDS).to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["withdrawn"][0] == {
+        "text": " a testament to",
+        "length": 3,
+        "ban": "a testament to",
+        "weight": 0.0,
+        "start": 3,
+        "end": 5,
+    }
+    assert plain["let_through"] == [
+        {"conceded": True, "ban": "a testament to", "weight": 0.0, "start": 6, "end": 8},
+        {"conceded": False, "ban": "(a|b)c", "weight": 0.5, "start": 9, "end": 9},
+    ]
+    assert (plain["violations"], plain["conceded"], plain["dropped"], plain["reason"]) == (3, 1, ["(a|b)c"], "done")
+
+
+def test_a_report_is_copied_without_the_vocabulary() -> None:
+    report = Report.of(EVENTS, surfaces=WORDS)
+    copied = pickle.loads(pickle.dumps(report))
+    assert copied == report
+    assert copied.surfaces is None
+
+
+def test_the_texts_are_those_of_the_tokenizer(llama: PreTrainedModel) -> None:
+    sampler = AntiSlop(TOKENIZER, [Ban("a", edges="anywhere")])
+    prompts = torch.tensor([[5, 9], [4, 8]])
+    set_seed(0)
+    out = sampler.generate(llama, prompts, attention_mask=torch.ones_like(prompts), **ASKED)
+    assert out.report.rewinds > 1
+    assert all("a" in text for text, _, _ in out.report.withdrawn)
+    rows = [withdrawal for report in out.reports for withdrawal in report.withdrawn]
+    assert out.report.withdrawn == rows
+    assert len(rows) == out.report.rewinds
+    (done,) = sampler.generate_many(llama, [[5, 9]], seed=1, max_new_tokens=40, do_sample=True)
+    assert len(done.report.withdrawn) == done.report.rewinds
+    assert all("a" in text for text, _, _ in done.report.withdrawn)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("llama", GenerateDecoderOnlyOutput), ("t5", GenerateEncoderDecoderOutput)]
+)
+def test_an_output_is_transformers_own_with_two_fields_more(family: str, kind: type) -> None:
+    model = build_model() if family == "llama" else build(family)
+    prompt = torch.tensor([[5, 9, 4]])
+    asked = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 4, "return_dict_in_generate": True}
+    theirs = model.generate(prompt, **asked, output_scores=True)
+    ours = AntiSlop(TOKENIZER, []).generate(model, prompt, **asked, output_scores=True)
+    assert isinstance(ours, kind)
+    assert isinstance(ours.report, Report) and ours.reports == [ours.report]
+    assert {"sequences", "scores", "report", "reports"} <= set(ours.keys()) <= {*theirs.keys(), "report", "reports"}
+    assert torch.equal(ours["sequences"], theirs.sequences)
+    assert torch.equal(ours[0], theirs[0])
+
+
+def test_a_sampler_shows_what_it_bans_and_how() -> None:
+    bans = BanList(["a", "b"], source="slop.txt")
+    assert repr(AntiSlop(TOKENIZER, bans)) == "<AntiSlop: 2 bans from slop.txt, method='exact', on_exhausted='concede'>"
+    shown = repr(AntiSlop(TOKENIZER, ["a"], method="token", on_exhausted="stop"))
+    assert shown == "<AntiSlop: 1 ban, method='token', on_exhausted='stop'>"
