@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antislop.callbacks.memory import name_of
+from antislop.callbacks.memory import is_of_transformers, memory_of, name_of, refuse_memory
 from antislop.callbacks.rewindable import Rewindable
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
-from antislop.hf.refusals import is_of_transformers, memory_of, refuse_memory
 
 # These look at the scores alone: rows of any length and any prompt go through them together.
 _BLIND = {

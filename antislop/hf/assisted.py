@@ -12,8 +12,8 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from antislop.callbacks.memory import is_of_transformers
 from antislop.decoding.row import NO_DRAFT, Draft, Row
-from antislop.hf.refusals import is_of_transformers
 
 
 class Assistant(NamedTuple):

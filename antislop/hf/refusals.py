@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -73,26 +73,6 @@ def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
         raise ValueError(
             f"the sampler's tokenizer has {max(own, tokens):,} tokens and {type(model).__name__} {size:,}: it belongs "
             "to another model, and no ban would be found; make the sampler with this model's tokenizer"
-        )
-
-
-def is_of_transformers(processor: Callable[..., Any]) -> bool:
-    """Tell whether a processor is one of transformers' own, which depend on ids and scores alone."""
-    return type(processor).__module__.startswith("transformers.")
-
-
-def memory_of(processor: Callable[..., Any]) -> dict[str, tuple[int, int]]:
-    """Return what tells whether a processor's own attributes were bound anew or have grown."""
-    attributes: dict[str, Any] = getattr(processor, "__dict__", {})
-    return {name: (id(value), len(value) if isinstance(value, Sized) else 0) for name, value in attributes.items()}
-
-
-def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int, int]]) -> None:
-    """Raise `ValueError` for a processor whose attributes change from call to call; what it sets up first is fine."""
-    if memory_of(processor) != before:
-        raise ValueError(
-            f"{type(processor).__name__} changes with every call, and a rewind would not change it back: "
-            "make its scores depend on the ids and scores alone"
         )
 
 
