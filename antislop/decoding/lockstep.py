@@ -59,9 +59,9 @@ def _find_floor(rows: Sequence[Row]) -> int:
     counted in; if a second one ever follows from it, the walker refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]
-    floor = min((row.state.hold for row in rows if row.end is None), default=max(ends, default=0))
-    while (lower := min((row.state.hold for row in rows if (row.end or 0) > floor), default=floor)) < floor:
+    floor = min((row.state.settled_length for row in rows if row.end is None), default=max(ends, default=0))
+    while (lower := min((row.state.settled_length for row in rows if (row.end or 0) > floor), default=floor)) < floor:
         floor = lower
     if len(rows) == 1 or all(floor >= end > 0 for end in ends):
         return floor
-    return min(row.state.back_to(min(len(row.tokens), floor + 1)).hold for row in rows)
+    return min(row.state.back_to(min(len(row.tokens), floor + 1)).settled_length for row in rows)

@@ -165,7 +165,7 @@ class Walker:
             elif self._is_together:
                 row.is_waiting = True
             else:
-                self.settle(row.state.hold)
+                self.settle(row.state.settled_length)
 
     def end_at(self, length: int) -> None:
         """End the text after `length` tokens, unless that completes a ban: then rewind it."""
@@ -302,7 +302,7 @@ class Walker:
         """Return the node or the latest one before it that has an alternative, None where no such one is unsettled."""
         row = self.row
         while not self._has_choice(node, avoided=avoided):
-            if node.parent is None or row.state.back_to(node.depth - 1).horizon < row.settled:
+            if node.parent is None or row.state.back_to(node.depth - 1).earliest_start < row.settled:
                 return None
             node.parent.close(node.token)
             node = node.parent

@@ -198,12 +198,12 @@ class BanList(Sequence[Ban]):
         """
         return self._with(filter(predicate, self))
 
-    def having(self, **options: Any) -> BanList:
+    def with_options(self, **options: Any) -> BanList:
         """Return the bans with other options, all the same: weight, edges, exempt, scopes, at_most, and the like.
 
         Raises `BanError` where an option means nothing for one of the bans.
 
-        >>> list(BanList(["delve", "tapestry"]).having(at_most=1))
+        >>> list(BanList(["delve", "tapestry"]).with_options(at_most=1))
         [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
         """
         return self._with(replace(ban, **options) for ban in self)
@@ -285,7 +285,8 @@ class BanList(Sequence[Ban]):
                 )
             size += len(piece)
             pending |= {
-                Match(self._distinct[hit.pattern], size - hit.first, size - hit.last + 1) for hit in reading.hits
+                Match(self._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1)
+                for hit in reading.hits
             }
             settled = size if is_last else size - max(reading.open, default=0)
             decided = {match for match in pending if match.start < settled}

@@ -37,11 +37,11 @@ class Hit(NamedTuple):
     """
 
     pattern: int
-    first: int
-    last: int
+    start_back: int
+    end_back: int
 
 
-class Reading(NamedTuple):
+class PieceResult(NamedTuple):
     """What one piece brought: hits, and where patterns in the making begin, counted back as in `Hit`.
 
     Of the phrases in the making the longest is enough: whoever goes back to where it begins can go on from there.
@@ -51,22 +51,23 @@ class Reading(NamedTuple):
     open: tuple[int, ...] = ()
 
 
-class Standing(NamedTuple):
+class PhraseState(NamedTuple):
     """The state of one track.
 
-    first, last: the characters of the first and the last symbol of the longest incomplete pattern, counted back; 0 if
-    there is none. gaps: the distances between the characters of its symbols. A string is copied and hashed far faster
-    than a tuple, so that the length of a phrase hardly matters.
+    start_back, end_back: characters of the first and the last symbol of the longest incomplete phrase, counted back
+        from the end of the text; 0 if there is none.
+    gaps: distances between the characters of its symbols. It is a string because strings are copied and hashed far
+        faster than tuples, so that the length of a phrase hardly matters.
     """
 
     context: Context = START
     state: int = ROOT
-    first: int = 0
-    last: int = 0
+    start_back: int = 0
+    end_back: int = 0
     gaps: str = ""
 
 
-Place: TypeAlias = tuple[Standing, ...]
+PhraseStates: TypeAlias = tuple[PhraseState, ...]
 """Where reading stands; a value to keep and to go on from, any number of times."""
 
 
@@ -75,12 +76,12 @@ def _measure_gaps(origins: Sequence[int]) -> str:
     return "".join(chr(gap % _BASE) + chr(gap // _BASE) for gap in map(sub, origins[1:], origins))
 
 
-def _step_back(standing: Standing, count: int) -> int:
+def _step_back(standing: PhraseState, count: int) -> int:
     """Return the character of the symbol `count` symbols back, 1 being the last one, counted back."""
     gaps = standing.gaps[len(standing.gaps) - _WIDTH * (count - 1) :]
     if len(gaps) == len(standing.gaps):
-        return standing.first
-    return standing.last + sum(map(ord, gaps[::2])) + _BASE * sum(map(ord, gaps[1::2]))
+        return standing.start_back
+    return standing.end_back + sum(map(ord, gaps[::2])) + _BASE * sum(map(ord, gaps[1::2]))
 
 
 class _Track:
@@ -94,7 +95,7 @@ class _Track:
         # A boundary has the place of the character after it: it may stand for a hit's first character, not its last.
         self.spans = [(len(s), int(s.endswith(BOUNDARY))) for s in symbols]
 
-    def read(self, before: Standing, piece: str, *, final: bool) -> tuple[Standing, Reading]:
+    def read(self, before: PhraseState, piece: str, *, final: bool) -> tuple[PhraseState, PieceResult]:
         """Read one more piece."""
         fold_piece = _fold_again if len(piece) < SHORT else fold
         folded = fold_piece(piece, context=before.context, case_sensitive=self.case_sensitive, final=final)
@@ -109,17 +110,17 @@ class _Track:
             state = automaton.step(state, symbol)
             for match in automaton.matches[state]:
                 length, closed = self.spans[match]
-                last = size - folded.origins[index - closed] if index >= closed else size + before.last
+                last = size - folded.origins[index - closed] if index >= closed else size + before.end_back
                 hits.append(Hit(self.ids[match], find_start(length, index + 1), last))
         length = automaton.longest[state]
         if not length:
-            return Standing(folded.context, state), Reading(tuple(hits))
+            return PhraseState(folded.context, state), PieceResult(tuple(hits))
         first = find_start(length, len(folded.symbols))
-        last = size - folded.origins[-1] if folded.symbols else size + before.last
-        new = folded.origins[-length:] if length <= len(folded.symbols) else [-before.last, *folded.origins]
+        last = size - folded.origins[-1] if folded.symbols else size + before.end_back
+        new = folded.origins[-length:] if length <= len(folded.symbols) else [-before.end_back, *folded.origins]
         gaps = before.gaps + _measure_gaps(new)
         gaps = gaps[len(gaps) - _WIDTH * (length - 1) :]
-        return Standing(folded.context, state, first, last, gaps), Reading(tuple(hits), (first,))
+        return PhraseState(folded.context, state, first, last, gaps), PieceResult(tuple(hits), (first,))
 
 
 class Patterns:
@@ -128,11 +129,11 @@ class Patterns:
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         kinds = ((kind, [i for i, p in enumerate(phrases) if p.case_sensitive is kind]) for kind in (False, True))
         self._tracks = [_Track(phrases, ids, case_sensitive=kind) for kind, ids in kinds if ids]
-        self.start: Place = (Standing(),) * len(self._tracks)
+        self.start: PhraseStates = (PhraseState(),) * len(self._tracks)
 
-    def read(self, place: Place, piece: str, *, final: bool = False) -> tuple[Place, Reading]:
+    def read(self, place: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
         """Read one more piece; `final` also reads the end of the text, which closes words."""
-        after: list[Standing] = []
+        after: list[PhraseState] = []
         hits: list[Hit] = []
         open_: list[int] = []
         for track, standing in zip(self._tracks, place, strict=True):
@@ -140,15 +141,15 @@ class Patterns:
             after.append(standing)
             hits.extend(reading.hits)
             open_.extend(reading.open)
-        return tuple(after), Reading(tuple(hits), tuple(open_))
+        return tuple(after), PieceResult(tuple(hits), tuple(open_))
 
-    def endings(self, place: Place, count: int) -> list[str]:
+    def endings(self, place: PhraseStates, count: int) -> list[str]:
         """Return what is missing of up to `count` patterns, as text under folding: those of which most was read."""
         track, standing = max(
             zip(self._tracks, place, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1].state))
         )
         return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(standing.state, count)]
 
-    def forget(self, place: Place) -> Place:
+    def forget(self, place: PhraseStates) -> PhraseStates:
         """Return a place with the same text behind it, of which nothing counts as part of a pattern."""
-        return tuple(Standing(standing.context) for standing in place)
+        return tuple(PhraseState(standing.context) for standing in place)

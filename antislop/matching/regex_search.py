@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import regex
 
-from antislop.matching.phrases import Hit, Reading
+from antislop.matching.phrases import Hit, PieceResult
 from antislop.matching.regexes import TIME_LIMIT, Allowance, Match, Regex, join
 
 
@@ -53,7 +53,7 @@ class Searches:
         groups = join([self._regexes[number] for number in numbers.values()])
         return [_Group([numbers[id(one)] for one in members], members, joined) for members, joined in groups]
 
-    def read(self, state: SearchState, piece: str, *, final: bool = False) -> tuple[SearchState, Reading]:
+    def read(self, state: SearchState, piece: str, *, final: bool = False) -> tuple[SearchState, PieceResult]:
         """Read one more piece; `final` also decides what depends on the text ending here."""
         text = state.text + piece
         begun, end = len(state.text), len(text)
@@ -77,7 +77,7 @@ class Searches:
         if not self._looks_behind and keep < end:
             text = text[-keep:]
         open_ = tuple(back for _, back in starts)
-        return SearchState(text, tuple(starts)), Reading(tuple(hits), open_)
+        return SearchState(text, tuple(starts)), PieceResult(tuple(hits), open_)
 
     def forget(self, state: SearchState) -> SearchState:
         """Return a state with the same text behind it, of which nothing counts as part of a match."""

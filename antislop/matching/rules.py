@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import find_words
-from antislop.matching.phrases import Hit, Patterns, Place, Reading
+from antislop.matching.phrases import Hit, Patterns, PhraseStates, PieceResult
 from antislop.matching.scopes import ScopeState
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class RuleState(NamedTuple):
     many there were. counted: per ban with free occurrences, the numbers of the words at which the latest ones began.
     """
 
-    exempt: Place
+    exempt: PhraseStates
     spans: tuple[Hit, ...]
     waiting: tuple[Hit, ...]
     scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
@@ -76,14 +76,16 @@ class Rules:
         self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
         self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
         self._counts_words = any(ban.per_words for ban in bans)
-        scopes = tuple((ScopeState(), Timeline(scope.counts(ScopeState()))) for scope in self._scopes)
+        scopes = tuple((ScopeState(), Timeline(scope.applies(ScopeState()))) for scope in self._scopes)
         self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
 
-    def read(self, state: RuleState, piece: str, reading: Reading, *, final: bool = False) -> tuple[RuleState, Reading]:
+    def read(
+        self, state: RuleState, piece: str, reading: PieceResult, *, final: bool = False
+    ) -> tuple[RuleState, PieceResult]:
         """Read one more piece, and return of the occurrences that it brought those that count."""
         size = len(piece)
         queue = [*(_shift(hit, size) for hit in state.waiting), *reading.hits]
-        oldest = max((*reading.open, *(hit.first for hit in queue), 1))
+        oldest = max((*reading.open, *(hit.start_back for hit in queue), 1))
         exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
         now = state._replace(
             exempt=exempt,
@@ -92,9 +94,9 @@ class Rules:
         )
         now = self._count_words(now, piece, oldest=oldest)
         now, hits = self._decide(now, queue, undecided=0 if final else max(surrounding.open, default=0))
-        open_ = (*reading.open, *(hit.first for hit in now.waiting))
-        spans = tuple(span for span in now.spans if span.last < max(open_, default=0))
-        return now._replace(spans=spans), Reading(hits, open_)
+        open_ = (*reading.open, *(hit.start_back for hit in now.waiting))
+        spans = tuple(span for span in now.spans if span.end_back < max(open_, default=0))
+        return now._replace(spans=spans), PieceResult(hits, open_)
 
     def _decide(self, state: RuleState, queue: Sequence[Hit], *, undecided: int) -> tuple[RuleState, tuple[Hit, ...]]:
         """Return the occurrences that count, and a state with those that have to wait.
@@ -104,21 +106,21 @@ class Rules:
         counted = dict(state.counted)
         hits: list[Hit] = []
         waiting: list[Hit] = []
-        for hit in sorted(queue, key=lambda hit: (-hit.last, -hit.first)):
+        for hit in sorted(queue, key=lambda hit: (-hit.end_back, -hit.start_back)):
             number = hit.pattern
             exempting = self._exempting[number]
             if any(_is_within(hit, span) for span in state.spans if span.pattern in exempting):
                 continue
             # Free occurrences are taken in the order of the text.
             is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
-            if is_next or (exempting and undecided >= hit.first):
+            if is_next or (exempting and undecided >= hit.start_back):
                 waiting.append(hit)
-            elif self._is_in_scope(hit, state) and not self._is_free(number, state.words.at(hit.first), counted):
+            elif self._is_in_scope(hit, state) and not self._is_free(number, state.words.at(hit.start_back), counted):
                 hits.append(hit)
         return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(hits)
 
     def _is_in_scope(self, hit: Hit, state: RuleState) -> bool:
-        return all(state.scopes[scope][1].at(hit.first) for scope in self._scopes_of[hit.pattern])
+        return all(state.scopes[scope][1].at(hit.start_back) for scope in self._scopes_of[hit.pattern])
 
     def forget(self, state: RuleState) -> RuleState:
         """Return a state with the same text behind it, of which no occurrence counts."""
@@ -163,8 +165,8 @@ class Rules:
 
 
 def _shift(hit: Hit, size: int) -> Hit:
-    return hit._replace(first=hit.first + size, last=hit.last + size)
+    return hit._replace(start_back=hit.start_back + size, end_back=hit.end_back + size)
 
 
 def _is_within(hit: Hit, span: Hit) -> bool:
-    return span.first >= hit.first and span.last <= hit.last
+    return span.start_back >= hit.start_back and span.end_back <= hit.end_back

@@ -74,7 +74,7 @@ class Scope:
                 f"not {self.span!r}"
             )
 
-    def counts(self, state: ScopeState) -> bool:
+    def applies(self, state: ScopeState) -> bool:
         """Tell whether a ban counts in a state."""
         is_inside = state.opened != ""
         return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
@@ -89,10 +89,10 @@ class Scope:
         while match := self._delimiters[state.opened].search(text, at, partial=True):
             if match.partial:
                 return state._replace(tail=text[match.start() :]), changes
-            before, at = self.counts(state), match.end()
+            before, at = self.applies(state), match.end()
             is_inside = state.opened != ""
             state = ScopeState("" if is_inside else match[0], state.has_ended or is_inside)
-            if self.counts(state) != before:
+            if self.applies(state) != before:
                 changes.append((at - begun, not before))
         return state._replace(tail=""), changes
 

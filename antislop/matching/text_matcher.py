@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from antislop.matching.bans import Ban
-from antislop.matching.phrases import Hit, Patterns, Place, Reading
+from antislop.matching.phrases import Hit, Patterns, PhraseStates, PieceResult
 from antislop.matching.regex_search import Searches, SearchState
 from antislop.matching.regexes import Regex
 from antislop.matching.rules import Rules, RuleState
 from antislop.matching.word_sequences import Sequences, SequenceState
 
 
-class Rest(NamedTuple):
+class OtherState(NamedTuple):
     """Where reading stands beside the phrases; a value."""
 
     regexes: SearchState
@@ -48,24 +48,28 @@ class Detector:
                 self._sequences.append((numbers, sequences))
         self._rules = Rules(bans) if any(ban.exempt or ban.scopes or ban.at_most for ban in bans) else None
         self.is_plain = not (self._regexes or self._sequences or self._rules)
-        self.start = Rest(
+        self.start = OtherState(
             SearchState(),
             (SequenceState(),) * len(self._sequences),
             self._rules.start if self._rules else Rules(()).start,
         )
 
-    def read(self, place: Place, rest: Rest, piece: str, *, final: bool = False) -> tuple[Place, Rest, Reading]:
+    def read(
+        self, place: PhraseStates, rest: OtherState, piece: str, *, final: bool = False
+    ) -> tuple[PhraseStates, OtherState, PieceResult]:
         """Read one more piece; `final` also decides what depends on the text ending here."""
         place, reading = self.read_phrases(place, piece, final=final)
         rest, reading = self.complete(rest, piece, reading, final=final)
         return place, rest, reading
 
-    def read_phrases(self, place: Place, piece: str, *, final: bool = False) -> tuple[Place, Reading]:
+    def read_phrases(self, place: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
         """Read one more piece as far as phrases go, without the rules."""
         place, reading = self.phrases.read(place, piece, final=final)
-        return place, Reading(tuple(_rename(reading.hits, self._phrases)), reading.open)
+        return place, PieceResult(tuple(_rename(reading.hits, self._phrases)), reading.open)
 
-    def complete(self, rest: Rest, piece: str, reading: Reading, *, final: bool = False) -> tuple[Rest, Reading]:
+    def complete(
+        self, rest: OtherState, piece: str, reading: PieceResult, *, final: bool = False
+    ) -> tuple[OtherState, PieceResult]:
         """Add to what the phrases brought what else a piece brings, and apply the rules."""
         hits, open_ = list(reading.hits), list(reading.open)
         regexes, sequences, rules = rest
@@ -79,34 +83,34 @@ class Detector:
             after.append(state)
             hits += _rename(found.hits, numbers)
             open_ += found.open
-        reading = Reading(tuple(hits), tuple(open_))
+        reading = PieceResult(tuple(hits), tuple(open_))
         if self._rules:
             rules, reading = self._rules.read(rules, piece, reading, final=final)
-        return Rest(regexes, tuple(after), rules), reading
+        return OtherState(regexes, tuple(after), rules), reading
 
     def begin(self) -> None:
         """Begin with a text that has nothing to do with those before: each regex has all of its time for it."""
         self._searches.begin()
 
-    def forget(self, place: Place, rest: Rest) -> tuple[Place, Rest]:
+    def forget(self, place: PhraseStates, rest: OtherState) -> tuple[PhraseStates, OtherState]:
         """Return where reading stands with the same text behind it, of which nothing counts as part of a ban."""
-        return self.phrases.forget(place), Rest(
+        return self.phrases.forget(place), OtherState(
             self._searches.forget(rest.regexes),
             tuple(compiled.forget(state) for (_, compiled), state in zip(self._sequences, rest.sequences, strict=True)),
             self._rules.forget(rest.rules) if self._rules else rest.rules,
         )
 
-    def count_anew(self, rest: Rest) -> Rest:
+    def count_anew(self, rest: OtherState) -> OtherState:
         """Return where reading stands if no occurrence so far was one of those that are free."""
         return rest._replace(rules=rest.rules._replace(counted=()))
 
-    def restart(self, rest: Rest, content: str = "") -> Rest:
+    def restart(self, rest: OtherState, content: str = "") -> OtherState:
         """Return the state after a cut, such as a special token: no ban extends across it, but the rules still apply.
 
         content: of the special token. Only scopes read it.
         """
         rules = self._rules.restart(rest.rules, content) if self._rules else rest.rules
-        return Rest(SearchState(), self.start.sequences, rules)
+        return OtherState(SearchState(), self.start.sequences, rules)
 
     @property
     def slow(self) -> list[int]:
@@ -115,4 +119,4 @@ class Detector:
 
 
 def _rename(hits: Sequence[Hit], numbers: Sequence[int]) -> list[Hit]:
-    return [Hit(numbers[hit.pattern], hit.first, hit.last) for hit in hits]
+    return [Hit(numbers[hit.pattern], hit.start_back, hit.end_back) for hit in hits]

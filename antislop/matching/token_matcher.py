@@ -14,8 +14,8 @@ from antislop.matching import characters
 from antislop.matching.automaton import ROOT, Automaton
 from antislop.matching.bans import Ban, distinct
 from antislop.matching.characters import NOTHING, Pending
-from antislop.matching.phrases import Place, Reading
-from antislop.matching.text_matcher import Detector, Rest
+from antislop.matching.phrases import PhraseStates, PieceResult
+from antislop.matching.text_matcher import Detector, OtherState
 
 STEPS_KEPT = 200_000  # remembered (state, token) pairs, some 100 MB at the most
 _END = -1  # stands for the end of the text among the tokens
@@ -43,34 +43,34 @@ class _Hit(NamedTuple):
     """A ban that was completed: its first and last character, counted back from the end of the text so far."""
 
     ban: Ban
-    first: int
-    last: int
+    start_back: int
+    end_back: int
 
 
-class _Core:
+class _Situation:
     """All that the future of a text depends on as far as phrases go; one object for each such situation."""
 
     __slots__ = ("pending", "place", "spelled", "steps", "waits")
 
-    def __init__(self, pending: Pending, place: Place, spelled: int) -> None:
+    def __init__(self, pending: Pending, place: PhraseStates, spelled: int) -> None:
         self.pending = pending
         self.place = place
         self.spelled = spelled  # state of the automaton of token ids
         self.waits = pending.data != b"" or any(standing.context.marks for standing in place)
-        self.steps: dict[int, _Step] = {}
+        self.steps: dict[int, _Transition] = {}
 
 
-class _Step(NamedTuple):
+class _Transition(NamedTuple):
     """What one token does in one situation: to phrases and token ids, which can be remembered.
 
     text: the characters that it completes. begun: of those that earlier tokens began, how many tokens before. spelled:
     bans of token ids that it completes. spelling: the number of tokens of the longest incomplete one.
     """
 
-    core: _Core
+    core: _Situation
     text: str
     begun: tuple[int, ...]
-    reading: Reading
+    reading: PieceResult
     hits: tuple[_Hit, ...]
     spelled: tuple[Ban, ...] = ()
     spelling: int = 0
@@ -79,19 +79,32 @@ class _Step(NamedTuple):
 class State:
     """The matcher after `length` generated tokens (negative within the prompt). Treat it as a value.
 
-    `horizon` is the smallest length that any later chain of violations can lead back to; `hold` the same when one of
-    them may step back one token more than its ban asks for.
+    earliest_start: the smallest length to which any later chain of violations can rewind.
+    settled_length: the same if each chain may step back one token more than its bans ask for; no rewind reaches the
+        tokens before it.
     """
 
-    __slots__ = ("_hits", "_jump", "_open", "_read", "_rest", "_step", "hold", "horizon", "length", "muted", "parent")
+    __slots__ = (
+        "_hits",
+        "_jump",
+        "_open",
+        "_read",
+        "_rest",
+        "_step",
+        "earliest_start",
+        "length",
+        "muted",
+        "parent",
+        "settled_length",
+    )
 
     def __init__(
         self,
         parent: State | None,
-        step: _Step,
+        step: _Transition,
         length: int,
         *,
-        rest: Rest | None = None,
+        rest: OtherState | None = None,
         hits: tuple[_Hit, ...] = (),
         open_: tuple[int, ...] = (),
         muted: frozenset[Ban] = frozenset(),
@@ -103,16 +116,16 @@ class State:
         self._open = open_
         self.muted = muted
         self.length = length
-        self.horizon = length
-        self.hold = length - 1 if parent is None else parent.horizon
+        self.earliest_start = length
+        self.settled_length = length - 1 if parent is None else parent.earliest_start
         self._read: int = len(step.text) if parent is None else parent._read + len(step.text)  # characters in all
         self._jump: State | None = None
         if open_ or step.spelling or step.core.waits:
             self._jump = parent._far_back() if parent is not None else None
             # What is open now has been open since it began, so an earlier start leads at least as far back.
-            before = self.back_to(max(0, self._earliest_start()))
-            self.horizon = min(self.horizon, before.horizon)
-            self.hold = min(self.hold, before.hold)
+            before = self.back_to(max(0, self._find_open_start()))
+            self.earliest_start = min(self.earliest_start, before.earliest_start)
+            self.settled_length = min(self.settled_length, before.settled_length)
 
     @property
     def violations(self) -> tuple[Violation, ...]:
@@ -138,7 +151,7 @@ class State:
             return self
         return far
 
-    def _earliest_start(self) -> int:
+    def _find_open_start(self) -> int:
         """Return the token in which the first of the bans in the making, and of incomplete characters, begins."""
         core = self._step.core
         backs = [*self._open, *(back for standing in core.place for _, _, back in standing.context.marks)]
@@ -159,9 +172,9 @@ class State:
 
     def _violations(self, end: int) -> tuple[Violation, ...]:
         found = {
-            Violation(ban, max(0, self._token_of(first)), end): None
-            for ban, first, last in self._hits
-            if self._token_of(last) >= 0  # a phrase that stands in the prompt is no hit
+            Violation(ban, max(0, self._token_of(start_back)), end): None
+            for ban, start_back, end_back in self._hits
+            if self._token_of(end_back) >= 0  # a phrase that stands in the prompt is no hit
             and ban not in self.muted
         }
         spelled = [Violation(ban, max(0, end + 1 - len(ban.token_ids)), end) for ban in self._step.spelled]
@@ -178,7 +191,7 @@ class Matcher:
         self._spelled = [ban for ban in self._bans if ban.kind == "tokens"]
         self._spelling = Automaton(["".join(map(chr, ban.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
-        self._cores: dict[tuple[Pending, Place, int], _Core] = {}
+        self._cores: dict[tuple[Pending, PhraseStates, int], _Situation] = {}
         self._steps_kept = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -248,18 +261,18 @@ class Matcher:
         endings = self._detector.phrases.endings(state._step.core.place, count)
         return max(0, state._token_of(max(marks))), [ending for ending in endings if ending]
 
-    def _begin(self, place: Place, rest: Rest, *, length: int = 0, pending: Pending = NOTHING) -> State:
-        step = _Step(self._core(pending, place, ROOT), "", (), Reading(), ())
+    def _begin(self, place: PhraseStates, rest: OtherState, *, length: int = 0, pending: Pending = NOTHING) -> State:
+        step = _Transition(self._core(pending, place, ROOT), "", (), PieceResult(), ())
         return State(None, step, length, rest=None if self._detector.is_plain else rest)
 
     def _end(self, state: State) -> State:
         """Return the state after the end of the text; it has one token too many."""
         return self._read(state, _END)
 
-    def _name(self, reading: Reading) -> tuple[_Hit, ...]:
-        return tuple(_Hit(self._bans[hit.pattern], hit.first, hit.last) for hit in reading.hits)
+    def _name(self, reading: PieceResult) -> tuple[_Hit, ...]:
+        return tuple(_Hit(self._bans[hit.pattern], hit.start_back, hit.end_back) for hit in reading.hits)
 
-    def _learn(self, core: _Core, token: int) -> _Step:
+    def _learn(self, core: _Situation, token: int) -> _Transition:
         if self._steps_kept >= STEPS_KEPT:
             for known in self._cores.values():
                 known.steps.clear()
@@ -269,7 +282,7 @@ class Matcher:
         self._steps_kept += 1
         return step
 
-    def _work_out(self, core: _Core, token: int) -> _Step:
+    def _work_out(self, core: _Situation, token: int) -> _Transition:
         ends = token == _END or token in self._surfaces.breaks
         if ends:
             text, begun, pending = characters.finish(self._surfaces, core.pending)
@@ -279,7 +292,7 @@ class Matcher:
         spelled = ROOT if token == _END else self._spelling.step(core.spelled, chr(token))
         if ends:
             reading, place = reading._replace(open=()), self._detector.phrases.start
-        return _Step(
+        return _Transition(
             self._core(pending, place, spelled),
             text,
             begun,
@@ -289,8 +302,8 @@ class Matcher:
             self._spelling.longest[spelled],
         )
 
-    def _core(self, pending: Pending, place: Place, spelled: int) -> _Core:
+    def _core(self, pending: Pending, place: PhraseStates, spelled: int) -> _Situation:
         key = (pending, place, spelled)
         if key not in self._cores:
-            self._cores[key] = _Core(pending, place, spelled)
+            self._cores[key] = _Situation(pending, place, spelled)
         return self._cores[key]

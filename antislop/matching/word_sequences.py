@@ -17,7 +17,7 @@ import regex
 
 from antislop.data import FOLDER
 from antislop.matching.folding import BOUNDARY, START, Context, fold, fold_phrase
-from antislop.matching.phrases import Hit, Reading
+from antislop.matching.phrases import Hit, PieceResult
 
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
 _CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
@@ -131,7 +131,7 @@ class Sequences:
             self._prefixes.update(form[:end] for end in range(len(form)))
             self._prefixes.add(form)
 
-    def read(self, state: SequenceState, piece: str, *, final: bool = False) -> tuple[SequenceState, Reading]:
+    def read(self, state: SequenceState, piece: str, *, final: bool = False) -> tuple[SequenceState, PieceResult]:
         """Read one more piece; `final` also reads the end of the text, which closes words."""
         folded = fold(piece, context=state.context, case_sensitive=self._case_sensitive, final=final)
         word, first, last, joint = state.word, -state.first, -state.last, state.joint
@@ -156,7 +156,7 @@ class Sequences:
             open_.append(size - first)
         standing = sorted(partial._replace(first=size - partial.first) for partial in partials)
         after = SequenceState(folded.context, word, size - first, size - last, joint[:2], tuple(standing))
-        return after, Reading(tuple(hits), tuple(open_))
+        return after, PieceResult(tuple(hits), tuple(open_))
 
     def forget(self, state: SequenceState) -> SequenceState:
         """Return a state with the same text behind it, of which nothing counts as part of a sequence."""

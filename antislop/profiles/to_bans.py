@@ -168,7 +168,7 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
     """Return the ban of an entry; a content n-gram's skips stop words."""
     weight = weigh(entry, forbid=forbid)
     if entry.kind == "construction":
-        (ban,) = constructions(entry.text).having(weight=weight, count=entry.count)
+        (ban,) = constructions(entry.text).with_options(weight=weight, count=entry.count)
         return ban
     if entry.kind == "content":
         return Ban.words(cut_words(entry.text), skip_stop_words=True, weight=weight, count=entry.count)

@@ -243,9 +243,9 @@ def point_out(events: Iterable[Event], matcher: Matcher, state: State) -> Iterat
             state = matcher.feed(state, event.token)
             yield event
             yield from map(Conceded, state.violations)
-            if state.horizon > settled:
-                yield Settled(tuple(tokens[settled : state.horizon]))
-                settled = state.horizon
+            if state.earliest_start > settled:
+                yield Settled(tuple(tokens[settled : state.earliest_start]))
+                settled = state.earliest_start
             continue
         if isinstance(event, Finished):
             yield from map(Conceded, matcher.finish(state))

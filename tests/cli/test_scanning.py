@@ -77,7 +77,7 @@ def find_at_once(bans: BanList, text: str) -> set[Match]:
     detector = bans._detector
     _, _, reading = detector.read(detector.phrases.start, detector.start, text, final=True)
     size = len(text)
-    return {Match(bans._distinct[hit.pattern], size - hit.first, size - hit.last + 1) for hit in reading.hits}
+    return {Match(bans._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1) for hit in reading.hits}
 
 
 def place_naively(bans: BanList, text: str) -> list[Place]:

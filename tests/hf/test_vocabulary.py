@@ -348,7 +348,7 @@ def test_bans_are_found_in_what_the_tokenizer_decodes_between_special_tokens(tok
             expected += [(match.ban, owners[match.start]) for match in BanList(listed).find(text)]
     assert {(violation.ban, violation.start) for violation in found} == set(expected)
     for violation in found:
-        assert all(state.horizon <= violation.start for state in states[: violation.end + 1]), "it was not held"
+        assert all(state.earliest_start <= violation.start for state in states[: violation.end + 1]), "it was not held"
 
 
 def read_naively(numbered: list[tuple[int, int]]) -> tuple[str, list[int]]:

@@ -362,10 +362,10 @@ def test_published_ngrams_are_found_over_stop_words(lists: Path) -> None:
 
 def test_a_list_can_be_had_with_other_options() -> None:
     bans = BanList(["a", Ban.regex("b+"), Ban("c", weight=0.5)], source="here", licence="CC0-1.0")
-    quiet = bans.having(scopes=[Scope("outside", "quotes")], at_most=1)
+    quiet = bans.with_options(scopes=[Scope("outside", "quotes")], at_most=1)
     assert [ban.phrase for ban in quiet] == [ban.phrase for ban in bans]
     assert all(ban.scopes == (Scope("outside", "quotes"),) and ban.at_most == 1 for ban in quiet)
     assert (quiet[2].weight, quiet.source, quiet.licence) == (0.5, "here", "CC0-1.0")
     assert [match.start for match in quiet.find('a "a" bb a')] == [9]
     with pytest.raises(BanError, match="mean nothing for regex"):
-        bans.having(edges="anywhere")
+        bans.with_options(edges="anywhere")

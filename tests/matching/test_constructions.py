@@ -84,7 +84,7 @@ def test_nothing_is_held_where_no_construction_has_begun() -> None:
     state, held = matcher.start(), []
     for token in range(len(words)):
         state = matcher.feed(state, token)
-        held += [words[token]] if state.horizon < state.length else []
+        held += [words[token]] if state.earliest_start < state.length else []
     assert held == [" The", " and", " was", " a"]  # "The result?", "and honestly?", "was not …"; "a" may become "are"
 
 

@@ -36,7 +36,7 @@ def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str]) -> list[tuple[int
     for number, piece in enumerate(pieces):
         place, rest, reading = detector.read(place, rest, piece, final=number == len(pieces) - 1)
         read += len(piece)
-        found += [(hit.pattern, read - hit.first, read - hit.last + 1) for hit in reading.hits]
+        found += [(hit.pattern, read - hit.start_back, read - hit.end_back + 1) for hit in reading.hits]
     return sorted(found)
 
 
@@ -131,8 +131,10 @@ def test_a_violation_begins_in_the_token_of_its_first_character_or_byte(
     found = sorted((listed.index(each.ban), each.start) for each in violations(listed, words, range(len(words))))
     assert not while_empty & {start for _, start in found}
     for violation in chain.from_iterable(state.violations for state in states):
-        assert all(state.horizon <= violation.start for state in states[: violation.end + 1]), "it was not let go of"
-    assert all(states[-1].horizon <= violation.start for violation in matcher.finish(states[-1]))
+        assert all(state.earliest_start <= violation.start for state in states[: violation.end + 1]), (
+            "it was not let go of"
+        )
+    assert all(states[-1].earliest_start <= violation.start for violation in matcher.finish(states[-1]))
     assert found == [(i, owner[start]) for i, start, _ in find_in_pieces(listed, [text])]
 
 
@@ -140,7 +142,7 @@ def test_nothing_is_decided_at_the_end_of_an_unfinished_text_and_everything_once
     for pattern, rest in ((r"cat\b", " "), (r"cats?", " "), (r"cat$", None), (r"cat(?!s)", "."), (r"cat(?= )", " ")):
         matcher = Matcher([Ban.regex(pattern)], Bytes())
         state = list(accumulate(b"a cat", matcher.feed, initial=matcher.start()))[-1]
-        assert (state.violations, state.horizon) == ((), 2), pattern
+        assert (state.violations, state.earliest_start) == ((), 2), pattern
         after = matcher.finish(state) if rest is None else matcher.feed(state, ord(rest)).violations
         assert [violation.start for violation in after] == [2], pattern
 
@@ -152,7 +154,7 @@ def test_a_text_in_which_no_regex_has_begun_is_not_held() -> None:
     for length, byte in enumerate(b"Rain fell softly all through the night.", start=1):
         state = matcher.feed(state, byte)
         if byte == ord(" "):
-            assert state.horizon == length
+            assert state.earliest_start == length
 
 
 def test_edges_and_look_behinds_mean_the_whole_text_and_not_the_part_that_is_searched() -> None:
@@ -192,7 +194,7 @@ def test_token_ids_are_found_whatever_their_text() -> None:
 def test_token_ids_in_the_making_are_held() -> None:
     matcher = Matcher([Ban.tokens([1, 2, 3])], Bytes())
     states = list(accumulate([7, 1, 2, 7], matcher.feed, initial=matcher.start()))
-    assert [state.horizon for state in states] == [0, 1, 1, 1, 4]
+    assert [state.earliest_start for state in states] == [0, 1, 1, 1, 4]
 
 
 def test_a_ban_counts_from_a_token_on() -> None:

@@ -143,9 +143,9 @@ def test_trap_7_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() 
     matcher = Matcher(listed("cat"), words)
     undecided = states_after(matcher, matcher.start(), [0, 1, 2, 2])[2:]
     assert [state.violations for state in undecided] == [()] * 3
-    assert [state.horizon for state in undecided] == [1] * 3
+    assert [state.earliest_start for state in undecided] == [1] * 3
     free, hit = matcher.feed(undecided[-1], 3), matcher.feed(undecided[-1], 4)
-    assert (free.violations, free.horizon) == ((), 5)
+    assert (free.violations, free.earliest_start) == ((), 5)
     assert hit.violations == (Violation(Ban("cat"), 1, 4),)
 
 
@@ -240,7 +240,7 @@ def test_trap_21_an_empty_list_finds_nothing_and_holds_nothing() -> None:
     matcher = Matcher([], BYTES)
     states = states_after(matcher, matcher.start(b"abc"), b"any text")
     assert [state.violations for state in states] == [()] * 9
-    assert [state.horizon for state in states] == list(range(9))
+    assert [state.earliest_start for state in states] == list(range(9))
     assert matcher.finish(states[-1]) == ()
 
 
@@ -314,9 +314,9 @@ def check_against_find(bans: BanList, pieces: Sequence[bytes]) -> None:
     assert {(violation.ban, violation.start) for violation in found} == expected
     for violation in found:
         assert 0 <= violation.start <= violation.end < len(pieces)
-        assert all(state.horizon <= violation.start for state in states[: violation.end + 1])
+        assert all(state.earliest_start <= violation.start for state in states[: violation.end + 1])
     for violation in matcher.finish(states[-1]):
-        assert states[-1].horizon <= violation.start
+        assert states[-1].earliest_start <= violation.start
 
 
 def some_bans_of(text: str, places: Sequence[tuple[int, int]]) -> Iterator[Ban]:
@@ -468,8 +468,8 @@ def test_horizon_and_hold_are_where_a_chain_of_rewinds_can_lead(
     for state in states_after(matcher, matcher.start(before, lookback=lookback), path):
         kept = path[: state.length]
         # Two more tokens spell what is left of any phrase, and the end of the text closes its word.
-        assert state.horizon == naive.reach(kept, further=2, extra=False)
-        assert state.hold == naive.reach(kept, further=2, extra=True)
+        assert state.earliest_start == naive.reach(kept, further=2, extra=False)
+        assert state.settled_length == naive.reach(kept, further=2, extra=True)
 
 
 @given(bans=ban_lists, output=st.lists(st.integers(0, 1), max_size=7))
@@ -478,24 +478,24 @@ def test_horizon_and_hold_are_safe_where_a_phrase_can_not_be_completed(bans: lis
     path = tuple(output)
     naive, matcher = Naive(words, bans, (), lookback=True), Matcher(bans, words)
     for state in states_after(matcher, matcher.start(), path):
-        assert state.horizon <= naive.reach(path[: state.length], further=3, extra=False)
-        assert state.hold <= naive.reach(path[: state.length], further=3, extra=True)
+        assert state.earliest_start <= naive.reach(path[: state.length], further=3, extra=False)
+        assert state.settled_length <= naive.reach(path[: state.length], further=3, extra=True)
 
 
 def test_one_look_back_is_not_enough() -> None:
     """After "cab", "bd" leads to "ca", from where "ac" leads to "c", from where "cb" leads to the beginning."""
     matcher = Matcher([anywhere("bd"), anywhere("ac"), anywhere("cb")], Words("a", "b", "c", "d"))
     states = states_after(matcher, matcher.start(), [2, 0, 1])
-    assert [state.horizon for state in states] == [0, 0, 0, 0]
-    assert [state.hold for state in states] == [-1, -1, -1, -1]
+    assert [state.earliest_start for state in states] == [0, 0, 0, 0]
+    assert [state.settled_length for state in states] == [-1, -1, -1, -1]
 
 
 def test_incomplete_characters_and_waiting_marks_are_held() -> None:
     matcher = Matcher([anywhere("\u0301"), anywhere("🚀")], BYTES)
     states = states_after(matcher, matcher.start(), "a🚀b".encode())
-    assert [state.horizon for state in states] == [0, 1, 1, 1, 1, 5, 6]
+    assert [state.earliest_start for state in states] == [0, 1, 1, 1, 1, 5, 6]
     states = states_after(matcher, matcher.start(), "e\u0301 ".encode())
-    assert [state.horizon for state in states] == [0, 1, 1, 1, 4]
+    assert [state.earliest_start for state in states] == [0, 1, 1, 1, 4]
     assert states[-1].violations == (Violation(anywhere("\u0301"), 1, 3),)
 
 
@@ -556,7 +556,13 @@ def test_feeding_a_state_again_gives_the_same(
 
 
 def described(matcher: Matcher) -> Callable[[State], tuple[object, ...]]:
-    return lambda state: (state.length, state.horizon, state.hold, state.violations, matcher.finish(state))
+    return lambda state: (
+        state.length,
+        state.earliest_start,
+        state.settled_length,
+        state.violations,
+        matcher.finish(state),
+    )
 
 
 def test_back_to_the_length_of_a_state_or_more_is_that_state() -> None:
@@ -571,7 +577,7 @@ def test_back_to_the_length_of_a_state_or_more_is_that_state() -> None:
 def test_forgetting_what_was_worked_out_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, bans = b"a cat, the cat: acat cat", listed("cat", "the cat", anywhere("at c"))
     expected = read(bans, BYTES, raw)
-    monkeypatch.setattr(antislop.matcher, "STEPS_KEPT", 3)
+    monkeypatch.setattr(antislop.matching.token_matcher, "STEPS_KEPT", 3)
     assert len(expected) == 5
     assert read(bans, BYTES, raw) == expected
 
