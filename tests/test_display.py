@@ -22,7 +22,8 @@ from antislop.cli.main import app
 from antislop.cli.progress import follow
 from antislop.cli.terminal import console, write, write_json
 from antislop.display import escape_json, make_visible, quote_formula
-from antislop.trace.console import Piece, paint
+from antislop.trace.console import to_rich
+from antislop.trace.text_pieces import TextPiece
 
 HOSTILE = "x\x1b]0;mine\x07\x1b[2J\x9b2J\u202egnp\u2066\x08y"
 """Names the window, clears it in two ways, turns the direction of writing."""
@@ -142,7 +143,7 @@ def test_texts_keep_their_length_and_their_lines() -> None:
 
 
 def test_a_picture_of_a_text_has_no_direction_characters() -> None:
-    assert paint([Piece(f"{HOSTILE}\n", "kept")]).plain == "x␛]0;mine␇␛[2J�2J�gnp�␈y\n"
+    assert to_rich([TextPiece(f"{HOSTILE}\n", "kept")]).plain == "x␛]0;mine␇␛[2J�2J�gnp�␈y\n"
 
 
 def test_json_says_the_same_after_its_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

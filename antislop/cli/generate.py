@@ -31,9 +31,10 @@ from antislop.errors import InputError
 from antislop.files import replace_text
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
-from antislop.trace.console import Page, Piece, Trail, list_bans, paint, point_out, save_svg, summarize
+from antislop.trace.console import ConsoleWriter, list_bans, save_svg, summarize, to_rich
 from antislop.trace.events import Conceded, Event, Settled
 from antislop.trace.report import Report
+from antislop.trace.text_pieces import TextPiece, TextPieces, mark_conceded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -278,7 +279,7 @@ class _Writer:
         from antislop.matching.token_matcher import Matcher
 
         matcher = Matcher(self.bans, self.vocabulary)
-        return point_out(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
+        return mark_conceded(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, system: str | None) -> dict[str, Tensor]:
@@ -327,7 +328,7 @@ def _sampling(settings: _Settings) -> dict[str, Any]:
 class _Run:
     """A text that was written, and how; the first piece is the prompt."""
 
-    pieces: list[Piece]
+    pieces: list[TextPiece]
     report: Report
     seconds: float = 0.0
     tokens: int = 0
@@ -345,8 +346,8 @@ def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = Tr
     """Generate, and write to the console what is certain."""
     from antislop.decoding.walker import Exhausted
 
-    prompt = Piece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
-    page, trail = Page(screen, show_withdrawn=show), Trail(writer.vocabulary)
+    prompt = TextPiece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
+    page, trail = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
     run = _Run([prompt], Report(surfaces=writer.vocabulary))
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
     exhausted: Exhausted | None = None
@@ -425,8 +426,8 @@ def _save(settings: _Settings, writer: _Writer, runs: list[_Run]) -> None:
 
 def _draw(runs: list[_Run]) -> Text:
     if len(runs) == 1:
-        return paint(runs[0].pieces)
-    plain, banned = (paint(run.pieces) for run in runs)
+        return to_rich(runs[0].pieces)
+    plain, banned = (to_rich(run.pieces) for run in runs)
     return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain, (f"\n\n{_TITLES[1]}\n", "bold"), banned)
 
 

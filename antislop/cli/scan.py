@@ -40,7 +40,8 @@ from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
 from antislop.lists.lint import Finding, Kind, find_lines, lint, load_frequencies
 from antislop.matching.bans import Ban, distinct
-from antislop.trace.console import Piece, paint
+from antislop.trace.console import to_rich
+from antislop.trace.text_pieces import TextPiece
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary
@@ -319,7 +320,9 @@ def _draw(context: Context, *, width: int, is_terminal: bool) -> Text:
     before = "…" * (before != context.before) + before
     after += "…" * (after != context.after)
     return Text.assemble(
-        (place, "dim"), paint([Piece(before, "kept"), Piece(hit, "conceded"), Piece(after, "kept")]), overflow="ignore"
+        (place, "dim"),
+        to_rich([TextPiece(before, "kept"), TextPiece(hit, "conceded"), TextPiece(after, "kept")]),
+        overflow="ignore",
     )
 
 

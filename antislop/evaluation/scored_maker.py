@@ -24,8 +24,8 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
 from antislop.sampler import Completion
-from antislop.trace.console import Trail
 from antislop.trace.report import Report
+from antislop.trace.text_pieces import TextPieces
 
 PASS = 2048
 """Tokens, padding included, that one scoring pass may hold: its logits are what takes the memory."""
@@ -162,7 +162,7 @@ class ScoredMaker(Maker):
         return {**record, "forward_passes": done.report.forward_passes, **pieces}
 
     def _find_pieces(self, report: Report) -> list[list[str]]:
-        trail = Trail(self._vocabulary)
-        pieces = (piece for event in report.events for piece in trail.add(event))
+        text_pieces = TextPieces(self._vocabulary)
+        pieces = (piece for event in report.events for piece in text_pieces.add(event))
         groups = groupby(pieces, key=lambda piece: piece.kind)  # what is withdrawn brings its own spaces
         return [["".join(piece.text for piece in group), kind] for kind, group in groups]

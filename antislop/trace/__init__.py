@@ -1,1 +1,1 @@
-"""What happened while a text was written: events, reports, streams, pictures. No torch."""
+"""What happened during a generation: events, and reports, streams and pictures made from them. No torch."""

@@ -1,7 +1,7 @@
-"""What happens while tokens are drawn, as small frozen records.
+"""The events of a generation, as frozen records.
 
-The loop yields events and nothing else. Streaming, reports and pictures are folds over them; replaying `Drawn`,
-`Rewound` and `Shortened` gives the text. Plain data: no torch, no transformers.
+The decoding loop yields events only. Streams, reports and pictures are folds over them; replaying `Drawn`, `Rewound`
+and `Shortened` gives the tokens of the text. Plain data: no torch, no transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Reason = Literal["done", "exhausted", "failed"]
 
 
 class ConcededWarning(RuntimeWarning):
-    """A banned phrase was let through, because nothing else was left to write."""
+    """A banned phrase was conceded: every alternative was banned as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The latest forward pass also read `proposed` tokens that might follow, of which `accepted` were drawn."""
+    """The latest forward pass also read `proposed` draft tokens, of which `accepted` were drawn."""
 
     proposed: int
     accepted: int
@@ -47,9 +47,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The text went back to `length` tokens; `withdrawn` are those that it lost.
+    """The text was cut to `length` tokens because of a violation; `withdrawn` are the tokens removed.
 
-    alternatives: the likeliest tokens that may come instead of the first of them, with their share of what is left.
+    alternatives: the likeliest tokens for the position `length`, each with its probability after renormalization
+        without the banned ones.
     """
 
     length: int
@@ -60,7 +61,7 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The text was cut to `length` tokens: a criterion that looks at all rows ends it there since another rewound."""
+    """The text was cut to `length` tokens, where a criterion over all rows ends it now that another row rewound."""
 
     length: int
     withdrawn: tuple[int, ...]
@@ -68,36 +69,38 @@ class Shortened:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A ban was completed and stays, as its weight allows."""
+    """A ban was completed and stays in the text, as its weight allows."""
 
     violation: Violation
 
 
 @dataclass(frozen=True, slots=True)
 class Conceded:
-    """A ban was completed and stays, because there was nothing else to say."""
+    """A ban was completed and stays in the text, because every alternative was banned as well."""
 
     violation: Violation
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A regex took too long, here or before, and is not looked for any more."""
+    """A regex took too long, here or in an earlier text, and is no longer searched for."""
 
     ban: Ban
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """These tokens, the next in the text, can't be withdrawn any more."""
+    """The next tokens of the text that can no longer be withdrawn."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The text ends: a stopping criterion is met ("done"), nothing was left to say ("exhausted"), or no token could be
-    drawn ("failed"), since the model gave no probabilities.
+    """The text ends.
+
+    reason: "done" if a stopping criterion is met, "exhausted" if every continuation is banned, "failed" if the model
+        gave no probabilities to draw from.
     """
 
     reason: Reason

@@ -1,4 +1,4 @@
-"""Add up what happened: a report is a fold over events. Plain data: no torch, no transformers."""
+"""Counts of a generation: a report is a fold over its events. Plain data: no torch, no transformers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from antislop.trace.events import (
 
 
 class Withdrawal(NamedTuple):
-    """Text that was withdrawn, down to the first `length` generated tokens, and the violation that it held.
+    """Text that a rewind to `length` generated tokens withdrew, and the violation that caused it.
 
-    text: None where the report knows no surfaces; a character that was cut in two is U+FFFD.
+    text: None if the report has no surfaces; a character that the rewind split is U+FFFD.
     """
 
     text: str | None
@@ -38,21 +38,21 @@ class Withdrawal(NamedTuple):
 
 @dataclass
 class Report:
-    """Count what a run did and cost.
+    """Count the events of a generation.
 
     violations: bans that were completed and not admitted by their weight: rewinds and concessions.
-    rewinds, withdrawn_tokens: how often the text went back, and the tokens it lost by that.
-    conceded: bans that stand in the text because there was nothing else to say.
-    admitted: bans that stand in the text because their weight allows it.
-    forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens that were taken out of
-        its cache again: tokens_fed == prompt + kept + cut_tokens - 1 (in a batch less what was known at its end).
-    drafted_tokens, accepted_tokens: tokens that were read ahead in the hope that they come next, and those that did.
-    dropped: regexes that took too long and were not looked for to the end.
+    rewinds, withdrawn_tokens: rewinds, and the tokens that they removed from the text.
+    conceded: bans left in the text because every alternative was banned as well.
+    admitted: bans left in the text because their weight allows it.
+    forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens removed from its cache:
+        tokens_fed == prompt + kept + cut_tokens - 1 (in a batch, less the tokens known when it ended).
+    drafted_tokens, accepted_tokens: draft tokens that were proposed, and those of them that were drawn.
+    dropped: regexes that took too long, so that the search for them was given up.
     matcher_seconds: time spent in the matcher.
-    reason: why the text ended; None while it goes on.
-    withdrawn: each text that was withdrawn, in order.
-    events: everything, in order.
-    surfaces: the text of tokens, such as a `Vocabulary`; without it no texts are known. Not copied with the report.
+    reason: why the text ended; None while it is being generated.
+    withdrawn: the withdrawn texts, in order.
+    events: all events, in order.
+    surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
     """
 
     violations: int = 0
@@ -76,7 +76,7 @@ class Report:
         return {**self.__dict__, "surfaces": None}
 
     def add(self, event: Event) -> None:
-        """Count one more event."""
+        """Count an event."""
         self.events.append(event)
         if isinstance(event, (Drawn, Settled, Shortened)):  # most events are
             return
@@ -107,9 +107,14 @@ class Report:
         return None if self.surfaces is None else decode(self.surfaces, tokens)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all but the events as plain data for JSON; bans by their phrases, `let_through` by what happened."""
+        """Return the counts and texts as plain data for JSON, without the events.
+
+        Bans are given by their phrases; `let_through` lists those that were conceded or admitted.
+        """
         counts = {name: getattr(self, name) for name in _COUNTS}
-        withdrawn = [{"text": text, "length": length, **_describe(found)} for text, length, found in self.withdrawn]
+        withdrawn = [
+            {"text": text, "length": length, **_describe(violation)} for text, length, violation in self.withdrawn
+        ]
         let_through = [
             {"conceded": isinstance(event, Conceded), **_describe(event.violation)}
             for event in self.events
@@ -120,9 +125,9 @@ class Report:
 
     @classmethod
     def total(cls, reports: Sequence[Report]) -> Report:
-        """Add up the reports of a batch's rows; events and reasons stay with the rows.
+        """Return the sum of the reports of a batch's rows, without their events and reasons.
 
-        Passes are counted once per row that took part in them.
+        A forward pass counts once for each row that took part in it.
         """
         dropped = list(dict.fromkeys(ban for report in reports for ban in report.dropped))
         withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
@@ -131,14 +136,14 @@ class Report:
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:
-        """Count all events of a run."""
+        """Return the report of a sequence of events."""
         report = cls(surfaces=surfaces)
         for event in events:
             report.add(event)
         return report
 
 
-_COUNTS = tuple(own.name for own in fields(Report) if own.type in ("int", "float"))
+_COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", "float"))
 
 
 def _describe(violation: Violation) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher, Violation
-from antislop.trace.console import Page, Piece, Trail, list_bans, paint, picture, point_out, save_svg, spell, summarize
+from antislop.trace.console import ConsoleWriter, list_bans, save_svg, summarize, to_plain, to_rich
 from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Rewound, Settled
 from antislop.trace.report import Report
+from antislop.trace.text_pieces import TextPiece, TextPieces, mark_conceded
 from tests.support.toys import Bytes, Markov, Words, run
 
 WORDS = Words(" a", " testament", " to", " tapestry", " quiet", ".", "I", "You", "\n", " cat", " s", None)
@@ -42,11 +43,11 @@ def ended(*tokens: int) -> list[Event]:
 
 
 def shown(events: Sequence[Event], words: Words = WORDS) -> str:
-    trail = Trail(words)
-    return spell(piece for event in events for piece in trail.add(event))
+    text_pieces = TextPieces(words)
+    return to_plain(piece for event in events for piece in text_pieces.add(event))
 
 
-def text_of(pieces: Sequence[Piece]) -> str:
+def text_of(pieces: Sequence[TextPiece]) -> str:
     return "".join(piece.text for piece in pieces if piece.kind != "withdrawn")
 
 
@@ -78,20 +79,20 @@ def test_a_withdrawn_line_break_does_not_break_the_line() -> None:
 
 
 def test_withdrawn_text_appears_when_it_is_withdrawn_and_kept_text_when_it_is_settled() -> None:
-    trail = Trail(WORDS)
-    assert [trail.add(event) for event in drawn(ME, A)] == [[], []]
-    assert trail.add(Settled((ME,))) == [Piece("I", "kept")]
-    assert trail.add(rewound(1, A)) == [Piece(" a", "withdrawn", (0, 2))]
-    assert trail.add(Drawn(QUIET)) == []
-    assert trail.add(Settled((QUIET,))) == [Piece(" quiet", "kept")]
+    text_pieces = TextPieces(WORDS)
+    assert [text_pieces.add(event) for event in drawn(ME, A)] == [[], []]
+    assert text_pieces.add(Settled((ME,))) == [TextPiece("I", "kept")]
+    assert text_pieces.add(rewound(1, A)) == [TextPiece(" a", "withdrawn", (0, 2))]
+    assert text_pieces.add(Drawn(QUIET)) == []
+    assert text_pieces.add(Settled((QUIET,))) == [TextPiece(" quiet", "kept")]
 
 
 def test_withdrawn_text_waits_for_text_before_it_that_may_still_be_withdrawn() -> None:
-    trail = Trail(WORDS)
+    text_pieces = TextPieces(WORDS)
     for event in drawn(ME, A):
-        trail.add(event)
-    assert trail.add(rewound(1, A)) == []
-    assert trail.add(Settled((ME,))) == [Piece("I", "kept"), Piece(" a", "withdrawn", (0, 2))]
+        text_pieces.add(event)
+    assert text_pieces.add(rewound(1, A)) == []
+    assert text_pieces.add(Settled((ME,))) == [TextPiece("I", "kept"), TextPiece(" a", "withdrawn", (0, 2))]
 
 
 def test_what_stands_though_banned_is_marked_to_the_character() -> None:
@@ -102,38 +103,41 @@ def test_what_stands_though_banned_is_marked_to_the_character() -> None:
         Admitted(violation("tapestry", 3, 3, weight=0.5)),
         *ended(ME, CAT, S, TAPESTRY),
     ]
-    trail = Trail(WORDS)
-    pieces = [piece for event in events for piece in trail.add(event)]
+    text_pieces = TextPieces(WORDS)
+    pieces = [piece for event in events for piece in text_pieces.add(event)]
     assert pieces == [
-        Piece("I ", "kept"),
-        Piece("cat", "conceded"),
-        Piece(" s ", "kept"),
-        Piece("tapestry", "admitted"),
+        TextPiece("I ", "kept"),
+        TextPiece("cat", "conceded"),
+        TextPiece(" s ", "kept"),
+        TextPiece("tapestry", "admitted"),
     ]
 
 
 def test_what_was_conceded_is_marked_without_colors_too() -> None:
     events = [*drawn(ME, A, TESTAMENT, TO), Conceded(violation("a testament to", 1, 3)), *ended(ME, A, TESTAMENT, TO)]
     assert shown(events) == "I [!a testament to!]"
-    trail = Trail(WORDS)
-    pieces = [piece for event in events for piece in trail.add(event)]
-    assert paint(pieces, brackets=True).plain == "I [!a testament to!]"
-    assert paint(pieces).plain == "I a testament to"
+    text_pieces = TextPieces(WORDS)
+    pieces = [piece for event in events for piece in text_pieces.add(event)]
+    assert to_rich(pieces, brackets=True).plain == "I [!a testament to!]"
+    assert to_rich(pieces).plain == "I a testament to"
 
 
 @pytest.mark.parametrize(("show", "text"), [(True, "I [!a testament to!]\n"), (False, "I a testament to\n")])
-def test_a_page_marks_what_was_conceded_only_if_it_shows_what_happened(show: bool, text: str) -> None:
+def test_a_writer_marks_what_was_conceded_only_if_it_shows_what_happened(show: bool, text: str) -> None:
     out = io.StringIO()
-    page = Page(Console(file=out), show_withdrawn=show)
-    page.write([Piece("I ", "kept"), Piece("a testament to", "conceded")])
-    page.end()
+    writer = ConsoleWriter(Console(file=out), show_withdrawn=show)
+    writer.write([TextPiece("I ", "kept"), TextPiece("a testament to", "conceded")])
+    writer.end()
     assert out.getvalue() == text
 
 
 def test_a_ban_that_began_in_the_prompt_is_marked_from_the_start_of_the_output() -> None:
     events = [*drawn(TO, A), Conceded(violation("a testament to", 0, 0)), *ended(TO, A)]
-    trail = Trail(WORDS)
-    assert [p for event in events for p in trail.add(event)] == [Piece(" to", "conceded"), Piece(" a", "kept")]
+    text_pieces = TextPieces(WORDS)
+    assert [p for event in events for p in text_pieces.add(event)] == [
+        TextPiece(" to", "conceded"),
+        TextPiece(" a", "kept"),
+    ]
 
 
 def test_special_tokens_add_nothing() -> None:
@@ -141,7 +145,7 @@ def test_special_tokens_add_nothing() -> None:
 
 
 def test_events_without_a_picture_add_nothing() -> None:
-    assert Trail(WORDS).add(Forwarded(1, 0)) == []
+    assert TextPieces(WORDS).add(Forwarded(1, 0)) == []
 
 
 def test_a_character_over_several_tokens_comes_out_whole_on_both_sides() -> None:
@@ -195,8 +199,8 @@ def histories(draw: st.DrawFn) -> tuple[list[Event], list[int], list[int]]:
 @given(histories())
 def test_what_is_not_withdrawn_is_the_text(history: tuple[list[Event], list[int], list[int]]) -> None:
     events, tokens, _ = history
-    trail = Trail(Bytes())
-    pieces = [piece for event in events for piece in trail.add(event)]
+    text_pieces = TextPieces(Bytes())
+    pieces = [piece for event in events for piece in text_pieces.add(event)]
     assert text_of(pieces) == bytes(tokens).decode(errors="replace")
 
 
@@ -206,7 +210,9 @@ def test_every_letter_that_was_written_is_shown_once_and_in_order_of_time(
 ) -> None:
     events, _, everything = history
     letters = [chr(token) for token in everything if token in b"ab"]
-    assert [c for c in picture(events, Bytes()).plain if c in "ab"] == letters
+    text_pieces = TextPieces(Bytes())
+    text = to_rich(piece for event in events for piece in text_pieces.add(event)).plain
+    assert [c for c in text if c in "ab"] == letters
 
 
 @given(st.integers(0, 300))
@@ -214,8 +220,8 @@ def test_a_real_run_can_be_followed(seed: int) -> None:
     words = Words("a", "b", "c", "d")
     bans = [Ban("abc", edges="anywhere"), Ban("ca", edges="anywhere", weight=0.5), Ban("dd", edges="anywhere")]
     tokens, report = run(Markov(4, seed=seed, length=12), words, bans)
-    trail = Trail(words)
-    pieces = [piece for event in report.events for piece in trail.add(event)]
+    text_pieces = TextPieces(words)
+    pieces = [piece for event in report.events for piece in text_pieces.add(event)]
     assert text_of(pieces) == words.text(tokens)
     withdrawn = "".join(piece.text for piece in pieces if piece.kind == "withdrawn")
     assert len(withdrawn.replace(" ", "")) == report.withdrawn_tokens
@@ -223,10 +229,12 @@ def test_a_real_run_can_be_followed(seed: int) -> None:
 
 def test_what_goes_with_a_ban_is_told_from_the_ban() -> None:
     ban = Violation(Ban("cat"), 1, 2)
-    trail = Trail(WORDS)
-    pieces = [p for e in [*drawn(ME, CAT, QUIET), Rewound(1, (CAT, QUIET), ban), *ended(ME)] for p in trail.add(e)]
-    assert pieces == [Piece("I", "kept"), Piece(" cat quiet", "withdrawn", (1, 4))]
-    painted = paint(pieces)
+    text_pieces = TextPieces(WORDS)
+    pieces = [
+        p for e in [*drawn(ME, CAT, QUIET), Rewound(1, (CAT, QUIET), ban), *ended(ME)] for p in text_pieces.add(e)
+    ]
+    assert pieces == [TextPiece("I", "kept"), TextPiece(" cat quiet", "withdrawn", (1, 4))]
+    painted = to_rich(pieces)
     assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
         ("cat", "red strike"),
         (" quiet", "dim strike"),
@@ -240,7 +248,9 @@ def test_the_bans_that_were_hit_are_listed_the_most_frequent_first() -> None:
 
 
 def test_withdrawn_is_red_and_struck_conceded_yellow_and_underlined() -> None:
-    painted = paint([Piece("so ", "kept"), Piece(" a cat", "withdrawn", (1, 6)), Piece(" dog", "conceded")])
+    painted = to_rich(
+        [TextPiece("so ", "kept"), TextPiece(" a cat", "withdrawn", (1, 6)), TextPiece(" dog", "conceded")]
+    )
     assert painted.plain == "so  a cat dog"
     assert [(painted.plain[s.start : s.end], str(s.style)) for s in painted.spans] == [
         ("a cat", "red strike"),
@@ -249,35 +259,35 @@ def test_withdrawn_is_red_and_struck_conceded_yellow_and_underlined() -> None:
 
 
 def test_no_text_can_steer_the_terminal() -> None:
-    assert paint([Piece("a\x1b[2J\x9b1m\rb\tc\n", "kept")]).plain == "a␛[2J�1m␍b\tc\n"
+    assert to_rich([TextPiece("a\x1b[2J\x9b1m\rb\tc\n", "kept")]).plain == "a␛[2J�1m␍b\tc\n"
 
 
-# -- point_out --------------------------------------------------------------------------------------------------------
+# -- mark_conceded ----------------------------------------------------------------------------------------------------
 
 
-def pointed_out(events: list[Event], bans: list[Ban], prompt: Sequence[int] = ()) -> list[Piece]:
-    matcher, trail = Matcher(bans, WORDS), Trail(WORDS)
-    return [p for event in point_out(iter(events), matcher, matcher.start(prompt)) for p in trail.add(event)]
+def marked(events: list[Event], bans: list[Ban], prompt: Sequence[int] = ()) -> list[TextPiece]:
+    matcher, text_pieces = Matcher(bans, WORDS), TextPieces(WORDS)
+    return [p for event in mark_conceded(iter(events), matcher, matcher.start(prompt)) for p in text_pieces.add(event)]
 
 
-def test_point_out_marks_every_ban_in_a_run_without_bans() -> None:
+def test_mark_conceded_marks_every_ban_in_a_run_without_bans() -> None:
     events = [*drawn(A, TESTAMENT, TO, CAT), *ended(A, TESTAMENT, TO, CAT)]
-    assert pointed_out(events, [Ban("a testament to"), Ban("cat")]) == [
-        Piece(" ", "kept"),
-        Piece("a testament to", "conceded"),
-        Piece(" ", "kept"),
-        Piece("cat", "conceded"),
+    assert marked(events, [Ban("a testament to"), Ban("cat")]) == [
+        TextPiece(" ", "kept"),
+        TextPiece("a testament to", "conceded"),
+        TextPiece(" ", "kept"),
+        TextPiece("cat", "conceded"),
     ]
 
 
-def test_point_out_marks_a_ban_that_began_in_the_prompt() -> None:
-    assert pointed_out([*drawn(TO), *ended(TO)], [Ban("testament to")], (A, TESTAMENT)) == [Piece(" to", "conceded")]
+def test_mark_conceded_marks_a_ban_that_began_in_the_prompt() -> None:
+    assert marked([*drawn(TO), *ended(TO)], [Ban("testament to")], (A, TESTAMENT)) == [TextPiece(" to", "conceded")]
 
 
-def test_point_out_settles_what_no_ban_can_reach_and_changes_nothing_else() -> None:
+def test_mark_conceded_settles_what_no_ban_can_reach_and_changes_nothing_else() -> None:
     matcher = Matcher([Ban("a testament to")], WORDS)
     events: list[Event] = [Forwarded(1, 0), *drawn(QUIET, A, TESTAMENT), *ended(QUIET, A, TESTAMENT)]
-    assert list(point_out(iter(events), matcher, matcher.start())) == [
+    assert list(mark_conceded(iter(events), matcher, matcher.start())) == [
         Forwarded(1, 0),
         Drawn(QUIET),
         Settled((QUIET,)),
@@ -288,21 +298,26 @@ def test_point_out_settles_what_no_ban_can_reach_and_changes_nothing_else() -> N
     ]
 
 
-# -- Page -------------------------------------------------------------------------------------------------------------
+# -- ConsoleWriter ----------------------------------------------------------------------------------------------------
 
 
-def written(pieces: Sequence[Piece], *, terminal: bool, width: int = 20, show_withdrawn: bool = True) -> str:
+def written(pieces: Sequence[TextPiece], *, terminal: bool, width: int = 20, show_withdrawn: bool = True) -> str:
     out = io.StringIO()
-    page = Page(
+    writer = ConsoleWriter(
         Console(file=out, force_terminal=terminal, width=width, color_system=None), show_withdrawn=show_withdrawn
     )
     for piece in pieces:
-        page.write([piece])
-    page.end()
+        writer.write([piece])
+    writer.end()
     return out.getvalue()
 
 
-PIECES = [Piece("Once", "prompt"), Piece(" upon ", "kept"), Piece(" a cat", "withdrawn"), Piece(" a dog", "kept")]
+PIECES = [
+    TextPiece("Once", "prompt"),
+    TextPiece(" upon ", "kept"),
+    TextPiece(" a cat", "withdrawn"),
+    TextPiece(" a dog", "kept"),
+]
 
 
 def test_a_pipe_gets_the_text_alone_or_with_brackets() -> None:
@@ -313,9 +328,9 @@ def test_a_pipe_gets_the_text_alone_or_with_brackets() -> None:
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}])
 def test_a_terminal_without_color_gets_brackets_too(environment: dict[str, str]) -> None:
     out = io.StringIO()
-    page = Page(Console(file=out, force_terminal=True, width=40, _environ=environment), show_withdrawn=True)
-    page.write(PIECES)
-    page.end()
+    writer = ConsoleWriter(Console(file=out, force_terminal=True, width=40, _environ=environment), show_withdrawn=True)
+    writer.write(PIECES)
+    writer.end()
     assert re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()) == "Once upon  [-a cat-] a dog\n"
 
 
@@ -323,7 +338,7 @@ def test_a_terminal_without_color_gets_brackets_too(environment: dict[str, str])
 def test_a_terminal_breaks_lines_between_words_and_loses_nothing_but_the_space_there(
     texts: list[str], width: int
 ) -> None:
-    lines = written([Piece(text, "kept") for text in texts], terminal=True, width=width)
+    lines = written([TextPiece(text, "kept") for text in texts], terminal=True, width=width)
     assert lines.split() == "".join(texts).split()
     fits = all(Text(word).cell_len <= width for word in "".join(texts).split())
     if fits:
@@ -332,10 +347,10 @@ def test_a_terminal_breaks_lines_between_words_and_loses_nothing_but_the_space_t
 
 def test_a_word_waits_until_it_is_whole() -> None:
     out = io.StringIO()
-    page = Page(Console(file=out, force_terminal=True, width=20, color_system=None), show_withdrawn=True)
-    page.write([Piece("some wo", "kept")])
+    writer = ConsoleWriter(Console(file=out, force_terminal=True, width=20, color_system=None), show_withdrawn=True)
+    writer.write([TextPiece("some wo", "kept")])
     assert out.getvalue() == "some"
-    page.write([Piece("rd ", "kept")])
+    writer.write([TextPiece("rd ", "kept")])
     assert out.getvalue() == "some word"
 
 
@@ -357,7 +372,9 @@ def test_the_summary_of_nothing_does_not_divide_by_nothing() -> None:
 @pytest.fixture
 def svg(tmp_path: Path) -> str:
     path = tmp_path / "picture.svg"
-    save_svg(paint([Piece("<so>", "kept"), Piece(" a\x00cat", "withdrawn"), Piece(" dog", "conceded")]), path)
+    save_svg(
+        to_rich([TextPiece("<so>", "kept"), TextPiece(" a\x00cat", "withdrawn"), TextPiece(" dog", "conceded")]), path
+    )
     return path.read_text(encoding="utf-8")
 
 
