@@ -1,72 +1,174 @@
-"""Files as a whole: read within bounds, replaced in one step. Knows no formats."""
+"""Files: read within bounds, appended to, replaced in one step. Knows no formats beside gzip, UTF-8 and JSON.
+
+All files that this package opens by itself are opened here. A name that ends in .gz means that the content is
+compressed, when it is read and when it is replaced as a whole.
+"""
 
 from __future__ import annotations
 
 import errno
 import gzip
+import json
 import os
 import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
 from secrets import token_hex
-from typing import IO
+from typing import IO, Any
+
+from antislop.errors import InputError, first_line
 
 MAX_RATIO = 100
-"""Bytes that a compressed file may unpack to, for each of its own: text comes to 3 to 20."""
+"""Limit of unpacked bytes per compressed byte. Text has a ratio of 3 to 20."""
 MIN_BOUND = 2**24
-"""Bytes that any compressed file may unpack to."""
-
+"""Bytes that any compressed file may unpack to, whatever its ratio."""
 PIECE = 1 << 16
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 
+_CHECK = "check the path and the file"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # a file that is there is never opened
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file, unpacked if its name ends in .gz.
+def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:
+    """Open a file to read its bytes, unpacked by default if its name ends in .gz.
 
-    Raises `OSError` with a `strerror` where it can't be read, is damaged, or unpacks to more than `MAX_RATIO` times
+    There is no bound on what it unpacks to: for readers that hold a bounded part of it. Raises `OSError` with a
+    `strerror`, now or on reading.
+    """
+    if unpack and _is_packed(path):
+        return BufferedReader(_Unpacked(path), PIECE)
+    return Path(path).open("rb")
+
+
+def open_text(path: str | os.PathLike[str], *, errors: str = "strict") -> IO[str]:
+    """Open a file of UTF-8, as `open_bytes` does, without its byte order mark; lines end with a line feed only."""
+    return TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="\n")
+
+
+def read_pieces(path: str | os.PathLike[str], *, unpack: bool = True) -> Iterator[bytes]:
+    """Yield the content of a file, unpacked by default if its name ends in .gz, in pieces of up to `PIECE` bytes.
+
+    Raises `OSError` with a `strerror` if the file can't be read, is damaged, or unpacks to more than `MAX_RATIO` times
     its size.
     """
-    return b"".join(read_pieces(path))
+    with open_bytes(path, unpack=unpack) as file:
+        bound = room = max(MIN_BOUND, MAX_RATIO * Path(path).stat().st_size)
+        while piece := file.read(PIECE):
+            room -= len(piece)
+            if room < 0 and unpack and _is_packed(path):
+                problem = f"it unpacks to more than {bound:,} bytes, {MAX_RATIO} times its size or more"
+                raise OSError(errno.EFBIG, problem)
+            yield piece
 
 
-def read_pieces(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yield the content of a file as `read_bytes` returns it, in pieces of up to `PIECE` bytes."""
-    path = Path(path)
-    is_packed = path.suffix.lower() == ".gz"
-    with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
-        bound = room = max(MIN_BOUND, MAX_RATIO * path.stat().st_size)
+def read_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> bytes:
+    """Return the content of a file, as `read_pieces` yields it."""
+    return b"".join(read_pieces(path, unpack=unpack))
+
+
+def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
+    """Return the content of a file of UTF-8. advice: what to do if it can't be read.
+
+    Raises `InputError`, with path:line for bytes that are not UTF-8.
+    """
+    return decode(_read(path, advice), os.fspath(path))
+
+
+def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
+    """Return the value in a JSON file. advice: what to do if it can't be read.
+
+    Raises `InputError`, with path:line for what is not UTF-8 or not JSON.
+    """
+    return parse_json(read_text(path, advice=advice), os.fspath(path), advice=advice)
+
+
+def parse_json(text: str, place: str, *, advice: str) -> Any:
+    """Return the value of a JSON text. place: what errors call the source.
+
+    >>> parse_json('["one"', "a.json", advice="pass a JSON list")
+    Traceback (most recent call last):
+    antislop.errors.InputError: a.json:1: not JSON (Expecting ',' delimiter): pass a JSON list
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, thousands of brackets
+        reason = first_line(getattr(error, "msg", error))
+        raise InputError(f"{place}:{getattr(error, 'lineno', 1)}: not JSON ({reason}): {advice}") from error
+
+
+def decode(data: bytes, place: str) -> str:
+    r"""Return bytes of UTF-8 as text, without a byte order mark. place: what errors call the source.
+
+    >>> decode(b"one\ntwo \xff", "a.txt")
+    Traceback (most recent call last):
+    antislop.errors.InputError: a.txt:2: not UTF-8 (invalid start byte): save the file as UTF-8
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+
+
+class _Unpacked(RawIOBase):
+    """The content of a gzip file as a stream, whose damages are errors of the operating system."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = gzip.open(path, "rb")  # noqa: SIM115 - `close` closes it
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
         try:
-            while piece := file.read(PIECE):
-                room -= len(piece)
-                if is_packed and room < 0:
-                    problem = f"it unpacks to more than {bound:,} bytes, {MAX_RATIO} times its size or more"
-                    raise OSError(errno.EFBIG, problem)
-                yield piece
+            data = self._file.read1(len(buffer))  # not `read`, which loses what comes right before a damage
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OSError(errno.EIO, f"not gzip, or cut off: {error}") from error
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _is_packed(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).lower().endswith(".gz")
+
+
+def _read(path: str | os.PathLike[str], advice: str) -> bytes:
+    try:
+        return read_bytes(path)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = first_line(getattr(error, "strerror", None) or error)
+        raise InputError(f"{path}: can't be read ({reason}): {advice}") from error
+
+
+def open_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file to write at its end; it is created if need be. Raises `OSError`."""
+    return Path(path).open("ab")
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, UTF-8, in one step, as `replacing` does."""
+    """Write a text file, UTF-8, as `replace_bytes` does."""
     replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file in one step, as `replacing` does."""
+    """Write a file in one step, as `replacing` does, compressed if its name ends in .gz: without the time of day."""
     with replacing(path) as file:
-        file.write(data)
+        file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Yield an open file that takes the place of another when the block ends without an error.
 
-    Readers find the old content or the new content, never a part. The file's mode stays; a symbolic link stays, and
-    its target is replaced. A device or a pipe is written to directly. Raises `OSError` where that can't be done.
+    Readers find the old content or the new content, never a part. The mode of the file is kept; a symbolic link is
+    kept, and its target replaced. A device or a pipe is written to directly. Raises `OSError` if that is impossible.
     """
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode if target.exists() else None

@@ -16,7 +16,8 @@ import antislop
 
 PACKAGE = Path(antislop.__file__).parent
 FLOORS = (
-    ("errors", "files", "display", "data"),
+    ("errors", "display", "data"),
+    ("files",),
     ("matching",),
     ("lists", "records"),
     ("trace",),

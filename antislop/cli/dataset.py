@@ -23,6 +23,7 @@ from antislop.cli.progress import Stop, follow, stop_at_interrupt
 from antislop.cli.terminal import as_refusal, console, refuse_stdin, writing
 from antislop.datasets.pairs import describe_counts
 from antislop.errors import InputError, first_line
+from antislop.files import open_bytes
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Journal, Record, read_records
@@ -501,7 +502,7 @@ def _count_records(source: str) -> int | None:
 def _count_lines(path: Path) -> int:
     """Return how many lines of a file are not blank, holding no more of it than 1 MiB."""
     count, is_blank = 0, True
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         while piece := file.readline(2**20):
             is_blank = is_blank and piece.isspace()
             if piece.endswith(b"\n"):

@@ -27,6 +27,7 @@ from antislop.cli.terminal import check_writable, complain, console, write, writ
 from antislop.data import FOLDER
 from antislop.display import quote_formula
 from antislop.errors import InputError
+from antislop.files import read_bytes
 from antislop.records.texts import Text, read_texts
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def _hash_files(paths: Iterable[Path]) -> dict[str, str]:
     from hashlib import sha256
 
     files = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
-    return {path.name: sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
+    return {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
 
 
 def _describe(texts: list[Path], human: Baseline, others: list[Baseline], half: Half | None) -> dict[str, Any]:

@@ -134,4 +134,4 @@ def writing_or_stdout(path: Path) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         part = Path(folder, "output")
         yield part
-        write(part.read_text(encoding="utf-8"))
+        write(files.read_text(part))

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antislop.files import replace_text, replacing
+from antislop.errors import InputError
+from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.records.journal import read_records
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def check_folder(folder: Path) -> None:
     """
     own, card = _read_own(folder), folder / "README.md"
     strangers = [file for file in sorted(folder.glob("data-*-of-*.parquet")) if file.name not in own]
-    if card.is_file() and "\n- antislop\n" not in card.read_text(encoding="utf-8", errors="replace")[:1000]:
+    if card.is_file() and "\n- antislop\n" not in read_bytes(card).decode(errors="replace")[:1000]:
         strangers.append(card)
     if strangers:
         raise ValueError(f"{strangers[0]}: was not written by this command: move it, or choose another folder")
@@ -73,8 +74,8 @@ def check_folder(folder: Path) -> None:
 def _read_own(folder: Path) -> set[str]:
     """Return the names of the Parquet files that `write_parquet` wrote, without anything that is no such name."""
     try:
-        names = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # none, or not ours: then no file is
+        names = read_json(folder / MANIFEST)
+    except InputError:  # none, or not ours: then no file is
         return set()
     known = names if isinstance(names, list) else []
     return {name for name in known if isinstance(name, str) and re.fullmatch(r"data-\d{5,}-of-\d{5,}\.parquet", name)}

@@ -32,12 +32,12 @@ from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import Count, PairFormat, Source, cap_per_ban, cap_per_token, drop_duplicates
 from antislop.datasets.prompt_only import Request
 from antislop.errors import InputError
-from antislop.files import replace_bytes
+from antislop.files import open_to_append
 from antislop.hf.lengths import PromptLengths, refuse_lengths
 from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.records.journal import Journal, Record, read_lines, read_records
+from antislop.records.journal import Journal, Record, read_lines, read_records, replace_lines
 from antislop.records.prompts import Prompt, fingerprint_text
 from antislop.sampler import AntiSlop, Completion
 from antislop.trace.events import Conceded, Rewound
@@ -420,7 +420,7 @@ class PairFile:
         journal.lock(path)
         lines = list(read_lines(path)) if path.exists() else []
         self._check(lines, journal, is_own=is_own)
-        replace_bytes(path, b"".join(line for line, row in lines if row and _owner(row) in journal))
+        replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
         """Refuse a file with anything in it but pairs of the journal's records, and of those that it has lost.
@@ -443,8 +443,8 @@ class PairFile:
         """Write the pairs of a text; raises `InputError` where there is no room. counts: added to those so far."""
         self.counts.update(counts or {})
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(row) + "\n" for row in rows))
+            with open_to_append(self.path) as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
         except OSError as error:
             raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
 
@@ -456,7 +456,7 @@ class PairFile:
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)
         rows = rows if per_token is None else cap_per_token(rows, limit=per_token, seed=seed)
-        replace_bytes(self.path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        replace_lines(self.path, (json.dumps(row).encode() + b"\n" for row in rows))
         return len(rows)
 
 

@@ -20,7 +20,7 @@ from antislop.display import quote_formula
 from antislop.evaluation.definitions import DISTANCE, EXCESS, PASSES, RATIOS, SUPPRESSION, place
 from antislop.evaluation.evaluation import CERTAIN, Evaluation, describe_row
 from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
-from antislop.files import replace_text
+from antislop.files import read_text, replace_text
 from antislop.metrics.metrics import METRICS, Estimate, Metric
 from antislop.profiles.profiles import Change
 
@@ -56,7 +56,7 @@ def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any])
     for name, figure in draw_figures(evaluation).items():
         for suffix in (".svg", ".png"):
             save_figure(figure, folder / f"{name}{suffix}")
-        figures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
+        figures[name] = read_text(folder / f"{name}.svg")
     summary = {"format": "antislop evaluation 1", **about, **evaluation.describe()}
     replace_text(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     replace_text(folder / "summary.csv", write_table(evaluation))

@@ -7,6 +7,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from antislop.files import read_bytes
+
 PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
 
 
@@ -33,6 +35,6 @@ def _count_cores() -> int:
 
 def _name_processor() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    lines = read_bytes(info).decode(errors="replace").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(names), "") or platform.processor() or "unknown processor"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.data import FOLDER
+from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban, BanError
 
@@ -66,7 +66,7 @@ class Construction(NamedTuple):
 @cache
 def read_constructions() -> tuple[Construction, ...]:
     """Read the bundled constructions with all that is known of them."""
-    entries = json.loads((FOLDER / "constructions.json").read_text(encoding="utf-8"))
+    entries = read_json(FOLDER / "constructions.json")
     return tuple(
         Construction(
             entry["name"],

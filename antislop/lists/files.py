@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import zlib
 from collections.abc import Iterable
 from typing import IO, Any
 
-from antislop.files import replace_text
+from antislop.errors import InputError
+from antislop.files import decode, open_bytes, replace_text
 from antislop.lists.reading import MAX_CHARACTERS
 from antislop.matching.bans import BanError
 
@@ -25,8 +25,7 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
     elif isinstance(source, (str, os.PathLike)):
         place = os.fsdecode(source)
         try:
-            open_ = gzip.open if place.lower().endswith(".gz") else open
-            with open_(place, "rb") as file:
+            with open_bytes(place) as file:
                 content = _read(file, place)
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             if isinstance(error, BanError):
@@ -71,10 +70,9 @@ def _read(file: Any, place: str) -> str | bytes:
 
 def _decode(content: bytes, place: str) -> str:
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise BanError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+        return decode(content, place)
+    except InputError as error:
+        raise BanError(str(error)) from error
 
 
 def _advise(error: Exception) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import regex
 
 from antislop.data import FOLDER
+from antislop.files import read_text
 from antislop.matching.folding import BOUNDARY, START, Context, fold, fold_phrase
 from antislop.matching.phrases import Hit, PieceResult
 
@@ -31,7 +32,7 @@ _WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 @cache
 def stop_words() -> frozenset[str]:
     """Load the English function words that lists of word sequences leave out."""
-    lines = (FOLDER / "stop_words.txt").read_text(encoding="utf-8").splitlines()
+    lines = read_text(FOLDER / "stop_words.txt").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
 
 

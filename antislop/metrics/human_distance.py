@@ -5,16 +5,16 @@ The bundled human values are those of 20 novels before 1930 (data/metrics/README
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from antislop.data import FOLDER
+from antislop.errors import InputError
+from antislop.files import read_json
 from antislop.metrics.bootstrap import Floats, bootstrap
 from antislop.metrics.metrics import (
     METRICS,
@@ -30,6 +30,7 @@ from antislop.metrics.metrics import (
 from antislop.metrics.segmentation import extract_paragraphs, extract_words
 
 FORMAT = "antislop human 1"
+_ADVICE = "pass a file that data/metrics/make.py wrote"
 PASSAGE = 500
 """Words of a passage, at least; it ends with a paragraph."""
 
@@ -78,10 +79,10 @@ def load_human() -> Humans:
 
 
 def read_human(path: str | os.PathLike[str]) -> Humans:
-    """Read human values that data/metrics/make.py wrote. Raises `ValueError` for another file."""
-    whole = json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read human values that data/metrics/make.py wrote. Raises `InputError` for another file."""
+    whole = read_json(path, advice=_ADVICE)
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise ValueError(f"{path}: holds no human values: pass a file that data/metrics/make.py wrote")
+        raise InputError(f"{path}: holds no human values: {_ADVICE}")
     known = {name: Human(**{key: entry[key] for key in Human._fields}) for name, entry in whole["metrics"].items()}
     return Humans(known, whole["scale"], tuple(whole["texts"]))
 

@@ -6,7 +6,6 @@ instead, to get figures that compare with published ones.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -14,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from antislop.data import FOLDER
 from antislop.errors import InputError
-from antislop.files import read_bytes
+from antislop.files import read_json
 from antislop.metrics.segmentation import extract_words
 
 MARGIN = 0.1
@@ -108,7 +107,7 @@ class Scale:
 
 @cache
 def _load() -> Scale:
-    whole = json.loads((FOLDER / "scale.json").read_text(encoding="utf-8"))
+    whole = read_json(FOLDER / "scale.json")
     return Scale(
         frozenset(whole["words"]),
         frozenset(tuple(trigram.split()) for trigram in whole["trigrams"]),
@@ -125,8 +124,7 @@ def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
 
     The most frequent ones of 20 novels before 1930.
     """
-    with gzip.open(FOLDER / "human_ngrams.json.gz", "rt", encoding="utf-8") as file:
-        whole = json.load(file)
+    whole = read_json(FOLDER / "human_ngrams.json.gz")
     return {
         n: {tuple(gram.split()): count / whole[name]["total"] for gram, count in whole[name]["counts"].items()}
         for n, name in ((2, "bigrams"), (3, "trigrams"))
@@ -137,19 +135,11 @@ def _name(path: str | os.PathLike[str] | None) -> str:
     return "nothing" if path is None else Path(path).name
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_bytes(path))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error).split("\n", maxsplit=1)[0]
-        raise InputError(f"{path}: can't be read as JSON ({reason}): pass a JSON list of texts") from error
-
-
 def _read_list(path: str | os.PathLike[str] | None, n: int) -> Collection[NGram]:
     """Return the entries of a list, each of n words; none without a path."""
     if path is None:
         return set()
-    whole = _read_json(Path(path))
+    whole = read_json(path, advice="pass a JSON list of texts")
     if not isinstance(whole, list) or not whole:
         raise InputError(f"{path}: holds no list of texts: pass a JSON list such as {_EXAMPLES[n]}")
     found = set()
@@ -167,7 +157,7 @@ _EXAMPLES = {1: '["tapestry", "testament"]', 3: '["voice barely whisper", "took 
 
 
 def _read_statistics(path: Path) -> Mapping[int, Mapping[NGram, float]]:
-    whole = _read_json(path)
+    whole = read_json(path, advice="pass statistics of slop-forensics")
     try:
         (statistics,) = whole.values()
         found = {}

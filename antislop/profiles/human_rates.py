@@ -6,7 +6,6 @@ their words, whose frequency today is known from the package `wordfreq`.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from antislop.errors import InputError
-from antislop.files import read_bytes, replace_bytes
+from antislop.files import read_json, replace_text
 from antislop.metrics.quantiles import find_gamma
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.counting import Census
@@ -65,10 +64,7 @@ class Baseline:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Baseline:
         """Read one from a file, compressed if it ends in .gz. Raises `InputError` where it is none."""
-        try:
-            whole = json.loads(read_bytes(path))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{path}: can't be read as a baseline ({error}): {_ADVICE}") from error
+        whole = read_json(path, advice=_ADVICE)
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
             raise InputError(f"{path}: no baseline of this package: {_ADVICE}")
         return cls(whole["name"], whole["words"], whole["least"], whole["counts"], whole["made_with"])
@@ -83,8 +79,7 @@ class Baseline:
             "made_with": self.made_with,
             "counts": {kind: dict(sorted(counts.items())) for kind, counts in self.counts.items()},
         }
-        data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
-        replace_bytes(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+        replace_text(path, json.dumps(whole, ensure_ascii=False, separators=(",", ":")))
 
     def count(self, kind: Kind, text: str) -> int | None:
         """Return how often something stands in the texts, None where less often than is listed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import regex
 
 from antislop.errors import InputError
-from antislop.files import read_bytes, replace_bytes
+from antislop.files import decode, parse_json, read_json, replace_text
 from antislop.lists.bundled import read_constructions
 from antislop.profiles.counting import Census, Occurrences, count, cut_examples
 from antislop.profiles.human_rates import Baseline, HumanRate, HumanRates
@@ -71,19 +70,15 @@ class Profile:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile from a file, compressed if its name ends in .gz. Raises `InputError` where it is none."""
-        try:
-            data = read_bytes(path)
-        except OSError as error:
-            raise InputError(f"{path}: can't be read ({error.strerror or error}): {_ADVICE}") from error
-        return cls.parse(data, place=os.fspath(path))
+        return cls._of(read_json(path, advice=_ADVICE), os.fspath(path))
 
     @classmethod
     def parse(cls, data: bytes, *, place: str) -> Profile:
         """Read a profile from the bytes of a file, which messages call `place`. Raises `InputError`."""
-        try:
-            whole = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: no JSON ({error}): {_ADVICE}") from error
+        return cls._of(parse_json(decode(data, place), place, advice=_ADVICE), place)
+
+    @classmethod
+    def _of(cls, whole: Any, place: str) -> Profile:
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
             raise InputError(f"{place}: no profile of this package: {_ADVICE}")
         try:
@@ -99,8 +94,7 @@ class Profile:
         }
         lines = (json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
         text = json.dumps(head, ensure_ascii=False, indent=1)[:-2] + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n"
-        data = text.encode()
-        replace_bytes(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+        replace_text(path, text)
 
 
 def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:

@@ -7,16 +7,14 @@ read.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from antislop.errors import InputError, first_line
-from antislop.files import read_bytes
+from antislop.files import decode, open_text, parse_json, read_bytes
 
 MAX_LINE = 10_000_000
 """Characters of a line, and of a CSV cell: several long books."""
@@ -67,7 +65,7 @@ def guard(found: Iterator[Found], name: str) -> Iterator[Found]:
     try:
         for last in found:
             yield last
-    except (OSError, EOFError, zlib.error) as error:  # gone, unreadable, or not what its compression promised
+    except OSError as error:
         reason = first_line(getattr(error, "strerror", None) or error)
         if last is None:
             raise InputError(f"{name}: can't be read ({reason}): check the file") from error
@@ -93,10 +91,8 @@ def _kind(path: Path) -> str:
 
 
 def _open(path: Path) -> IO[str]:
-    """Open a text file whose lines end in a line feed; bytes that are no UTF-8 become lone surrogates."""
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-    return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+    """Open a text file whose lines end in a line feed; bytes that are not UTF-8 become lone surrogates."""
+    return open_text(path, errors="surrogateescape")
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
@@ -149,16 +145,8 @@ def _read_json(path: Path) -> Iterator[Found]:
 
 
 def _load_json(path: Path) -> Any:
-    text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
-    if not is_unicode(text):
-        place = next(place for place, _, error in _lines(path) if error)
-        raise InputError(f"{place}: {_ENCODING}")
-    try:
-        return json.loads(text) if text.strip() else []
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        reason = first_line(getattr(error, "msg", error))
-        raise InputError(f"{path}:{line}: not JSON ({reason}): mend it, or write a record a line as .jsonl") from error
+    text = decode(read_bytes(path), str(path))
+    return parse_json(text, str(path), advice="mend it, or write a record a line as .jsonl") if text.strip() else []
 
 
 def _unfold(whole: Any, path: Path) -> Iterator[Found]:
@@ -177,7 +165,7 @@ def _read_csv(path: Path) -> Iterator[Found]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
     with _open(path) as file:
         header = next((line for line, _ in _read_lines(file) if line.strip()), "")
-        file.seek(0)
+    with _open(path) as file:
         cut: list[str] = []
         rows = csv.reader(_note_cut(file, cut), delimiter=max(",;\t", key=header.count), strict=True)
         names = _read_names(rows, path)

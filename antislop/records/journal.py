@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from filelock import FileLock, Timeout
 
 from antislop.errors import InputError
-from antislop.files import replace_bytes, replace_text
+from antislop.files import open_bytes, open_to_append, read_json, replace_text, replacing
 
 Record: TypeAlias = dict[str, Any]
+
+_FORCE = "use --force to write it anew"
 
 
 class Journal:
@@ -72,7 +74,7 @@ class Journal:
                     self._compare(settings, additions)
             self._mend(is_done)
             replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
-            self._file = self.path.open("ab")
+            self._file = open_to_append(self.path)
         except OSError as error:
             self._unlock()
             raise InputError(f"{self.path}: can't be written ({error.strerror}): choose another place") from error
@@ -116,8 +118,8 @@ class Journal:
         self.dropped |= set(identities)
         kept = [line for line, record in read_lines(self.path) if record and self._identify(record) not in self.dropped]
         self._file.close()
-        replace_bytes(self.path, b"".join(kept))
-        self._file = self.path.open("ab")
+        replace_lines(self.path, kept)
+        self._file = open_to_append(self.path)
         for identity in identities:
             del self._known[identity]
 
@@ -150,18 +152,18 @@ class Journal:
 
     def _read_description(self, *, force: bool) -> Mapping[str, Any]:
         """Return the settings of the run that wrote the records; with force, none where they can't be read."""
+        if not (force or self.description.exists()):
+            raise InputError(
+                f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
+            )
         try:
-            settings = json.loads(self.description.read_text(encoding="utf-8"))
+            settings = read_json(self.description, advice=_FORCE)
             if not isinstance(settings, dict):
-                raise ValueError("no settings in it")
-        except (OSError, ValueError, RecursionError) as error:
-            if force:
-                return {}
-            if isinstance(error, FileNotFoundError):
-                raise InputError(
-                    f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
-                ) from None
-            raise InputError(f"{self.description}: can't be read ({error}): use --force to write it anew") from error
+                raise InputError(f"{self.description}: holds no settings: {_FORCE}")
+        except InputError:
+            if not force:
+                raise
+            return {}
         return settings
 
     def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
@@ -200,7 +202,7 @@ class Journal:
         if self.damaged and not found:
             raise foreign
         if sum(map(len, kept)) != size:
-            replace_bytes(self.path, b"".join(kept))
+            replace_lines(self.path, kept)
 
 
 def lock_file(path: Path) -> FileLock:
@@ -234,13 +236,19 @@ def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
     """Yield each line of a journal and its record, None for one that was torn."""
-    with path.open("rb") as file:
+    with open_bytes(path, unpack=False) as file:
         for line in file:
             try:
                 record = json.loads(line) if line.endswith(b"\n") else None
             except (ValueError, RecursionError):
                 record = None
             yield line, record if isinstance(record, dict) else None
+
+
+def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Replace the lines of a journal in one step. Raises `OSError`."""
+    with replacing(path) as file:
+        file.writelines(lines)
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:

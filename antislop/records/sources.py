@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from antislop.errors import InputError, first_line
+from antislop.files import read_bytes
 from antislop.records.files import INSTALL, Found, guard, is_readable, is_unicode, read_file
 
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any] | str]
@@ -183,7 +184,7 @@ def _is_data(path: Path, folder: Path) -> bool:
 def _has_card(folder: Path) -> bool:
     """Tell whether a data set card says which files belong to what."""
     try:
-        card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+        card = read_bytes(folder / "README.md").decode(errors="replace")
     except OSError:
         return False
     return re.match(r"---\n(?:(?!---).*\n)*configs:", card) is not None

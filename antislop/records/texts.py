@@ -15,8 +15,8 @@ from typing import Any
 
 import regex
 
-from antislop.errors import InputError, first_line
-from antislop.files import read_bytes
+from antislop.errors import InputError
+from antislop.files import read_text
 from antislop.records.sources import Record, read_records
 
 COLUMNS = ("response", "output", "completion", "text")
@@ -87,16 +87,7 @@ def _is_book(path: Path) -> bool:
 
 def _read_books(path: Path) -> Iterator[Text]:
     for file in sorted(path.rglob("*.txt*")) if path.is_dir() else [path]:
-        try:
-            data = read_bytes(file)
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            raise InputError(f"{file}:{line}: not UTF-8: save the file as UTF-8") from error
-        except OSError as error:
-            reason = first_line(error.strerror or error)
-            raise InputError(f"{file}: can't be read ({reason}): check the path and the file") from error
-        yield Text(text, None, str(file), {})
+        yield Text(read_text(file), None, str(file), {})
 
 
 def _read_records(source: str, column: str | None, prompt_column: str | None, split: str) -> Iterator[Text]:

@@ -165,7 +165,7 @@ def test_a_description_that_can_not_be_read_is_refused(path: Path) -> None:
     with journal(path) as kept:
         kept.append({"key": "a"})
     path.with_name("out.jsonl.run.json").write_text("{")
-    with pytest.raises(InputError, match=r"run\.json: can't be read"):
+    with pytest.raises(InputError, match=r"run\.json:1: not JSON \(.*\): use --force"):
         journal(path)
 
 
