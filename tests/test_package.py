@@ -1,8 +1,9 @@
-"""What is installed is complete: the wheel holds the code, the model, the list and the marker of its types."""
+"""The distributions are complete, and the metadata and the model card are true."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,21 @@ from pathlib import Path
 import pytest
 
 import antislop
+from antislop import files
+from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
+from antislop.matching import regexes
+from antislop.records import files as records
+from antislop.records import sources
 from antislop.trace.events import Admitted, Conceded
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
@@ -32,6 +44,7 @@ def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {str(p.relative_to(ROOT)) for p in (ROOT / "antislop").rglob("*") if p.is_file() and p.suffix != ".pyc"}
     assert package <= names
+    assert {f"antislop-{antislop.__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= names
     assert wheel.stat().st_size < 10e6
 
 
@@ -49,7 +62,7 @@ def test_the_source_distribution_holds_what_its_own_tests_need(tmp_path: Path) -
         packed = {name.partition("/")[2] for name in archive.getnames()}
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
-    assert {name for name in tracked if not name.startswith(".ci/")} <= packed
+    assert tracked <= packed
 
 
 @pytest.mark.parametrize(
@@ -66,6 +79,59 @@ def test_the_source_distribution_holds_what_its_own_tests_need(tmp_path: Path) -
 def test_what_is_shipped_is_what_its_provenance_describes(file: str) -> None:
     digest = hashlib.sha256((FOLDER / file).read_bytes()).hexdigest()
     assert digest in (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+
+
+def test_each_file_of_data_has_a_line_about_its_source() -> None:
+    table = (FOLDER / "README.md").read_text(encoding="utf-8")
+    names = {path.name for path in FOLDER.iterdir() if path.suffix not in (".py", ".pyc", ".md")} - {"__pycache__"}
+    assert {name for name in names if f"`{name}" not in table} == set()
+
+
+def test_the_model_card_says_what_the_model_is() -> None:
+    import yaml
+
+    card = (FOLDER / "tiny" / "README.md").read_text(encoding="utf-8")
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert header["license"] == PROJECT["license"].lower()
+    assert header["language"] == ["en"]
+    model, tokenizer = antislop.tiny_model()
+    assert f"{model.num_parameters():,} parameters" in card
+    assert f"{model.config.max_position_embeddings} tokens" in card
+    assert f"{len(tokenizer):,} tokens" in card
+    training = json.loads((ROOT / "data" / "tiny" / "training.json").read_text(encoding="utf-8"))
+    for name, form in (("documents", ","), ("steps", ","), ("train_loss", ".3f"), ("held_out_loss", ".3f")):
+        assert format(training[name], form) in card
+
+
+def test_the_metadata_names_the_pythons_and_links_within_one_repository() -> None:
+    minors = {line.rpartition(" :: ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")}
+    assert {"3.10", "3.11", "3.12", "3.13"} <= minors
+    assert not any(line.startswith("License ::") for line in PROJECT["classifiers"])
+    source = PROJECT["urls"]["Source"]
+    assert all(url.startswith(source) for url in PROJECT["urls"].values())
+    for name in ("CITATION.cff", "SECURITY.md", "antislop/data/tiny/README.md"):
+        assert f"{source}" in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def test_the_citation_is_of_this_version() -> None:
+    import yaml
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(citation["version"]) == antislop.__version__
+    assert citation["license"] == PROJECT["license"]
+    assert citation["repository-code"] == PROJECT["urls"]["Source"]
+    assert "2510.15061" in citation["references"][0]["url"]
+
+
+def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None:
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    for number in (reading.MAX_ENTRIES, reading.MAX_LENGTH, reading.MAX_REGEXES, regexes.MAX_SIZE, regexes.MAX_SPAN):
+        assert f"{number:,} " in page
+    for number in (reading.MAX_CHARACTERS, reading.MAX_WRITTEN_OUT, records.MAX_LINE):
+        assert f"{number // 10**6} million" in page
+    assert f"{regexes.TIME_LIMIT} seconds" in page
+    assert f"{files.MAX_RATIO} times" in page
+    assert (reading.MAX_DEPTH, sources.MAX_DEPTH, reading.MAX_SLOW, files.MIN_BOUND) == (10, 100, 10, 2**24)
 
 
 def test_the_bundled_list_is_long_and_its_phrases_are_distinct() -> None:
