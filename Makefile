@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core
 READY := .venv/ready
+DOCS := .venv/docs
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-versions check bench eval-quick format clean
+.PHONY: help demo test test-versions check docs bench eval-quick format clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -37,6 +38,11 @@ $(READY): $(CORE)
 	@$(PIP) -e '.[test,check]'
 	@touch $@
 
+$(DOCS): $(CORE)
+	@echo "== install what the site of docs/ needs"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
 demo: $(CORE)   ## a story written twice: without bans, and with them
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
@@ -52,6 +58,9 @@ check: $(READY) ## lint, strict types, README examples: with test, all that CI r
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_readme.py tests/test_layout.py
 
+docs: $(DOCS)   ## build the site of docs/ into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(READY) ## speed against plain generate; see eval/speed/README.md
 	$(BIN)/python -m eval.speed
 
@@ -63,4 +72,4 @@ format: $(READY) ## format and mend what ruff can
 	$(BIN)/ruff format .
 
 clean:          ## remove what was made here
-	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist build site .mypy_cache .pytest_cache .ruff_cache .hypothesis

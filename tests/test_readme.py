@@ -1,4 +1,4 @@
-"""The README's Python examples run, in order, in one namespace."""
+"""The README is short, its code runs, its links lead somewhere, and a package index can show it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,47 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+from tests.support.documents import ROOT, prepare_folder, read_blocks, read_commands, run_command
+
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
 def test_every_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.txt").write_text("a testament to\nbarely above a whisper\n", encoding="utf-8")
+    prepare_folder(tmp_path)
     names: dict[str, object] = {}
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), names)
-    assert len(BLOCKS) >= 3
+    blocks = read_blocks(README, "python")
+    for block in blocks:
+        exec(block.compile(), names)
+    assert len(blocks) >= 3
+    assert not any(block.title for block in blocks), "all of them run"
     assert capsys.readouterr().out, "an example prints what it made"
 
 
+def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare_folder(tmp_path)
+    (tmp_path / "out.jsonl").unlink()  # the command before makes it
+    commands = [command for block in read_blocks(README, "sh") for command in read_commands(block)]
+    assert {command[1] for command in commands if command[0] == "antislop"} >= {"generate", "scan", "dataset", "eval"}
+    for command in commands:
+        run_command(command)
+
+
+def test_it_is_read_in_five_minutes() -> None:
+    assert len(TEXT.splitlines()) <= 130
+    assert all(len(block.text.splitlines()) <= 8 for block in read_blocks(README, "python", "sh"))
+
+
 def test_the_first_sentence_is_short() -> None:
-    first = README.read_text(encoding="utf-8").split("\n\n")[1]
-    assert len(first.split()) < 50
+    assert len(TEXT.split("\n\n")[1].split()) < 50
+
+
+def test_links_work_on_a_package_index() -> None:
+    """Which shows the text alone: relative links would lead nowhere."""
+    links = re.findall(r"\]\(([^)\s]+)\)", TEXT)
+    assert len(links) > 20
+    assert all(link.startswith("https://") for link in links)
