@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,24 +31,3 @@ def assets() -> Path:
     if not ASSETS.is_dir():
         pytest.skip("no folder shared/assets beside the repository: real models and tokenizers are not tested")
     return ASSETS
-
-
-@pytest.fixture(scope="module", params=["set aside", "concatenated"])
-def memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep the states of tiny models in memory of either kind: as those of large ones are, and as theirs are."""
-    from antislop.caches import layers
-
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "set aside":
-            patch.setattr(layers, "SMALL", 0)
-        yield
-
-
-@pytest.fixture(scope="module")
-def set_aside() -> Iterator[None]:
-    """Keep the states of tiny models as those of large ones are."""
-    from antislop.caches import layers
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "SMALL", 0)
-        yield

@@ -23,8 +23,6 @@ from transformers.cache_utils import (
 
 AHEAD = 256
 """Columns that are set aside at once; more would be wasted at a text's end, fewer would be copied more often."""
-SMALL = 768 * 1024
-"""Bytes of keys below which a CPU is faster when they are concatenated: the copy is in its cache when it is read."""
 AHEAD_IN_WINDOW = 64
 """The same for layers that forget; they are small, and copied when they are full."""
 
@@ -87,8 +85,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         at = columns.end - self.base
         is_together = columns.counts is None and columns.row is None
         if self._keys is None or self._values is None or at + count > self._keys.shape[2]:
-            if is_together and self._is_small(key_states):
-                return self._concatenate(key_states, value_states, at)
             self._make_room(key_states, value_states)
             at = columns.end - self.base
         assert self._keys is not None and self._values is not None
@@ -182,21 +178,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys[:, :, : keys.shape[2]] = keys
             self._values[:, :, : values.shape[2]] = values
 
-    def _is_small(self, key_states: Tensor) -> bool:
-        held = key_states if self._keys is None else self._keys
-        return not held.is_cuda and held.numel() * held.element_size() < SMALL
-
-    def _concatenate(self, key_states: Tensor, value_states: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Do as transformers' own layers do: have exactly the memory that is in use."""
-        if self._keys is None or self._values is None:
-            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-            self._keys, self._values = key_states.new_empty(0), value_states.new_empty(0)
-        elif at < self._keys.shape[2]:
-            self._keys, self._values = self._keys.narrow(2, 0, at), self._values.narrow(2, 0, at)
-        self._keys = torch.cat([self._keys, key_states], dim=2)
-        self._values = torch.cat([self._values, value_states], dim=2)
-        return self._keys, self._values
-
     def _make_room(self, key_states: Tensor, value_states: Tensor) -> None:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -241,15 +222,6 @@ class WindowLayer(GrowingLayer):
         keys, values = super().update(key_states, value_states)
         reach = max(self.columns.end - self.sliding_window + 1, self.base) - self.base
         return keys[:, :, reach:], values[:, :, reach:]
-
-    def _concatenate(self, key_states: Tensor, value_states: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Do as transformers' own layers do, but keep what a rewind may need."""
-        if self._keys is not None and self._values is not None:
-            start = self._count_unreachable()
-            self._keys, self._values = (s.narrow(2, start, at - start) for s in (self._keys, self._values))
-            self.base += start
-            at -= start
-        return super()._concatenate(key_states, value_states, at)
 
     def _count_unreachable(self) -> int:
         """Return how many of the first columns in memory nothing can reach any more, whatever is taken back."""

@@ -43,8 +43,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "length penalty on the end": {"do_sample": True, "exponential_decay_length_penalty": (4, 1.2)},
 }
 
-pytestmark = pytest.mark.usefixtures("memory")
-
 
 def pad(prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     ids = fill_left(prompts)

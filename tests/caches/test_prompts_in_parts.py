@@ -43,7 +43,6 @@ def test_without_bans_the_text_is_generates_own(family: str, rows: int, kind: st
 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.usefixtures("memory")
 def test_rewinds_leave_no_trace(family: str, rows: int) -> None:
     """The logits are those of `generate`, made to say the same."""
     model, inputs = build(family), prepare(family, *PROMPTS[:rows])

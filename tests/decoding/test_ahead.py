@@ -71,7 +71,6 @@ def without_passes(report: Report) -> list[Event]:
 # -- where nothing is banned -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("more", [{}, {"num_return_sequences": 3}], ids=["once", "three times"])
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("name", SETTINGS)
@@ -160,7 +159,6 @@ def test_a_query_of_one_column_is_not_looked_at_on_a_device() -> None:
 # -- where something is ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("ending", [NO_END, ENDS_LATE], ids=["all to the limit", "some end"])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_greedy_texts_are_the_same_and_each_row_is_as_if_alone(
@@ -188,7 +186,6 @@ def assert_costs(
         assert after.cut_tokens <= after.withdrawn_tokens + 1
 
 
-@pytest.mark.usefixtures("memory")
 def test_sampled_rows_that_go_back_apart_are_as_if_alone(model: PreTrainedModel) -> None:
     asked = {**SAMPLED, **LIKELY_TO_END, "max_new_tokens": 3 * WINDOW, "num_return_sequences": 2}
     prompts = [prompt for prompt in PROMPTS for _ in range(2)]
@@ -312,7 +309,6 @@ def test_rows_that_are_run_ahead_are_drawn_as_rejection_sampling_would(case: str
 # -- every kind of model and cache -------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("set_aside")
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", ["mamba", "lfm2", "falcon-h1", "t5", "bart", "qwen2-vl", "llama4", "bloom"])
 def test_every_kind_of_model_is_run_ahead_without_a_trace(family: str, rows: int) -> None:
@@ -347,7 +343,6 @@ def test_static_caches_need_no_more_room(family: str, rows: int) -> None:
     )
 
 
-@pytest.mark.usefixtures("set_aside")
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "lfm2", "falcon-h1"])
 @torch.no_grad()
@@ -375,7 +370,6 @@ def test_the_cache_handed_back_holds_the_text_but_its_last_token(family: str, ro
     assert max(cut) > 1 if family in RECURRENT else max(cut) == 1, "recurrent ones read up to three tokens again"
 
 
-@pytest.mark.usefixtures("set_aside")
 @pytest.mark.parametrize("rows", [1, 3])
 def test_windows_forget_what_is_settled(rows: int) -> None:
     own = build_model("mistral")

@@ -42,8 +42,6 @@ WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)
 ENGINES = Path(__file__).parents[2] / "docs" / "engines.md"
 
-pytestmark = pytest.mark.usefixtures("memory")
-
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
     return Ban(phrase, weight=weight, edges="anywhere")

@@ -33,8 +33,6 @@ from tests.support.toys import Words
 TOKENIZER = build_tokenizer()
 SURFACES = Words(None, None, *(TOKENIZER.decode([token]) for token in range(2, VOCABULARY)))
 PROMPTS = ((2, 5, 9, 3, 12, 7), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40), (21, 3, 8))
-pytestmark = pytest.mark.usefixtures("set_aside")
-
 NEW = 36
 SIZE = 3
 ASKED: dict[str, Any] = {
