@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import antislop
-from antislop.datasets.maker import Maker, PairFile, open_journal, write_records
+from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
 from antislop.hf.pretrained import load_model
 from antislop.records.prompts import read_prompts
 
@@ -33,7 +33,7 @@ def main() -> None:
     model, tokenizer = load_model(asked.model)
     tokenizer.chat_template = tokenizer.chat_template or TEMPLATE  # the bundled model has none
     drawn = {"max_new_tokens": asked.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
-    maker = Maker(model, tokenizer, antislop.default_bans(), seed=1, settings=drawn, pairs="dpo")
+    maker = ModelRecordMaker(model, tokenizer, antislop.default_bans(), seed=1, settings=drawn, pairs="dpo")
 
     chats = partial(read_prompts, asked.chats, system="Be brief.", chat=True, tokenizer=tokenizer)
 

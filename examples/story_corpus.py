@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import antislop
-from antislop.datasets.maker import Maker, measure_slop, open_journal, write_records
+from antislop.datasets import ModelRecordMaker, measure_slop, open_journal, write_records
 from antislop.hf.pretrained import load_model
 from antislop.records.journal import read_records
 from antislop.records.prompts import read_prompts
@@ -30,7 +30,7 @@ def main() -> None:
 
     bans = antislop.default_bans() | antislop.constructions()
     drawn = {"max_new_tokens": asked.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
-    maker = Maker(*load_model(asked.model), bans, seed=1, batch_size=16, settings=drawn)
+    maker = ModelRecordMaker(*load_model(asked.model), bans, seed=1, batch_size=16, settings=drawn)
 
     made_with = {"model": asked.model, "prompts": str(asked.prompts), "samples": asked.samples, **drawn}
     with open_journal(asked.out, made_with) as journal:

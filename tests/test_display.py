@@ -96,7 +96,7 @@ def test_no_command_prints_what_would_steer_the_terminal(args: tuple[str, ...], 
 def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from antislop.datasets.maker import Summary
+    from antislop.datasets.summary import Summary
 
     record = {
         "key": f"{HOSTILE}\nantislop: forged",

@@ -20,7 +20,7 @@ from antislop import __version__
 from antislop.cli import jobs
 from antislop.cli.jobs import collect_bans, make_settings
 from antislop.cli.progress import Stop, follow, stop_at_interrupt
-from antislop.cli.terminal import as_refusal, console, refuse_stdin, writing
+from antislop.cli.terminal import console, refuse_stdin, writing
 from antislop.datasets.pairs import describe_counts
 from antislop.errors import InputError, first_line
 from antislop.files import open_bytes
@@ -32,8 +32,10 @@ from antislop.records.prompts import Prompt, read_prompts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.maker import Arm, PairFile, RecordMaker, Summary
+    from antislop.datasets.pair_file import PairFile
     from antislop.datasets.pairs import PairFormat
+    from antislop.datasets.samples import Arm, RecordMaker
+    from antislop.datasets.summary import Summary
 
 
 class Arms(str, Enum):
@@ -165,8 +167,7 @@ def dataset(
     if to_parquet or push_to_hub:
         from antislop.datasets.hub import check_folder
 
-        with as_refusal():
-            check_folder(out)
+        check_folder(out)
     spec = ModelSpec(
         model,
         revision=revision,
@@ -188,15 +189,14 @@ def dataset(
     pairs_format = pairs_format or Pairs.DPO
     kind: PairFormat | None = pairs_format.value if pairs is not None else None
 
-    from antislop.datasets.maker import fingerprint
-    from antislop.datasets.ray_cluster import ClusterError
+    from antislop.datasets.samples import fingerprint_bans
 
     options = {"seed": seed, "batch_size": batch_size, "settings": generation, "pairs": kind}
     maker, tokenizer = place.make(banned, options)
     order = _Order(
         source,
         spec.content["model"] or "",
-        f"{len(banned):,} bans, {fingerprint(banned)[:16]}",
+        f"{len(banned):,} bans, {fingerprint_bans(banned)[:16]}",
         column,
         key,
         split,
@@ -210,17 +210,14 @@ def dataset(
         spec.content["dtype"],
     )
     job = _Job(order, maker, tokenizer, limit=limit, engine=engine)
-    try:
-        with job.open(path, pairs=pairs, kind=pairs_format, force=force) as journal:
-            job.resume(journal, force=force)
-            pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
-            summary = job.run(journal, pair_file)
-            if pair_file is not None and not job.is_stopped:
-                with writing(pair_file.path):
-                    kept = pair_file.finish(per_ban=pairs_per_ban, per_token=pairs_per_token, seed=seed)
-                    job.say("; ".join([f"{kept:,} pairs in {pairs}", *describe_counts(pair_file.counts)]))
-    except ClusterError as error:
-        raise InputError(str(error)) from error
+    with job.open(path, pairs=pairs, kind=pairs_format, force=force) as journal:
+        job.resume(journal, force=force)
+        pair_file = job.open_pairs(pairs, journal, kind=pairs_format)
+        summary = job.run(journal, pair_file)
+        if pair_file is not None and not job.is_stopped:
+            with writing(pair_file.path):
+                kept = pair_file.finish(per_ban=pairs_per_ban, per_token=pairs_per_token, seed=seed)
+                job.say("; ".join([f"{kept:,} pairs in {pairs}", *describe_counts(pair_file.counts)]))
     if not job.is_stopped:
         with writing(out):
             job.finish(path, out, banned, pairs=kind, to_parquet=to_parquet, repo=push_to_hub)
@@ -267,10 +264,10 @@ class _Place:
             )
 
     def make(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return what makes the records, and the tokenizer of its model; options: of `Maker` and its like."""
+        """Return what makes the records, and the tokenizer of its model; options: those of `ModelRecordMaker`."""
         from antislop.datasets.endpoint_maker import EndpointMaker
-        from antislop.datasets.maker import Maker
-        from antislop.datasets.ray_cluster import Cluster, ClusterError
+        from antislop.datasets.maker import ModelRecordMaker
+        from antislop.datasets.ray_cluster import Cluster
         from antislop.sampler import AntiSlop
         from antislop.serving.completions import Endpoint
 
@@ -286,8 +283,8 @@ class _Place:
                 AntiSlop(tokenizer, bans)  # refuses at once what each worker would refuse
                 return cluster, tokenizer
             loaded, tokenizer = load_model(self.model)
-            return Maker(loaded, tokenizer, bans, **options), tokenizer
-        except (ValueError, ClusterError) as error:
+            return ModelRecordMaker(loaded, tokenizer, bans, **options), tokenizer
+        except ValueError as error:
             raise InputError(first_line(error)) from error
 
 
@@ -349,7 +346,7 @@ class _Job:
 
     def open(self, path: Path, *, pairs: Path | None, kind: Pairs, force: bool) -> Journal:
         """Open the journal, with what was made already and did not fail."""
-        from antislop.datasets.maker import open_journal
+        from antislop.datasets.writing import open_journal
 
         made_with = {**asdict(self._order), "antislop": __version__}
         if pairs is not None:
@@ -358,10 +355,11 @@ class _Job:
 
     def resume(self, journal: Journal, *, force: bool) -> None:
         """Compare prompts with those of the records, and say what is there already."""
-        from antislop.datasets.maker import resume, take_orders
+        from antislop.datasets.samples import plan_samples
+        from antislop.datasets.writing import resume
 
-        orders = (order for arm in self._arms for order in take_orders(self._prompts(), samples=self._order.n, arm=arm))
-        resumed = resume(journal, orders, force=force)
+        specs = (spec for arm in self._arms for spec in plan_samples(self._prompts(), samples=self._order.n, arm=arm))
+        resumed = resume(journal, specs, force=force)
         if journal.damaged:
             self.say(f"{journal.damaged:,} damaged lines were taken out; their records are made again")
         if resumed.changed:
@@ -377,7 +375,7 @@ class _Job:
 
     def open_pairs(self, path: Path | None, journal: Journal, *, kind: Pairs) -> PairFile | None:
         """Open the file of pairs, if one was asked for."""
-        from antislop.datasets.maker import PairFile
+        from antislop.datasets.pair_file import PairFile
 
         if path is None:
             return None
@@ -389,7 +387,8 @@ class _Job:
 
     def run(self, journal: Journal, pairs: PairFile | None) -> Summary:
         """Make what the journal does not have; return what was made now."""
-        from antislop.datasets.maker import Summary, write_records
+        from antislop.datasets.summary import Summary
+        from antislop.datasets.writing import write_records
 
         summary = Summary()
         records = write_records(
@@ -434,22 +433,20 @@ class _Job:
         from antislop.datasets.cards import write_card
         from antislop.datasets.hub import push, write_parquet
 
-        with as_refusal():
-            shards = write_parquet(path, out)
+        shards = write_parquet(path, out)
         card = write_card(out, {**self._describe(bans, list(read_records(path))), "pairs": pairs})
         self.say(f"{len(shards)} Parquet {'file' if len(shards) == 1 else 'files'} and {card.name} in {out}")
         if repo is not None:
-            with as_refusal():
-                push(out, repo)
+            push(out, repo)
             self.say(f"pushed to {repo}")
 
     def _compare(self, records: Iterable[Record], bans: BanList) -> str:
-        from antislop.datasets.maker import measure_slop
+        from antislop.datasets.summary import measure_slop
 
         return ", ".join(f"{arm} {share:.1f}" for arm, share in measure_slop(records, bans).items())
 
     def _describe(self, bans: BanList, records: list[Record]) -> dict[str, Any]:
-        from antislop.datasets.maker import measure_slop
+        from antislop.datasets.summary import measure_slop
 
         versions = {name: version(name) for name in ("torch", "transformers")}
         slop = measure_slop(records, bans)

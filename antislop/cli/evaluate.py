@@ -22,7 +22,7 @@ from antislop.cli.jobs import collect_bans, make_settings
 from antislop.cli.progress import follow, stop_at_interrupt
 from antislop.cli.terminal import as_refusal, console, refuse_stdin, writing
 from antislop.data import FOLDER
-from antislop.datasets.arms import Arm
+from antislop.datasets.samples import Arm
 from antislop.errors import InputError
 from antislop.evaluation.provenance import describe_machine, list_versions
 from antislop.hf.pretrained import ModelSpec, load_model
@@ -33,7 +33,7 @@ from antislop.records.prompts import Prompt, read_prompts
 from antislop.records.texts import read_texts
 
 if TYPE_CHECKING:
-    from antislop.datasets.maker import RecordMaker
+    from antislop.datasets.samples import RecordMaker
     from antislop.evaluation.evaluation import Evaluation
     from antislop.evaluation.outputs import Output
 
@@ -149,7 +149,7 @@ def evaluate(
         order = _Order(
             prompts or "openings",
             spec.content["model"] or "",
-            f"{len(made_from):,} bans, {_fingerprint(made_from)}",
+            f"{len(made_from):,} bans, {_fingerprint_bans(made_from)}",
             column,
             key,
             split,
@@ -210,10 +210,10 @@ def _find_held_out(files: list[Path] | None, *, is_bundled: bool, lenient: bool)
     return held_out_bans() if is_bundled else None
 
 
-def _fingerprint(bans: BanList) -> str:
-    from antislop.datasets.maker import fingerprint
+def _fingerprint_bans(bans: BanList) -> str:
+    from antislop.datasets.samples import fingerprint_bans
 
-    return fingerprint(bans)[:16]
+    return fingerprint_bans(bans)[:16]
 
 
 def _name(place: str | None) -> str | None:
@@ -223,7 +223,7 @@ def _name(place: str | None) -> str | None:
 
 
 def _describe_list(bans: BanList) -> dict[str, Any]:
-    return {"source": bans.source, "bans": len(bans), "sha256": _fingerprint(bans)}
+    return {"source": bans.source, "bans": len(bans), "sha256": _fingerprint_bans(bans)}
 
 
 # -- texts of a model -------------------------------------------------------------------------------------------------
@@ -242,7 +242,8 @@ class _Job:
 
     def run(self, source: str, bans: BanList, *, model: ModelSpec, batch_size: int, force: bool) -> _Found | None:
         """Return the outputs of each arm; None where the user stopped it."""
-        from antislop.datasets.maker import open_journal, resume, take_orders
+        from antislop.datasets.samples import plan_samples
+        from antislop.datasets.writing import open_journal, resume
         from antislop.evaluation.scored_maker import ScoredMaker
 
         loaded, tokenizer = load_model(model)
@@ -253,8 +254,8 @@ class _Job:
         with as_refusal():
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self._arms, **settings)
         with open_journal(self._path, made_with, force=force) as journal:
-            orders = (order for arm in self._arms for order in take_orders(prompts, samples=self._samples, arm=arm))
-            resume(journal, orders, force=force)
+            specs = (spec for arm in self._arms for spec in plan_samples(prompts, samples=self._samples, arm=arm))
+            resume(journal, specs, force=force)
             is_whole = self._write(maker, prompts, journal)
         return self._collect(self._want(prompts), batch_size=batch_size) if is_whole else None
 
@@ -264,7 +265,8 @@ class _Job:
 
     def _write(self, maker: RecordMaker, prompts: Sequence[Prompt], journal: Journal) -> bool:
         """Write what the journal does not have; return whether that is all."""
-        from antislop.datasets.maker import Summary, write_records
+        from antislop.datasets.summary import Summary
+        from antislop.datasets.writing import write_records
 
         wanted = self._want(prompts)
         missing = sum(identity not in journal for identity in wanted)
@@ -301,7 +303,7 @@ class _Job:
 
     def _collect(self, wanted: set[tuple[str, int, str]], *, batch_size: int) -> _Found:
         """Return the texts that were asked for this time, of all that the journal holds."""
-        from antislop.datasets.maker import identify
+        from antislop.datasets.samples import identify
         from antislop.evaluation.outputs import make_output
 
         records = [record for record in read_records(self._path) if identify(record) in wanted]

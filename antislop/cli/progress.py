@@ -19,7 +19,7 @@ from antislop.records.journal import Record
 from antislop.records.prompts import fingerprint_text
 
 if TYPE_CHECKING:
-    from antislop.datasets.maker import Summary
+    from antislop.datasets.summary import Summary
 
 SHOWN = 40
 """Characters of a prompt that has no other name."""

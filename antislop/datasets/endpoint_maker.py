@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.datasets.maker import NO_TOKEN, Arm, Order, Recorder
+from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
+from antislop.datasets.samples import Arm, SampleSpec
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
@@ -16,10 +17,10 @@ from antislop.serving.completions import Endpoint
 from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
 
 
-class EndpointMaker(Recorder):
+class EndpointMaker(RecordMakerBase):
     """Makes records with an endpoint.
 
-    tokenizer: that of the model which it serves. options: those of `Recorder`; settings: those of `EndpointSampler`.
+    tokenizer: that of the served model. options: those of `RecordMakerBase`. settings: those of `EndpointSampler`.
 
     Records say how far the returned alternatives reached: `outside`, the mean probability beyond them, and `ran_out`,
     how often a token beyond them might have been drawn. A text that the server failed is a record with an error.
@@ -48,7 +49,7 @@ class EndpointMaker(Recorder):
     def _find_error(self, ids: Sequence[int]) -> str | None:
         return None if ids else NO_TOKEN
 
-    def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super()._report(order, done, prompt_tokens=prompt_tokens, since=since)
+    def _report(self, spec: SampleSpec, done: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super()._report(spec, done, prompt_tokens=prompt_tokens, since=since)
         assert isinstance(done, EndpointCompletion)
         return record | {"outside": round(done.coverage.outside_mean, 6), "ran_out": done.coverage.ran_out}

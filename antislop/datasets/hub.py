@@ -27,12 +27,12 @@ def load_records(path: Path) -> Dataset:
     """Load the records of a journal as a data set, in the order of their keys' first appearance.
 
     Counts per ban become JSON, since a column for each ban would be mostly empty; so do columns that hold values of
-    several types. Raises `ValueError` where the package is missing.
+    several types. Raises `InputError` where the package is missing.
     """
     try:
         from datasets import Dataset
     except ImportError as error:
-        raise ValueError("Parquet and the hub need the package datasets: pip install 'antislop[datasets]'") from error
+        raise InputError("Parquet and the hub need the package datasets: pip install 'antislop[datasets]'") from error
     records = list(read_records(path))
     names = dict.fromkeys(name for record in records for name in record)  # a record that failed has fewer columns
     return Dataset.from_dict({name: _fit(name, [record.get(name) for record in records]) for name in names})
@@ -41,7 +41,7 @@ def load_records(path: Path) -> Dataset:
 def write_parquet(path: Path, folder: Path) -> list[Path]:
     """Write the records of a journal into Parquet files of a folder, in place of those that it wrote there before.
 
-    Raises `ValueError` for a folder that holds Parquet files of others by such names.
+    Raises `InputError` for a folder that holds Parquet files of others by such names.
     """
     check_folder(folder)
     records = load_records(path)
@@ -59,7 +59,7 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` for a folder with Parquet files or a card that are not ours, but have the names of ours.
+    """Raise `InputError` for a folder with Parquet files or a card that are not ours, but have the names of ours.
 
     They would be overwritten, removed, or taken for a part of the data set.
     """
@@ -68,7 +68,7 @@ def check_folder(folder: Path) -> None:
     if card.is_file() and "\n- antislop\n" not in read_bytes(card).decode(errors="replace")[:1000]:
         strangers.append(card)
     if strangers:
-        raise ValueError(f"{strangers[0]}: was not written by this command: move it, or choose another folder")
+        raise InputError(f"{strangers[0]}: was not written by this command: move it, or choose another folder")
 
 
 def _read_own(folder: Path) -> set[str]:
@@ -88,7 +88,7 @@ def _write_own(folder: Path, names: Iterable[str]) -> None:
 def push(folder: Path, repo: str) -> None:
     """Push the Parquet files and the card of a folder to a data set repository of the hub, in place of older ones.
 
-    Needs a login (`hf auth login`). Raises `ValueError` with what the hub said.
+    Needs a login (`hf auth login`). Raises `InputError` with what the hub said.
     """
     from huggingface_hub import HfApi
 
@@ -101,7 +101,7 @@ def push(folder: Path, repo: str) -> None:
         )
     except Exception as error:  # names, logins and networks fail in a dozen ways
         reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")
-        raise ValueError(
+        raise InputError(
             f"{repo} can't be pushed to ({reason}): what was made is in {folder}; log in with hf auth login, check the "
             "name and the network, and run it again"
         ) from error

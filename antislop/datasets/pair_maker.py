@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 from antislop.datasets.continuations import MAX_TOKENS, settings_for_continuations
 from antislop.datasets.pairs import (
     Count,
-    Draft,
+    PairDraft,
     PairFormat,
-    Source,
+    PairSource,
     draft_dpo,
     find_corrections,
     finish_dpo,
@@ -45,7 +45,7 @@ class Pairs:
     ids: Sequence[int] = ()
     seed: int = 0
     rows: list[Record] = field(default_factory=list)
-    drafts: list[Draft] = field(default_factory=list)
+    drafts: list[PairDraft] = field(default_factory=list)
     counts: Counter[Count] = field(default_factory=Counter)
     error: str | None = None
 
@@ -54,7 +54,7 @@ class _Task(NamedTuple):
     """A withdrawn text to be continued. seed: that of its continuation."""
 
     pairs: Pairs
-    draft: Draft
+    draft: PairDraft
     seed: int
 
     @property
@@ -92,7 +92,7 @@ class PairMaker:
         self._find_room = find_room
         self._find_ends = find_ends
 
-    def begin(self, source: Source, events: Iterable[Event], *, seed: int) -> Pairs:
+    def begin(self, source: PairSource, events: Iterable[Event], *, seed: int) -> Pairs:
         """Return the pairs of a text, as far as they can be made without the model."""
         pairs = Pairs(source.ids, seed)
         corrections = find_corrections(events, source.tokens)

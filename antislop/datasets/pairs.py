@@ -63,7 +63,7 @@ def describe_counts(counts: Mapping[Count, int]) -> list[str]:
     return [f"{counts[name]:,} {phrase}" for name, phrase in COUNTS.items() if counts.get(name)]
 
 
-class Source(NamedTuple):
+class PairSource(NamedTuple):
     """The text that pairs are made from.
 
     prompt: its text. ids: its tokens. tokens: the final ones, generated. is_complete: whether the text has reached its
@@ -90,7 +90,7 @@ class Correction(NamedTuple):
     alternatives: tuple[tuple[int, float], ...]
 
 
-class Draft(NamedTuple):
+class PairDraft(NamedTuple):
     """A DPO pair whose rejected text is to be continued.
 
     row: the pair so far. tokens: the generated ones up to the end of what was withdrawn; what follows them is missing.
@@ -129,8 +129,8 @@ def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator
 
 
 def draft_dpo(
-    source: Source, corrections: Iterable[Correction], *, decoder: Decoder, counts: Counter[Count]
-) -> Iterator[Draft]:
+    source: PairSource, corrections: Iterable[Correction], *, decoder: Decoder, counts: Counter[Count]
+) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
     Trainers take both sides for whole completions and append an end-of-text token. So `chosen` is the kept text up to
@@ -155,11 +155,11 @@ def draft_dpo(
         else:
             banned = decoder.decode(withdrawn[: correction.place + correction.banned], after=source.ids)
             row = {"prompt": prompt, "chosen": kept[start:end], "rejected": "", "ban": correction.ban.phrase}
-            yield Draft(row, withdrawn, start, max(len(banned.rstrip()), differ + 1))
+            yield PairDraft(row, withdrawn, start, max(len(banned.rstrip()), differ + 1))
 
 
 def finish_dpo(
-    draft: Draft,
+    draft: PairDraft,
     continuation: Sequence[int],
     *,
     ids: Sequence[int],
@@ -206,7 +206,7 @@ def _contains(prompt: str, text: str, bans: BanList) -> bool:
 
 
 def make_tokens(
-    source: Source,
+    source: PairSource,
     corrections: Iterable[Correction],
     *,
     bans: BanList,

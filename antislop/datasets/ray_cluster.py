@@ -29,8 +29,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from antislop.datasets.maker import Arm, Made, Maker, Order
+from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
+from antislop.datasets.samples import Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
@@ -48,17 +49,13 @@ QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Of what Ray writes to a terminal by itself, and to its makers; who sets these otherwise has it so."""
 
 
-class ClusterError(RuntimeError):
-    """Raised with one sentence where a cluster can't do the work, or could not do all of it."""
-
-
 class Cluster:
-    """Makes records on many machines, as a `Maker` does on one.
+    """Makes records on many machines, as a `ModelRecordMaker` does on one.
 
-    model: what `load_model` takes, which each worker loads for itself. batch_size: texts that one worker
-    writes at a time. workers: one for each GPU of the cluster by default; one for each machine where there are none.
-    address: where Ray is reached, "auto" or host:port; without one, the cluster that the process is connected to
-    already, or else one of this machine alone, which ends with the work. settings, seed, pairs, options: see `Maker`.
+    model: the argument of `load_model`; each worker loads it for itself. batch_size: texts in flight per worker.
+    workers: by default one per GPU of the cluster, or one per machine if there are no GPUs. address: of the cluster,
+    "auto" or host:port; by default the cluster that the process is connected to already, or else one of this machine
+    alone, which ends with the work. settings, seed, pairs, options: see `ModelRecordMaker`.
     """
 
     def __init__(
@@ -75,7 +72,7 @@ class Cluster:
         **options: Any,
     ) -> None:
         if workers is not None and workers < 1:
-            raise ValueError(f"workers is {workers}; at least 1 is expected")
+            raise InputError(f"workers is {workers}; at least 1 is expected")
         _import_ray()
         spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
         is_folder = spec.name is not None and Path(spec.name).is_dir()
@@ -86,25 +83,25 @@ class Cluster:
         self._workers = workers
         self._address = address
 
-    def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
+    def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield the records of a block when it is finished; all orders are taken before the first.
 
-        Raises `ClusterError` where the cluster can't be reached, a model can't be loaded there, and the like.
+        Raises `InputError` where the cluster can't be reached, a model can't be loaded there, and the like.
         """
-        first = list(islice(orders, 1))
+        first = list(islice(specs, 1))
         if not first:
             return
         with _joining(self._address, workers=self._workers), _watching(_find_head()), _without_bars():
             crew = _find_crew(self._workers)
-            blocks = _send(chain(first, orders), size=self._block_size, workers=crew.workers)
+            blocks = _send(chain(first, specs), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
                 done = json.loads(row["done"])
                 if isinstance(done, str):
-                    raise ClusterError(f"a worker could not go on: {done}")
+                    raise InputError(f"a worker could not go on: {done}")
                 if blocks.pop(row["number"], None) is not None:
-                    yield from (Made(*made) for made in done)
+                    yield from (MadeRecord(*made) for made in done)
         if blocks:
-            raise ClusterError(f"{len(blocks):,} blocks of texts did not come back: run it again to go on")
+            raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to go on")
 
     def _run(self, blocks: Sequence[Any], arm: Arm, *, crew: _Crew) -> Iterator[dict[str, Any]]:
         """Run the pipeline; yield a row for each block."""
@@ -122,8 +119,10 @@ class Cluster:
         try:
             for table in done.iter_batches(batch_size=None, batch_format="pyarrow"):
                 yield from table.to_pylist()
+        except InputError:  # of `_watching`
+            raise
         except Exception as error:  # Ray's have no base in common; those of the work itself are rows
-            raise ClusterError(f"the cluster can't go on ({_name(error)}): run it again to go on") from error
+            raise InputError(f"the cluster can't go on ({_name(error)}): run it again to go on") from error
 
 
 class Worker:
@@ -137,16 +136,16 @@ class Worker:
         self._bans = bans
         self._arm = arm
         self._options = options
-        self._maker: Maker | None = None
+        self._maker: ModelRecordMaker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return (number, done) of a block; done is JSON: what `Made` holds, of each order, or what went wrong."""
-        number, orders = block["number"][0].as_py(), pickle.loads(block["orders"][0].as_py())
+        """Return (number, done) of a block; done is JSON: the fields of each `MadeRecord`, or an error."""
+        number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
-            self._maker = self._maker or Maker(*load_model(self._model), self._bans, **self._options)
-            done: Any = [(made.record, made.pairs, made.counts) for made in self._maker.make(orders, arm=self._arm)]
+            self._maker = self._maker or ModelRecordMaker(*load_model(self._model), self._bans, **self._options)
+            done: Any = [(made.record, made.pairs, made.counts) for made in self._maker.make(specs, arm=self._arm)]
         except Exception as error:  # noqa: BLE001
-            done = first_line(error) if isinstance(error, (InputError, ValueError)) else _name(error)
+            done = first_line(error) if isinstance(error, ValueError) else _name(error)
         return {"number": [number], "done": [json.dumps(done)]}
 
 
@@ -174,7 +173,7 @@ def _find_crew(workers: int | None) -> _Crew:
     return _Crew(workers, {"num_cpus": max(1, min(cpus, default=1) // each)})
 
 
-def _send(orders: Iterable[Order], *, size: int, workers: int) -> dict[int, Any]:
+def _send(specs: Iterable[SampleSpec], *, size: int, workers: int) -> dict[int, Any]:
     """Put blocks of orders where Ray keeps objects, on disk if need be; return where they are, by number.
 
     size: of a block, at most; they are smaller where some workers would have none otherwise.
@@ -182,14 +181,14 @@ def _send(orders: Iterable[Order], *, size: int, workers: int) -> dict[int, Any]
     import pyarrow
     import ray
 
-    orders = iter(orders)
-    first = list(islice(orders, size * workers))
+    specs = iter(specs)
+    first = list(islice(specs, size * workers))
     size = min(size, math.ceil(len(first) / workers))
-    orders = chain(first, orders)
+    specs = chain(first, specs)
     blocks: dict[int, Any] = {}
-    while block := list(islice(orders, size)):
+    while block := list(islice(specs, size)):
         number = len(blocks)
-        blocks[number] = ray.put(pyarrow.table({"number": [number], "orders": [pickle.dumps(block)]}))
+        blocks[number] = ray.put(pyarrow.table({"number": [number], "specs": [pickle.dumps(block)]}))
     return blocks
 
 
@@ -198,7 +197,7 @@ def _import_ray() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise ClusterError(f"Ray can't be imported ({first_line(error)}): pip install 'antislop[ray]'") from error
+        raise InputError(f"Ray can't be imported ({first_line(error)}): pip install 'antislop[ray]'") from error
     return ray
 
 
@@ -220,7 +219,7 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **there)
     except (RuntimeError, ValueError, OSError, OverflowError, ImportError) as error:  # OverflowError: a port of 99999
         advice = "start it with ray start --head, or pass its address" if address else "Ray's logs are in /tmp/ray"
-        raise ClusterError(f"no cluster at {address or 'hand'} ({first_line(error)}): {advice}") from error
+        raise InputError(f"no cluster at {address or 'hand'} ({first_line(error)}): {advice}") from error
     try:
         yield
     finally:
@@ -229,7 +228,7 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
 
 @contextmanager
 def _watching(head: str) -> Iterator[None]:
-    """Raise `ClusterError` where a cluster's head, host:port, does not answer for `LOST_AFTER` seconds.
+    """Raise `InputError` where a cluster's head, host:port, does not answer for `LOST_AFTER` seconds.
 
     Ray ends the process then, after a minute and without a sentence. Only the main thread can be interrupted, and not
     on Windows.
@@ -242,7 +241,7 @@ def _watching(head: str) -> Iterator[None]:
 
     def respond(number: int, frame: FrameType | None) -> None:
         if is_lost.is_set():
-            raise ClusterError(
+            raise InputError(
                 f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to go on"
             )
         if callable(before):

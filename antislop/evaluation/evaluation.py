@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from antislop.datasets.arms import PLAIN, UNBANNED
+from antislop.datasets.samples import PLAIN, UNBANNED
 from antislop.evaluation.definitions import DISTANCE, EXCESS, LISTS, PASSES, RATIOS, SUPPRESSION, Ratio, place
 from antislop.evaluation.outputs import COSTS, Example, Output, align, find_examples
 from antislop.lists.ban_list import BanList

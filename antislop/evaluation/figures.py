@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antislop.datasets.arms import PLAIN
+from antislop.datasets.samples import PLAIN
 from antislop.evaluation.definitions import DISTANCE, LIST_TITLES, LISTS, place
 from antislop.evaluation.evaluation import Evaluation
 from antislop.metrics.metrics import METRICS, Estimate

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from antislop.data import FOLDER
-from antislop.datasets.arms import PLAIN
+from antislop.datasets.samples import PLAIN
 from antislop.display import quote_formula
 from antislop.evaluation.definitions import DISTANCE, EXCESS, PASSES, RATIOS, SUPPRESSION, place
 from antislop.evaluation.evaluation import CERTAIN, Evaluation, describe_row

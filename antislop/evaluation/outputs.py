@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from antislop.datasets.arms import PLAIN
+from antislop.datasets.samples import PLAIN
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Record
 from antislop.records.texts import Text

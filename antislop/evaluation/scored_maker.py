@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.datasets.maker import UNBANNED, Arm, Made, Maker, Order
+from antislop.datasets.maker import ModelRecordMaker
+from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.evaluation.outputs import Output
 from antislop.hf.model import device_of
 from antislop.hf.vocabulary import Vocabulary
@@ -116,8 +117,8 @@ def score_outputs(
     ]
 
 
-class ScoredMaker(Maker):
-    """Makes records that also say how likely each text is, and what it cost. options: those of `Maker`.
+class ScoredMaker(ModelRecordMaker):
+    """Makes records that also say how likely each text is, and what it cost. options: those of `ModelRecordMaker`.
 
     nll: of the kept tokens under the model without bans, given the prompt of the data set, whatever the arm read.
     forward_passes: those that the text took part in.
@@ -135,17 +136,17 @@ class ScoredMaker(Maker):
         self._vocabulary = Vocabulary.of(tokenizer)
         self._unscored: dict[tuple[str, int, str], Scored] = {}
 
-    def make(self, orders: Iterable[Order], *, arm: Arm = "banned") -> Iterator[Made]:
+    def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished and scored, which is done for several at a time."""
-        waiting: list[Made] = []
-        for made in super().make(orders, arm=arm):
+        waiting: list[MadeRecord] = []
+        for made in super().make(specs, arm=arm):
             waiting.append(made)
             if sum(map(_length, self._unscored.values())) >= PASS:
                 yield from self._score(waiting)
                 waiting = []
         yield from self._score(waiting)
 
-    def _score(self, waiting: Sequence[Made]) -> Iterator[Made]:
+    def _score(self, waiting: Sequence[MadeRecord]) -> Iterator[MadeRecord]:
         texts, self._unscored = self._unscored, {}
         scores = dict(zip(texts, measure_nll(self._model, list(texts.values())), strict=True))
         for made in waiting:
@@ -153,12 +154,12 @@ class ScoredMaker(Maker):
             nll = scores.get((record["key"], record["sample"], record["arm"]))
             yield made if nll is None else replace(made, record={**record, "nll": round(nll, 4)})
 
-    def _report(self, order: Order, done: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super()._report(order, done, prompt_tokens=prompt_tokens, since=since)
+    def _report(self, spec: SampleSpec, done: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super()._report(spec, done, prompt_tokens=prompt_tokens, since=since)
         if done.error is not None:
             return record
-        self._unscored[order.identity] = Scored(self._encode(order.prompt), done.tokens)
-        pieces = {} if order.arm in UNBANNED else {"pieces": self._find_pieces(done.report)}
+        self._unscored[spec.identity] = Scored(self._encode(spec.prompt), done.tokens)
+        pieces = {} if spec.arm in UNBANNED else {"pieces": self._find_pieces(done.report)}
         return {**record, "forward_passes": done.report.forward_passes, **pieces}
 
     def _find_pieces(self, report: Report) -> list[list[str]]:

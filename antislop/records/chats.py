@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from antislop.errors import InputError
+
 Message = dict[str, Any]
 
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant"}
@@ -20,18 +22,18 @@ def read_chat(value: Any) -> list[Message]:
         end with what a user or a tool says.
 
     Roles get OpenAI's names. Text parts of a content become one text, with line feeds between them, as in vLLM. What
-    else a message has (`tool_calls`, `name`, …) stays. Raises `ValueError` for anything else, with one sentence.
+    else a message has (`tool_calls`, `name`, …) stays. Raises `InputError` for anything else, with one sentence.
     """
     turns = _transpose(value) if isinstance(value, Mapping) else value
     if not isinstance(turns, list):
-        raise ValueError(f"a chat is a list of messages, not {type(value).__name__}: mend the record")
+        raise InputError(f"a chat is a list of messages, not {type(value).__name__}: mend the record")
     messages = [_read_message(turn, number) for number, turn in enumerate(turns, start=1)]
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
-        raise ValueError("nobody asks for a reply in the chat: it needs a message of the user")
+        raise InputError("nobody asks for a reply in the chat: it needs a message of the user")
     if not (messages[-1]["content"] or "").strip():
-        raise ValueError("the prompt is empty: the last message before the reply has no text")
+        raise InputError("the prompt is empty: the last message before the reply has no text")
     return messages
 
 
@@ -51,14 +53,14 @@ def _transpose(columns: Mapping[str, Any]) -> Any:
 
 def _read_message(turn: Any, number: int) -> Message:
     if not isinstance(turn, Mapping):
-        raise ValueError(f"message {number} of the chat is {_name(turn)}: write {{'role': …, 'content': …}}")
+        raise InputError(f"message {number} of the chat is {_name(turn)}: write {{'role': …, 'content': …}}")
     given = {name: value for name, value in turn.items() if value is not None}  # columns of Arrow fill up with null
     role = given.get("role", given.get("from"))
     content = given.get("content", given.get("value"))
     if not isinstance(role, str):
-        raise ValueError(f"message {number} of the chat has no role: write {{'role': …, 'content': …}}")
+        raise InputError(f"message {number} of the chat has no role: write {{'role': …, 'content': …}}")
     if content is None and "tool_calls" not in given:
-        raise ValueError(f"message {number} of the chat has no content: write {{'role': …, 'content': …}}")
+        raise InputError(f"message {number} of the chat has no content: write {{'role': …, 'content': …}}")
     rest = {name: value for name, value in given.items() if name not in ("from", "value")}
     return {**rest, "role": _ROLES.get(role, role), "content": _read_content(content, number)}
 
@@ -70,7 +72,7 @@ def _read_content(content: Any, number: int) -> str | None:
     found = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     texts = [text for text in found if isinstance(text, str)]
     if len(texts) < len(parts):
-        raise ValueError(f"message {number} of the chat holds more than text: leave the other parts out")
+        raise InputError(f"message {number} of the chat holds more than text: leave the other parts out")
     return "\n".join(texts)
 
 

@@ -167,7 +167,7 @@ def _make(records: Iterable[Record], writer: _Writer, *, column: str | None, key
 def _get_prompt(record: Record, column: str | None) -> Any:
     value = _find_prompt(record.fields, column)
     if value is None:
-        raise ValueError(f"no prompt in it: a column {column or ' or '.join(COLUMNS)} was expected")
+        raise InputError(f"no prompt in it: a column {column or ' or '.join(COLUMNS)} was expected")
     return value
 
 
@@ -229,10 +229,10 @@ class _Writer:
         return messages is not None and self.has_chat_template
 
     def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
-        """Return the text of a prompt and the chat it was made of; raise `ValueError` with one sentence."""
+        """Return the text of a prompt and the chat it was made of; raise `InputError` with one sentence."""
         if isinstance(value, str):
             if not value.strip():
-                raise ValueError("the prompt is empty: write one, or leave the record out")
+                raise InputError("the prompt is empty: write one, or leave the record out")
             if not self.is_chat:
                 return self._fill(value, fields), None
             value = [{"role": "user", "content": value}]
@@ -244,7 +244,7 @@ class _Writer:
         if self.has_chat_template:
             return self._render(messages), messages
         if len(messages) > 1 or self.parts is None:
-            raise ValueError(f"{len(messages)} messages can't be written without a chat template: use another model")
+            raise InputError(f"{len(messages)} messages can't be written without a chat template: use another model")
         return last, messages
 
     def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:
@@ -259,7 +259,7 @@ class _Writer:
         value = fields.get(name)
         if not isinstance(value, (str, int, float)):
             was = "nothing" if value is None else type(value).__name__
-            raise ValueError(f"the template names {{{name}}}, and the record has {was} there: a text was expected")
+            raise InputError(f"the template names {{{name}}}, and the record has {was} there: a text was expected")
         return str(value)
 
     def _render(self, messages: list[Message]) -> str:
@@ -269,7 +269,7 @@ class _Writer:
         try:
             text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ValueError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
+            raise InputError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
         return text
 
 

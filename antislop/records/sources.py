@@ -85,10 +85,10 @@ def _record(number: int, found: Found) -> Record:
 def to_json(value: Any, *, depth: int = 0) -> Any:
     """Return a value as JSON holds it, in new lists and dictionaries; bytes as their number, the unknown as its `str`.
 
-    Raises `ValueError` for what is nested too deeply, or in itself.
+    Raises `InputError` for what is nested too deeply, or in itself.
     """
     if depth > MAX_DEPTH:
-        raise ValueError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
+        raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
     if isinstance(value, Mapping):
         return {_clean(str(name)): to_json(item, depth=depth + 1) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

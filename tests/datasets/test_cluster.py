@@ -25,16 +25,12 @@ import antislop
 from antislop import Ban, BanList
 from antislop.cli.main import app
 from antislop.datasets import ray_cluster
-from antislop.datasets.maker import (
-    Made,
-    Maker,
-    PairFile,
-    RecordMaker,
-    identify,
-    take_orders,
-    write_records,
-)
-from antislop.datasets.ray_cluster import Cluster, ClusterError, Worker
+from antislop.datasets.maker import ModelRecordMaker
+from antislop.datasets.pair_file import PairFile
+from antislop.datasets.ray_cluster import Cluster, Worker
+from antislop.datasets.samples import MadeRecord, RecordMaker, identify, plan_samples
+from antislop.datasets.writing import write_records
+from antislop.errors import InputError
 from antislop.hf.pretrained import load_model, load_tokenizer
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
@@ -68,7 +64,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def single(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[Record]]:
     """What one process makes."""
     torch.set_num_threads(1)
-    return write(tmp_path_factory.mktemp("single"), Maker(*load_model(model), BANS, **OPTIONS))
+    return write(tmp_path_factory.mktemp("single"), ModelRecordMaker(*load_model(model), BANS, **OPTIONS))
 
 
 @pytest.fixture(scope="module")
@@ -152,30 +148,30 @@ def test_a_cluster_stays_when_the_work_is_done_or_left(model: str, address: str)
     import ray
 
     cluster = Cluster(model, BANS, address=address, workers=1, **OPTIONS)
-    made = cluster.make(take_orders(PROMPTS, samples=2, arm="banned"))
+    made = cluster.make(plan_samples(PROMPTS, samples=2, arm="banned"))
     next(made)
     made.close()
     assert not ray.is_initialized()
     ray.init(address=address, log_to_driver=False)
     assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-    assert len(list(Cluster(model, BANS, **OPTIONS).make(take_orders(PROMPTS[:1], samples=3, arm="plain")))) == 3
+    assert len(list(Cluster(model, BANS, **OPTIONS).make(plan_samples(PROMPTS[:1], samples=3, arm="plain")))) == 3
     assert ray.is_initialized(), "who is connected stays so"
     ray.shutdown()
 
 
 @needs_ray
 def test_what_a_worker_can_not_do_is_a_sentence(tmp_path: Path, address: str) -> None:
-    orders = list(take_orders(PROMPTS, samples=1, arm="banned"))
-    with pytest.raises(ClusterError, match=r"a worker could not go on: the model '.*/none' can't be loaded"):
-        list(Cluster(str(tmp_path / "none"), BANS, address=address, workers=1, **OPTIONS).make(orders))
+    specs = list(plan_samples(PROMPTS, samples=1, arm="banned"))
+    with pytest.raises(InputError, match=r"a worker could not go on: the model '.*/none' can't be loaded"):
+        list(Cluster(str(tmp_path / "none"), BANS, address=address, workers=1, **OPTIONS).make(specs))
 
 
 @needs_ray
 @pytest.mark.parametrize("port", [1, 99999])
 def test_a_cluster_that_is_not_there_is_a_sentence(model: str, port: int) -> None:
-    orders = take_orders(PROMPTS, samples=1, arm="banned")
-    with pytest.raises(ClusterError, match=rf"no cluster at 127.0.0.1:{port} .*: start it with ray start"):
-        list(Cluster(model, BANS, address=f"127.0.0.1:{port}", **OPTIONS).make(orders))
+    specs = plan_samples(PROMPTS, samples=1, arm="banned")
+    with pytest.raises(InputError, match=rf"no cluster at 127.0.0.1:{port} .*: start it with ray start"):
+        list(Cluster(model, BANS, address=f"127.0.0.1:{port}", **OPTIONS).make(specs))
 
 
 @pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN, lambda *_: None])
@@ -192,7 +188,7 @@ def test_a_head_that_dies_is_a_sentence(before: Any, monkeypatch: pytest.MonkeyP
             head.close()
             threading.Event().wait(60)
 
-    with pytest.raises(ClusterError, match=f"the head of the cluster, {name}, does not answer any more: start it anew"):
+    with pytest.raises(InputError, match=f"the head of the cluster, {name}, does not answer any more: start it anew"):
         lose()
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -252,19 +248,19 @@ def test_bans_go_to_workers(model: str) -> None:
 def test_a_worker_that_has_no_model_says_so(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     worker = Worker(model=str(tmp_path / "none"), bans=BANS, arm="banned", options=OPTIONS)
-    row = worker(pyarrow.table({"number": [3], "orders": [pickle.dumps([])]}))
+    row = worker(pyarrow.table({"number": [3], "specs": [pickle.dumps([])]}))
     assert row["number"] == [3]
     assert "can't be loaded" in json.loads(row["done"][0])
 
 
 def test_a_worker_makes_the_pairs_of_its_texts(model: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    orders = list(take_orders(PROMPTS[:1], samples=2, arm="banned"))
+    specs = list(plan_samples(PROMPTS[:1], samples=2, arm="banned"))
     options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 20}}
     worker = Worker(model=model, bans=list(BANS), arm="banned", options=options)
-    row = worker(pyarrow.table({"number": [0], "orders": [pickle.dumps(orders)]}))
-    there = [Made(*made) for made in json.loads(row["done"][0])]
-    here = list(Maker(*load_model(model), BANS, **options).make(orders))
+    row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
+    there = [MadeRecord(*made) for made in json.loads(row["done"][0])]
+    here = list(ModelRecordMaker(*load_model(model), BANS, **options).make(specs))
     assert sum(len(made.pairs) for made in here) > 0
     assert sum(made.counts["continued_tokens"] for made in there if made.pairs) > 5
     for name in ("pairs", "counts"):

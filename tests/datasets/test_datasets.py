@@ -20,19 +20,11 @@ from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.datasets.continuations import MAX_TOKENS
-from antislop.datasets.maker import (
-    Arm,
-    Maker,
-    PairFile,
-    Summary,
-    fingerprint,
-    identify,
-    measure_slop,
-    open_journal,
-    resume,
-    take_orders,
-    write_records,
-)
+from antislop.datasets.maker import ModelRecordMaker
+from antislop.datasets.pair_file import PairFile
+from antislop.datasets.samples import Arm, fingerprint_bans, identify, plan_samples
+from antislop.datasets.summary import Summary, measure_slop
+from antislop.datasets.writing import open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
@@ -48,12 +40,12 @@ PROMPTS = [
 ]
 
 
-def maker(**options: Any) -> Maker:
-    return Maker(MODEL, TOKENIZER, BANS, **{"settings": GENERATION, "batch_size": 3, "seed": 5, **options})
+def maker(**options: Any) -> ModelRecordMaker:
+    return ModelRecordMaker(MODEL, TOKENIZER, BANS, **{"settings": GENERATION, "batch_size": 3, "seed": 5, **options})
 
 
 def make(prompts: Iterable[Prompt] = PROMPTS, *, samples: int = 2, arm: Arm = "banned", **options: Any) -> list[Record]:
-    return [made.record for made in maker(**options).make(take_orders(prompts, samples=samples, arm=arm), arm=arm)]
+    return [made.record for made in maker(**options).make(plan_samples(prompts, samples=samples, arm=arm), arm=arm)]
 
 
 def by_identity(records: Iterable[Record]) -> dict[Any, Record]:
@@ -118,8 +110,8 @@ def test_a_prompt_and_its_response_read_as_the_tokenizer_decodes_both() -> None:
     """SentencePiece decoders remove the space in front of the response when they get it alone."""
     tokenizer = build_spaced_tokenizer()
     settings = {**GENERATION, "suppress_tokens": [*range(len(tokenizer), 48)]}
-    seam = Maker(MODEL, tokenizer, BANS, settings=settings, seed=5, batch_size=3)
-    made = [made.record for made in seam.make(take_orders(PROMPTS, samples=3, arm="banned"))]
+    seam = ModelRecordMaker(MODEL, tokenizer, BANS, settings=settings, seed=5, batch_size=3)
+    made = [made.record for made in seam.make(plan_samples(PROMPTS, samples=3, arm="banned"))]
     sampler = AntiSlop(tokenizer, BANS)
     for record in made:
         ids = tokenizer(record["prompt"])["input_ids"]
@@ -135,10 +127,12 @@ def test_a_prompt_and_its_response_read_as_the_tokenizer_decodes_both() -> None:
 
 def test_a_reply_of_a_chat_does_not_begin_with_the_space_that_the_tokenizer_writes_between_words() -> None:
     tokenizer = build_spaced_tokenizer()
-    seam = Maker(MODEL, tokenizer, BANS, settings=GENERATION | {"suppress_tokens": [*range(17), *range(26, 48)]})
+    seam = ModelRecordMaker(
+        MODEL, tokenizer, BANS, settings=GENERATION | {"suppress_tokens": [*range(17), *range(26, 48)]}
+    )
     chat = [{"role": "user", "content": "a"}]
     prompts = [Prompt("chat", "a b", chat, {}, has_special_tokens=True), Prompt("text", "a b", None, {})]
-    replies = {made.record["key"]: made.record for made in seam.make(take_orders(prompts, samples=1, arm="plain"))}
+    replies = {made.record["key"]: made.record for made in seam.make(plan_samples(prompts, samples=1, arm="plain"))}
     assert not replies["chat"]["response"].startswith(" ")
     assert replies["chat"]["messages"][-1]["content"] == replies["chat"]["response"]
     assert replies["text"]["response"].startswith(" ")
@@ -224,13 +218,15 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_writes_nothing_twi
 def test_a_text_that_failed_on_its_way_leaves_no_pairs() -> None:
     """They would come twice when it is made again, or bar the way to that."""
 
-    class Breaking(Maker):
+    class Breaking(ModelRecordMaker):
         def _report(self, *args: Any, **kwargs: Any) -> Record:
             return {**super()._report(*args, **kwargs), "status": "error", "error": "the server is gone"}
 
-    orders = list(take_orders(PROMPTS, samples=2, arm="banned"))
-    kinds = [kind(MODEL, TOKENIZER, BANS, settings=GENERATION, seed=5, pairs="dpo") for kind in (Maker, Breaking)]
-    whole, broken = (list(each.make(orders)) for each in kinds)
+    specs = list(plan_samples(PROMPTS, samples=2, arm="banned"))
+    kinds = [
+        kind(MODEL, TOKENIZER, BANS, settings=GENERATION, seed=5, pairs="dpo") for kind in (ModelRecordMaker, Breaking)
+    ]
+    whole, broken = (list(each.make(specs)) for each in kinds)
     assert any(made.pairs for made in whole)
     assert not any(made.pairs for made in broken)
 
@@ -252,8 +248,8 @@ def test_a_prompt_that_changed_is_found_while_it_is_written_too(tmp_path: Path) 
         with pytest.raises(InputError, match=r"1 of its records answer prompts that have changed; 'p1' had 'c', and"):
             list(write_records(maker(), lambda: changed, journal))
         with pytest.raises(InputError, match="'p1' had 'c', and now has 'd'"):
-            resume(journal, take_orders(changed, samples=1, arm="banned"))
-        assert resume(journal, take_orders(changed, samples=1, arm="banned"), force=True) == (1, 0)
+            resume(journal, plan_samples(changed, samples=1, arm="banned"))
+        assert resume(journal, plan_samples(changed, samples=1, arm="banned"), force=True) == (1, 0)
         (made,) = write_records(maker(), lambda: changed, journal)
         assert made["prompt"] == "d"
     assert [record["prompt"] for record in read_records(tmp_path / "out.jsonl")] == ["a b", "d"]
@@ -283,8 +279,8 @@ def test_pairs_are_of_texts_that_were_written(undisturbed: tuple[list[Record], l
 
 def test_pairs_do_not_depend_on_what_their_texts_and_continuations_were_batched_with() -> None:
     def pairs(prompts: Sequence[Prompt], **options: Any) -> list[str]:
-        orders = take_orders(prompts, samples=3, arm="banned")
-        made = maker(pairs="dpo", **options).make(orders)
+        specs = plan_samples(prompts, samples=3, arm="banned")
+        made = maker(pairs="dpo", **options).make(specs)
         return sorted(json.dumps(row) for one in made for row in one.pairs)
 
     whole = pairs(PROMPTS, batch_size=16)
@@ -307,7 +303,7 @@ def test_a_rejected_text_is_what_the_model_without_bans_writes_after_the_withdra
         return write((ids for ids, _ in pairs), (seed for _, seed in pairs), settings=settings)
 
     engine._pair_maker._write = spy
-    made = [row for one in engine.make(take_orders(PROMPTS, samples=3, arm="banned")) for row in one.pairs]
+    made = [row for one in engine.make(plan_samples(PROMPTS, samples=3, arm="banned")) for row in one.pairs]
     expected = []
     for ids, seed in asked:
         settings = {**GENERATION, "max_new_tokens": MAX_TOKENS}
@@ -327,7 +323,7 @@ def test_a_record_whose_continuation_failed_is_made_again() -> None:
         return (replace(done, error=ValueError("the server is gone")) for done in write(*args, **kwargs))
 
     engine._pair_maker._write = fail
-    made = list(engine.make(take_orders(PROMPTS, samples=2, arm="banned")))
+    made = list(engine.make(plan_samples(PROMPTS, samples=2, arm="banned")))
     failed = [one for one in made if one.record["status"] == "error"]
     assert {one.record["error"] for one in failed} == {"the server is gone"}
     assert not any(one.pairs for one in failed)
@@ -339,7 +335,7 @@ def test_a_chat_prompt_is_given_to_trainers_without_the_token_that_they_put_in_f
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
     )
-    engine = Maker(MODEL, tokenizer, BANS, settings=GENERATION, pairs="tokens")
+    engine = ModelRecordMaker(MODEL, tokenizer, BANS, settings=GENERATION, pairs="tokens")
     for text, has_special_tokens in (("<s>a b", True), ("a b", False)):
         prompt = Prompt("k", text, None, {}, has_special_tokens=has_special_tokens)
         ids = engine._encode(prompt)
@@ -360,9 +356,9 @@ def test_a_summary_adds_up_what_was_made() -> None:
 
 
 def test_a_list_has_a_fingerprint_of_what_it_forbids() -> None:
-    prints = {fingerprint(BanList(bans)) for bans in (BANS, BANS[1:], [*BANS[:-1], Ban("ea")])}
+    prints = {fingerprint_bans(BanList(bans)) for bans in (BANS, BANS[1:], [*BANS[:-1], Ban("ea")])}
     assert len(prints) == 3
-    assert fingerprint(BanList(BANS, source="x")) == fingerprint(BanList(BANS, source="y"))
+    assert fingerprint_bans(BanList(BANS, source="x")) == fingerprint_bans(BanList(BANS, source="y"))
 
 
 def test_a_text_takes_no_longer_than_a_moment() -> None:

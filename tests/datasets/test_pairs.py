@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from antislop.datasets.pairs import (
     Correction,
     Count,
-    Draft,
-    Source,
+    PairDraft,
+    PairSource,
     cap_per_ban,
     cap_per_token,
     describe_counts,
@@ -49,7 +49,7 @@ def ids(*surfaces: str) -> list[int]:
 
 
 PROMPT = ids(" It".lower(), " rained", ".")
-SOURCE = Source("it rained.", PROMPT, ids(" She", " was", " happy", ".", " Then", " it"))
+SOURCE = PairSource("it rained.", PROMPT, ids(" She", " was", " happy", ".", " Then", " it"))
 
 
 def corrected(
@@ -59,13 +59,13 @@ def corrected(
     return Correction(ban, place, tuple(ids(*withdrawn)), banned, shares)
 
 
-def draft(correction: Correction, source: Source = SOURCE) -> tuple[list[Draft], Counter[Count]]:
+def draft(correction: Correction, source: PairSource = SOURCE) -> tuple[list[PairDraft], Counter[Count]]:
     counts = Counter[Count]()
     return list(draft_dpo(source, [correction], decoder=VOCABULARY, counts=counts)), counts
 
 
 def finish(
-    correction: Correction, *after: str, is_complete: bool = False, source: Source = SOURCE
+    correction: Correction, *after: str, is_complete: bool = False, source: PairSource = SOURCE
 ) -> tuple[Record | None, Counter[Count]]:
     (drafted,), counts = draft(correction, source)
     row = finish_dpo(drafted, ids(*after), ids=source.ids, decoder=VOCABULARY, is_complete=is_complete, counts=counts)
@@ -183,7 +183,7 @@ def test_both_sides_begin_at_the_edge_of_a_word_and_with_its_space() -> None:
 
 
 def test_a_text_that_begins_has_no_space_of_the_decoder_in_front() -> None:
-    source = Source("", [END], ids(" She", " smiled", ".", " Then"))
+    source = PairSource("", [END], ids(" She", " smiled", ".", " Then"))
     row, _ = finish(corrected(" un", "settling", place=0), ".", " Then", source=source)
     assert row is not None
     assert (row["prompt"], row["chosen"], row["rejected"]) == ("", "She smiled.", "unsettling.")
@@ -192,7 +192,7 @@ def test_a_text_that_begins_has_no_space_of_the_decoder_in_front() -> None:
 def test_texts_in_scripts_without_spaces_have_sentences_and_words() -> None:
     surfaces = ("我", "来", "了", "。", "他", "走")
     vocabulary = Vocabulary([surface.encode() for surface in surfaces], {})
-    source = Source("", [], [0, 1, 2, 3, 4])
+    source = PairSource("", [], [0, 1, 2, 3, 4])
     (drafted,) = draft_dpo(
         source, [Correction(Ban("走了"), 1, (5, 2), 2, ())], decoder=vocabulary, counts=Counter[Count]()
     )

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import antislop
-from antislop.datasets.maker import Maker, take_orders
+from antislop.datasets import ModelRecordMaker, plan_samples
 from antislop.metrics.segmentation import find_sentence_end
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
@@ -25,9 +25,9 @@ BANS = ["the", "was", "and", "she", "he", "it"]
 
 def make_pairs(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Record]:
     settings = {"max_new_tokens": 60, "do_sample": True, "min_p": 0.05}
-    maker = Maker(model, tokenizer, BANS, settings=settings, pairs="dpo", seed=1)
+    maker = ModelRecordMaker(model, tokenizer, BANS, settings=settings, pairs="dpo", seed=1)
     prompts = [Prompt(str(i), text, None, {}) for i, text in enumerate(PROMPTS)]
-    made = maker.make(take_orders(prompts, samples=2, arm="banned"))
+    made = maker.make(plan_samples(prompts, samples=2, arm="banned"))
     return [row for one in made for row in one.pairs]
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from antislop import Ban, BanList
-from antislop.datasets.maker import Arm, take_orders
+from antislop.datasets.samples import Arm, plan_samples
 from antislop.evaluation import scored_maker
 from antislop.evaluation.scored_maker import Scored, ScoredMaker, measure_nll
 from antislop.records.journal import Record
@@ -37,7 +37,7 @@ def measure_slowly(model: PreTrainedModel, text: Scored) -> float:
 def make(arm: Arm, **options: Any) -> list[Record]:
     options = {"settings": GENERATION, "batch_size": 3, "seed": 5, "arms": (arm,), **options}
     maker = ScoredMaker(MODEL, TOKENIZER, BANS, **options)
-    return [made.record for made in maker.make(take_orders(PROMPTS, samples=2, arm=arm), arm=arm)]
+    return [made.record for made in maker.make(plan_samples(PROMPTS, samples=2, arm=arm), arm=arm)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -70,7 +70,7 @@ def test_records_say_how_likely_their_tokens_are_after_the_prompt_of_the_data_se
             return super()._report(order, done, **more)
 
     maker = Watched(MODEL, TOKENIZER, BANS, settings=GENERATION, batch_size=3, seed=5, arms=(arm,))
-    records = [made.record for made in maker.make(take_orders(PROMPTS, samples=2, arm=arm), arm=arm)]
+    records = [made.record for made in maker.make(plan_samples(PROMPTS, samples=2, arm=arm), arm=arm)]
     assert len(records) == 12
     for record in records:
         text = seen[record["key"], record["sample"], record["arm"]]
@@ -92,7 +92,7 @@ def test_pieces_are_the_text_and_what_was_taken_back() -> None:
 def test_a_text_that_failed_on_its_way_has_no_likelihood() -> None:
     maker = ScoredMaker(MODEL, TOKENIZER, BANS, settings=GENERATION, arms=("banned",))
     with poisoned(MODEL, TOKENIZER("j")["input_ids"][0]):
-        made = list(maker.make(take_orders([Prompt("bad", "j", None, {}), PROMPTS[0]], samples=1, arm="banned")))
+        made = list(maker.make(plan_samples([Prompt("bad", "j", None, {}), PROMPTS[0]], samples=1, arm="banned")))
     by_key = {each.record["key"]: each.record for each in made}
     assert by_key["bad"]["status"] == "error" and "nll" not in by_key["bad"]
     assert "nll" in by_key[PROMPTS[0].key]
@@ -101,7 +101,7 @@ def test_a_text_that_failed_on_its_way_has_no_likelihood() -> None:
 def test_a_record_with_an_error_has_no_likelihood() -> None:
     maker = ScoredMaker(MODEL, TOKENIZER, BANS, settings=GENERATION, arms=("plain",))
     bad = [Prompt("bad", "", None, {}, error="p:3: not JSON"), PROMPTS[0]]
-    records = [made.record for made in maker.make(take_orders(bad, samples=1, arm="plain"), arm="plain")]
+    records = [made.record for made in maker.make(plan_samples(bad, samples=1, arm="plain"), arm="plain")]
     assert [("nll" in record, record["status"]) for record in records] in (
         [(False, "error"), (True, "ok")],
         [(True, "ok"), (False, "error")],

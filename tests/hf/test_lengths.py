@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban
-from antislop.datasets.maker import Maker, take_orders
+from antislop.datasets import ModelRecordMaker, plan_samples
 from antislop.records.prompts import Prompt
 from tests.support.models import VOCABULARY, build_tokenizer
 
@@ -198,8 +198,8 @@ def test_a_data_set_has_a_failed_record_where_a_text_may_cross_the_boundary() ->
     """And goes on with the other prompts."""
     texts = {"short": "ab", "long": "a b c d e f"}
     prompts = [Prompt(key, text, None, {}) for key, text in texts.items()]
-    maker = Maker(phi3(), TOKENIZER, [], settings={"max_new_tokens": 6, "do_sample": True})
-    made = maker.make(take_orders(prompts, samples=1, arm="banned"), arm="banned")
+    maker = ModelRecordMaker(phi3(), TOKENIZER, [], settings={"max_new_tokens": 6, "do_sample": True})
+    made = maker.make(plan_samples(prompts, samples=1, arm="banned"), arm="banned")
     records = {one.record["key"]: one.record for one in made}
     assert records["short"]["error"] is None
     assert "once a text has more than 12" in records["long"]["error"]

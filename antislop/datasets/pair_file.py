@@ -1,0 +1,73 @@
+"""Files of preference pairs, one per journal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from antislop.datasets.pairs import Count, PairFormat, cap_per_ban, cap_per_token, drop_duplicates
+from antislop.errors import InputError
+from antislop.files import open_to_append
+from antislop.records.journal import Journal, Record, read_lines, read_records, replace_lines
+
+
+class PairFile:
+    """Preference pairs of the records of a journal, each record's once, whenever the process was killed.
+
+    The pairs of a record are written before it; what belongs to no record of the journal was torn and is taken out.
+    is_own: the journal's settings say that its pairs are in this file. Raises `InputError` for a file that holds
+    something else.
+    """
+
+    def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
+        self.path = path
+        self.counts = Counter[Count]()
+        self._kind = kind
+        journal.lock(path)
+        lines = list(read_lines(path)) if path.exists() else []
+        self._check(lines, journal, is_own=is_own)
+        replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
+
+    def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
+        """Refuse a file with anything in it but pairs of the journal's records, and of those that it has lost.
+
+        A file that may be another's has pairs of one such record at most: the one that was not written any more.
+        """
+        is_torn = bool(lines) and lines[-1][1] is None
+        rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
+        if not all({"ban", "key", "sample"} <= row.keys() for row in rows):
+            raise InputError(f"{self.path}: holds something else than pairs: choose another file")
+        if any(("rejected_id" in row) != (self._kind == "tokens") for row in rows):
+            raise InputError(f"{self.path}: holds pairs of another format: choose another file, or the same format")
+        strangers = {owner for row in rows if (owner := _owner(row)) not in journal} - journal.dropped
+        if len(strangers) > 1 + journal.damaged and not is_own:
+            raise InputError(
+                f"{self.path}: holds pairs of texts that are not in {journal.path}: choose another file, or remove it"
+            )
+
+    def append(self, rows: Iterable[Record], counts: Mapping[Count, int] | None = None) -> None:
+        """Write the pairs of a text; raises `InputError` where there is no room. counts: added to those so far."""
+        self.counts.update(counts or {})
+        try:
+            with open_to_append(self.path) as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        except OSError as error:
+            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+
+    def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
+        """Leave out duplicates and what is too frequent, and return how many pairs are left.
+
+        per_ban: pairs of each ban. per_token: rows in which a token is rejected, and those in which it is chosen.
+        """
+        rows = drop_duplicates(read_records(self.path))
+        rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)
+        rows = rows if per_token is None else cap_per_token(rows, limit=per_token, seed=seed)
+        replace_lines(self.path, (json.dumps(row).encode() + b"\n" for row in rows))
+        return len(rows)
+
+
+def _owner(row: Record) -> tuple[Any, ...]:
+    return row.get("key"), row.get("sample"), "banned"

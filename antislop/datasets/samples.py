@@ -1,0 +1,71 @@
+"""Samples: a text to be made from a prompt, and the record that comes of it. Knows no models."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from antislop.datasets.pairs import Count
+from antislop.lists.ban_list import BanList
+from antislop.records.journal import Record
+from antislop.records.prompts import Prompt
+
+Arm = Literal["plain", "banned", "token", "prompt-only"]
+"""How a text is written: without bans; under them; by the first-token rule; without, but asked to avoid them."""
+
+PLAIN: Arm = "plain"
+"""The arm that the others are compared with."""
+
+UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
+"""The arms without rewinds."""
+
+
+class SampleSpec(NamedTuple):
+    """One text to be made: the prompt, the number of the response among those to this prompt, and the arm."""
+
+    prompt: Prompt
+    sample: int
+    arm: Arm
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """Key, number and arm, which no two records share."""
+        return self.prompt.key, self.sample, self.arm
+
+    def seed(self, base: int) -> int:
+        """Return the seed of the text: it depends on `base`, key and number only, and is the same in each arm."""
+        name = f"{base}/{self.sample}/{self.prompt.key}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
+
+
+@dataclass(frozen=True)
+class MadeRecord:
+    """A record with the preference pairs of its text, and counts of the pairs that were left out."""
+
+    record: Record
+    pairs: Sequence[Record] = ()
+    counts: Mapping[Count, int] = field(default_factory=dict)
+
+
+class RecordMaker(Protocol):
+    """Makes records, in this process or elsewhere."""
+
+    def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
+        """Yield a record for each spec, in any order. arm: that of all specs."""
+
+
+def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[SampleSpec]:
+    """Yield `samples` specs for each prompt."""
+    return (SampleSpec(prompt, sample, arm) for prompt in prompts for sample in range(samples))
+
+
+def identify(record: Record) -> tuple[str, int, str]:
+    """Return key, number and arm of a record, as `SampleSpec.identity`."""
+    return record["key"], record["sample"], record["arm"]
+
+
+def fingerprint_bans(bans: BanList) -> str:
+    """Return a hash of the bans of a list, in their order."""
+    return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()
