@@ -97,11 +97,6 @@ class AntiSlop:
         without regard to case, and patterns as for `Ban.regex`.
     exempt: phrases inside which no ban counts, beside those of each ban.
     exempt_prompt: let the model write what stands in the prompt, banned or not.
-    run_ahead: begin the next forward pass before the matcher has read the tokens that it is run on, so that on a GPU
-        both happen at once. An end before the length limit then costs one pass more, and a violation up to one, during
-        which the other rows of a batch go on. Without violations the output is the same to the bit; after one, rows of
-        a batch draw other random numbers, and logits may differ in their last bits. Not done for a token with which a
-        row reaches its length limit, nor where tokens are drafted or rows wait for each other.
     max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
         16 tokens for each one asked for.
     mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.
@@ -126,7 +121,6 @@ class AntiSlop:
         prompt_lookback: bool = True,
         max_rewinds: int = 100,
         draft_bans: bool = False,
-        run_ahead: bool = False,
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
@@ -147,7 +141,6 @@ class AntiSlop:
         self.prompt_lookback = prompt_lookback
         self.max_rewinds = max_rewinds
         self.draft_bans = draft_bans
-        self.run_ahead = run_ahead
         self.mass_floor = mass_floor
         self.probability_floor = probability_floor
         self._tokenizer = tokenizer
@@ -353,7 +346,6 @@ class AntiSlop:
             queue=queue(),
             places=len(first),
             drafter=first_of(self._draft_bans()),
-            run_ahead=self.run_ahead,
         )
         try:
             for number, event in events:
@@ -503,7 +495,6 @@ class AntiSlop:
             self._warn_once,
             self._vocabulary,
             drafter=first_of(drafters),
-            run_ahead=self.run_ahead,
         )
 
     def _warn_once(self, violation: Violation) -> None:

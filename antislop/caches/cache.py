@@ -32,7 +32,7 @@ from antislop.caches.layers import AHEAD, Columns, GrowingLayer, HybridLayer, Hy
 from antislop.caches.originals import Originals, copy_states, decoders_of
 from antislop.caches.recurrent_states import SNAPSHOT_EVERY, Snapshots, clear_row, narrowed, put_row, repeat_rows
 from antislop.caches.static_layers import FixedLayer, without_window
-from antislop.decoding.protocols import KVCache, KVStates, send
+from antislop.decoding.protocols import KVStates, RewindableCache, send
 
 TRIM = 64
 """Free columns on the left of all rows that are worth dropping: it copies everything, and leaves less to attend to."""
@@ -242,7 +242,7 @@ class TransformersCache:
         self._settled[row] = max(self._settled[row], length)
         self._snapshots.settle(row, length)
 
-    def adopt(self, row: int, other: KVCache) -> None:
+    def adopt(self, row: int, other: RewindableCache) -> None:
         """Put the one row of another cache of the same model in the place of a row."""
         if not isinstance(other, TransformersCache) or other.rows != 1:
             raise ValueError("a cache of one row and of the same kind is expected")

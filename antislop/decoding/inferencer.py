@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
-from antislop.decoding.protocols import PAD, Inferred, KVCache, LanguageModel, SampleStrategy
+from antislop.decoding.protocols import PAD, Inferred, LanguageModel, RewindableCache, SampleStrategy
 from antislop.decoding.row import Row
 from antislop.decoding.walker import Policy
 from antislop.matching.token_matcher import Matcher
@@ -28,7 +28,7 @@ class BanningInferencer:
         self._matcher = Matcher([], _Blank()) if matcher is None else matcher
 
     @torch.no_grad()
-    def prefill(self, query_token_ids: Tensor, kv_cache: KVCache, sample_strategy: SampleStrategy) -> Inferred:
+    def prefill(self, query_token_ids: Tensor, kv_cache: RewindableCache, sample_strategy: SampleStrategy) -> Inferred:
         """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row."""
         logits = self._model.forward(query_token_ids, kv_cache)[:, -1].float()
         each = zip(query_token_ids, logits, strict=True)
@@ -40,7 +40,12 @@ class BanningInferencer:
         return Inferred(tokens, logits[:, None])
 
     def decode(
-        self, query_token_ids: Tensor, kv_cache: KVCache, *, max_new_tokens: int, sample_strategy: SampleStrategy
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        *,
+        max_new_tokens: int,
+        sample_strategy: SampleStrategy,
     ) -> Inferred:
         """Go on after query_token_ids [rows, tokens], which the cache does not hold yet; at least one a row.
 

@@ -24,20 +24,10 @@ class Passes(NamedTuple):
     """One forward pass of a batch.
 
     logits: float32 [rows, positions, vocab]; the last position is the one after a row's last token, or that of its
-    draft. fed, cut: what it cost each row; 0 where that was told before. at: the rows whose texts it was run on, if it
-    was run ahead and not all went on as expected.
+    draft. fed, cut: the tokens that each row read, and those that were taken out of its cache for that.
     """
 
     logits: Tensor
-    fed: Sequence[int]
-    cut: Sequence[int]
-    at: Sequence[int] | None = None
-
-
-class Ahead(NamedTuple):
-    """Tokens that were drawn, and what the pass that reads them has cost each row."""
-
-    tokens: list[int]
     fed: Sequence[int]
     cut: Sequence[int]
 
@@ -46,16 +36,7 @@ class Engine(Protocol):
     """What the loop needs of whatever computes."""
 
     def forward(self, rows: Sequence[Row]) -> Passes:
-        """Read what each row has that was not read yet, and its draft; finished rows are kept up with the others.
-
-        Or give what was read ahead, for the rows whose texts went on with that, if any did.
-        """
-
-    def read_ahead(self, rows: Sequence[Row], drawn: Tensor, *, at: Sequence[int]) -> Ahead:
-        """Begin to read what was drawn [n] in the rows `at`, and what the others lack; only then wait for the tokens.
-
-        Their texts don't hold them yet, and perhaps never will.
-        """
+        """Read what each row has that was not read yet, and its draft; finished rows are kept up with the others."""
 
     def replace(self, rows: Sequence[Row], place: int) -> Passes:
         """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
@@ -70,16 +51,12 @@ def decode(
     queue: Iterable[Row] = (),
     places: int = 0,
     drafter: Drafter | None = None,
-    run_ahead: bool = False,
 ) -> Iterator[tuple[int, Event]]:
     """Generate until every row is finished; yield (number of the text, event) as things happen.
 
     Texts are numbered as they come: first the rows, then those of the queue, each of which takes the place of a
     finished row while the others go on. Without rows, the first of the queue make up a batch of up to `places`.
-    run_ahead: have the engine begin a pass before the matcher reads the tokens that were drawn. A drafter rules that
-    out: it has to see them first.
     """
-    ahead = engine if run_ahead and drafter is None else None
     walkers = [Walker(number, row, matcher=matcher, policy=policy, drafter=drafter) for number, row in enumerate(rows)]
     coming: Iterator[Row] | None = iter(queue)
     started = len(walkers)
@@ -99,15 +76,12 @@ def decode(
             return
         for walker in walkers if drafter else ():
             walker.draft()
-        yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy, ahead=ahead)
+        yield from _advance(walkers, engine.forward([walker.row for walker in walkers]), policy=policy)
 
 
-def _advance(
-    walkers: Sequence[Walker], passes: Passes, *, policy: Policy, ahead: Engine | None = None
-) -> Iterator[tuple[int, Event]]:
+def _advance(walkers: Sequence[Walker], passes: Passes, *, policy: Policy) -> Iterator[tuple[int, Event]]:
     """Fill nodes with what a forward pass says, draw in all rows that go on, and walk on from there."""
-    known = range(len(walkers)) if passes.at is None else passes.at
-    going = [number for number in known if not (walkers[number].row.is_finished or walkers[number].row.is_waiting)]
+    going = [number for number, w in enumerate(walkers) if not (w.row.is_finished or w.row.is_waiting)]
     rows = [walkers[number].row for number in going]
     logits = passes.logits if len(going) == len(walkers) else passes.logits[_index(going, passes.logits)]
     _note(walkers, passes)
@@ -115,13 +89,7 @@ def _advance(
     if any(row.draft.proposed for row in rows):
         _fill_paths(rows, logits)
     else:
-        drawn = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy)
-        if ahead is None or any(_is_in_step(row) or len(row.tokens) + 1 >= row.capacity for row in rows):
-            first = drawn.tolist()
-        else:
-            read = ahead.read_ahead([walker.row for walker in walkers], drawn, at=going)
-            first = read.tokens
-            _note(walkers, read)
+        first = _fill_and_draw(rows, logits[:, -1], among=len(walkers), at=going, policy=policy).tolist()
     for number, token in zip(going, first, strict=True):
         walker = walkers[number]
         walker.row.unchanged = len(walker.row.tokens)
@@ -147,7 +115,7 @@ def _groups(walkers: Sequence[Walker]) -> list[tuple[list[Walker], History]]:
     return [([w for w in walkers if w.row.history is history], history) for history in histories.values()]
 
 
-def _note(walkers: Sequence[Walker], costs: Passes | Ahead) -> None:
+def _note(walkers: Sequence[Walker], costs: Passes) -> None:
     """Take note of what a pass cost the rows that go on."""
     usual = Forwarded(1, 0)  # most are, and they are values
     for walker, fed, cut in zip(walkers, costs.fed, costs.cut, strict=True):

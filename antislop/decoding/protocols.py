@@ -19,19 +19,36 @@ KVStates: TypeAlias = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, [rows, heads, tokens, head_dim]."""
 
 
-class KVCache(Protocol):
-    """What a model remembers of the tokens that it read, row by row.
-
-    Rows may hold different numbers of tokens. Where states are given out as tensors, shorter rows are filled on the
-    left, as in any left-padded batch.
-    """
+class RewindableCache(Protocol):
+    """What a model remembers of the tokens that it read, row by row: all that the sampler asks of a cache."""
 
     @property
     def lengths(self) -> Sequence[int]:
-        """How many tokens each row holds."""
+        """The number of tokens in each row."""
+
+    def rewind(self, row: int, length: int) -> int:
+        """Keep the first `length` tokens of one row, leave the other rows as they are, and return the length kept.
+
+        The next forward sees the row as if the rest had never been read. Fewer tokens may be kept than asked for, where
+        states are only remembered at some lengths: the caller feeds the missing tokens again. 0 always empties the row.
+        Raises `ValueError` for fewer than 0, for more than the row holds and for fewer than are settled.
+        """
+
+    def settle(self, row: int, length: int) -> None:
+        """Note that no rewind of a row, except to 0, goes below `length` tokens: earlier states may be dropped."""
+
+    def adopt(self, row: int, other: RewindableCache) -> None:
+        """Replace a row by the only row of another cache of the same model."""
+
+
+class KVCache(RewindableCache, Protocol):
+    """A cache that also hands out its states. Optional: the sampler calls none of this.
+
+    Where states are handed out as tensors, shorter rows are filled on the left, as in any left-padded batch.
+    """
 
     def get_num_tokens(self) -> int:
-        """Return how many tokens the longest row holds; 0 for a new cache."""
+        """Return the number of tokens in the longest row; 0 for a new cache."""
 
     def get_kv_states(self) -> KVStates:
         """Return keys and values per layer, [rows, heads, tokens, head_dim]; an empty list for a new cache.
@@ -40,31 +57,17 @@ class KVCache(Protocol):
         """
 
     def update(self, kv_states: KVStates) -> None:
-        """Hold these states and no others from now on, all of their tokens in every row.
+        """Replace all that the cache holds by these states, all of their tokens in every row.
 
         Raises `ValueError` for states whose layers, rows or tokens don't agree with each other, and for a cache that
         also remembers what such states can't hold.
         """
 
     def crop(self, num_tokens: int) -> None:
-        """Take the latest `num_tokens` tokens out of every row.
+        """Remove the latest `num_tokens` tokens from every row.
 
         Raises `ValueError` for fewer than 0, and for more than the shortest row holds.
         """
-
-    def rewind(self, row: int, length: int) -> int:
-        """Keep the first `length` tokens of one row; the others stay as they are. Return how many are kept.
-
-        The next forward sees the row as if the rest had never been read. Fewer may be kept than asked for, where states
-        are only remembered at some lengths: the caller feeds the missing tokens again. 0 empties the row, always.
-        Raises `ValueError` for fewer than 0, for more than the row holds and for fewer than are settled.
-        """
-
-    def settle(self, row: int, length: int) -> None:
-        """Take note that no rewind but one to 0 will go below `length` tokens in a row, so less need be remembered."""
-
-    def adopt(self, row: int, other: KVCache) -> None:
-        """Put the one row of another cache of the same model in the place of a row."""
 
 
 class LanguageModel(Protocol):
@@ -74,10 +77,10 @@ class LanguageModel(Protocol):
     def eos_token_id(self) -> frozenset[int]:
         """The tokens that end a text; may be empty."""
 
-    def new_cache(self, rows: int) -> KVCache:
+    def new_cache(self, rows: int) -> RewindableCache:
         """Return an empty cache for so many rows."""
 
-    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
         """Read more tokens, and return what may follow each of them.
 
         query_token_ids: int64 [rows, queries], on any device; `PAD` on the left of rows that have fewer.
@@ -117,11 +120,16 @@ class Inferred(NamedTuple):
 class Inferencer(Protocol):
     """Generates with a language model in two steps, so that a cache can be reused between them."""
 
-    def prefill(self, query_token_ids: Tensor, kv_cache: KVCache, sample_strategy: SampleStrategy) -> Inferred:
+    def prefill(self, query_token_ids: Tensor, kv_cache: RewindableCache, sample_strategy: SampleStrategy) -> Inferred:
         """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row."""
 
     def decode(
-        self, query_token_ids: Tensor, kv_cache: KVCache, *, max_new_tokens: int, sample_strategy: SampleStrategy
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        *,
+        max_new_tokens: int,
+        sample_strategy: SampleStrategy,
     ) -> Inferred:
         """Go on after query_token_ids, those of the text that the cache does not hold yet.
 
@@ -133,13 +141,10 @@ class Inferencer(Protocol):
 def count_queries(query_token_ids: Tensor) -> list[int]:
     """Return how many tokens each row feeds; raise `ValueError` where that is none, or `PAD` is not on the left.
 
-    One column on a device is not looked at, since that would mean waiting for the device: it holds a token in each row.
-
     >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
     [1, 2]
     """
-    is_far = query_token_ids.shape[1] == 1 and query_token_ids.device.type != "cpu"
-    if is_far or int(query_token_ids.min()) > PAD:
+    if int(query_token_ids.min()) > PAD:
         return [query_token_ids.shape[1]] * query_token_ids.shape[0]
     is_token = query_token_ids != PAD
     if bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):

@@ -10,38 +10,19 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from antislop.decoding.protocols import PAD, KVCache, KVStates, LanguageModel
+from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache
 
 
 class RowwiseCache:
     """Caches of one row each, as the rows of one."""
 
-    def __init__(self, caches: Sequence[KVCache]) -> None:
+    def __init__(self, caches: Sequence[RewindableCache]) -> None:
         self.caches = list(caches)
 
     @property
     def lengths(self) -> list[int]:
         """How many tokens each row holds."""
-        return [cache.get_num_tokens() for cache in self.caches]
-
-    def get_num_tokens(self) -> int:
-        """Return how many tokens the longest row holds."""
-        return max(self.lengths)
-
-    def get_kv_states(self) -> KVStates:
-        """Refuse: the states of one row are those of its own cache."""
-        raise ValueError("rows that are run one by one have no states in common: ask the cache of a row")
-
-    def update(self, kv_states: KVStates) -> None:  # noqa: ARG002
-        """Refuse: the states of one row are those of its own cache."""
-        raise ValueError("rows that are run one by one have no states in common: update the cache of a row")
-
-    def crop(self, num_tokens: int) -> None:
-        """Take the latest `num_tokens` tokens out of every row."""
-        if not 0 <= num_tokens <= min(self.lengths):
-            raise ValueError(f"{num_tokens} tokens can't be taken out of a cache of {min(self.lengths)}")
-        for cache in self.caches:
-            cache.crop(num_tokens)
+        return [cache.lengths[0] for cache in self.caches]
 
     def rewind(self, row: int, length: int) -> int:
         """Keep the first `length` tokens of one row, or fewer: return how many."""
@@ -51,7 +32,7 @@ class RowwiseCache:
         """Take note that no rewind but one to 0 will go below `length` tokens in a row."""
         self.caches[row].settle(0, length)
 
-    def adopt(self, row: int, other: KVCache) -> None:
+    def adopt(self, row: int, other: RewindableCache) -> None:
         """Put another cache of one row in the place of a row."""
         self.caches[row] = other
 
@@ -71,13 +52,13 @@ class RowwiseModel:
         """Return an empty cache for so many rows."""
         return RowwiseCache([self._models[0].new_cache(1) for _ in range(rows)])
 
-    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
         """Read each row's tokens; return logits [rows, queries, vocab], 0 where a row has none."""
         assert isinstance(kv_cache, RowwiseCache)
-        is_new = kv_cache.get_num_tokens() == 0
+        is_new = not any(kv_cache.lengths)
         logits: list[Tensor | None] = []
         for model, cache, query in zip(self._models, kv_cache.caches, query_token_ids, strict=True):
-            is_running = is_new or cache.get_num_tokens() > 0
+            is_running = is_new or cache.lengths[0] > 0
             logits.append(model.forward(query[None, query != PAD], cache)[0] if is_running else None)
         known = next(own for own in logits if own is not None)
         whole = known.new_zeros((len(logits), query_token_ids.shape[1], known.shape[-1]))

@@ -17,7 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Ge
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 
 from antislop.caches.cache import TransformersCache, choose_cache
-from antislop.decoding.protocols import PAD, KVCache, LanguageModel, count_queries
+from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -90,7 +90,7 @@ class TransformersModel:
         """Return an empty cache for so many rows."""
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
-    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
         """Read more tokens and return logits [rows, queries, vocab]; of a prompt only those after its last token."""
         if not isinstance(kv_cache, TransformersCache):
             raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
@@ -238,7 +238,7 @@ def split_arguments(
     *,
     rows: int,
     decode_mode: DecodeMode | None = None,
-) -> tuple[LanguageModel, KVCache]:
+) -> tuple[LanguageModel, RewindableCache]:
     """Return a language model and a cache for what `generate` prepared: arguments of all forwards, and of the first.
 
     Raises `ValueError`, before anything is computed, where no exact cache is known.
@@ -283,7 +283,7 @@ def _split_row(
     *,
     row: int,
     rows: int,
-) -> tuple[LanguageModel, KVCache]:
+) -> tuple[LanguageModel, RewindableCache]:
     """Do as `split_arguments` for one row of an encoder-decoder model's batch."""
     given = choose_cache(model_kwargs.get("past_key_values"), model=model)
     if getattr(given, "_is_user_defined", False):

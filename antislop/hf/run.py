@@ -17,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.caches.cache import TransformersCache
 from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
-from antislop.decoding.protocols import KVCache, LanguageModel
+from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
 from antislop.decoding.walker import Drafter, Policy
 from antislop.hf.lengths import PromptLengths, warn_if_too_long
@@ -58,7 +58,7 @@ class Run:
 
     model: PreTrainedModel
     language_model: LanguageModel
-    cache: KVCache
+    cache: RewindableCache
     decode_mode: DecodeMode
     rows: list[Row]
     prompts: PromptLengths
@@ -68,7 +68,6 @@ class Run:
     warn: Callable[[Violation], None]
     surfaces: Surfaces
     drafter: Drafter | None = None
-    run_ahead: bool = False
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # what is handed back with the sequences
@@ -113,9 +112,8 @@ class Run:
         is_seen = isinstance(self.cache, TransformersCache) and getattr(self.cache.cache, "_is_user_defined", False)
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
-            again = self.engine.drop_ahead(self.rows) if is_seen else [0] * len(self.rows)
-            for report, row, fed in zip(reports, self.rows, again, strict=True):
-                report.add(Forwarded(fed, self.engine.excess(row) + fed))
+            for report, row in zip(reports, self.rows, strict=True):
+                report.add(Forwarded(0, self.engine.excess(row)))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
@@ -128,7 +126,6 @@ class Run:
             matcher=self.matcher,
             policy=self.policy,
             drafter=self.drafter,
-            run_ahead=self.run_ahead,
         )
         for number, event in events:
             if isinstance(event, Conceded):

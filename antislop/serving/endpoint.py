@@ -41,7 +41,7 @@ from transformers import (
 from transformers.generation import EosTokenCriteria, StopStringCriteria
 
 from antislop.callbacks.settings import Settings
-from antislop.decoding.loop import Ahead, Passes, decode
+from antislop.decoding.loop import Passes, decode
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.decoding.walker import Policy
 from antislop.hf.arguments import check_prompts, pair
@@ -127,8 +127,8 @@ class EndpointSampler:
         for name, value in (("alternatives", alternatives), ("tokens_per_request", tokens_per_request)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; at least 1 is expected")
-        if sampler.run_ahead or sampler.draft_bans:
-            raise ValueError("run_ahead and draft_bans are for models of one's own: leave them out for an endpoint")
+        if sampler.draft_bans:
+            raise ValueError("draft_bans is for models of one's own: leave it out for an endpoint")
         self._sampler = sampler
         self._endpoint = endpoint
         self._alternatives = alternatives
@@ -303,10 +303,6 @@ class _Text:
     def replace(self, rows: Sequence[Row], place: int) -> Passes:
         """Begin a new text: nothing that the server would have to be told."""
         return self.forward(rows[place : place + 1])
-
-    def read_ahead(self, rows: Sequence[Row], drawn: Tensor, *, at: Sequence[int]) -> Ahead:
-        """Do nothing: answers come with drafts, which rule that out."""
-        raise NotImplementedError
 
     def propose(self, row: Row) -> Draft:  # noqa: ARG002
         """Return nothing: the draft comes with the answer."""

@@ -357,9 +357,7 @@ def test_in_flight_greedy_texts_are_generates_own(model: PreTrainedModel) -> Non
         assert completion.tokens == texts_of(generate(model, [prompt], **asked), [prompt])[0]
 
 
-@pytest.mark.parametrize(
-    ("do_sample", "options"), [(True, {}), (False, {"run_ahead": True}), (True, {"draft_bans": True})]
-)
+@pytest.mark.parametrize(("do_sample", "options"), [(True, {}), (False, {}), (True, {"draft_bans": True})])
 def test_a_prompt_without_probabilities_fails_alone(
     model: PreTrainedModel, do_sample: bool, options: dict[str, Any]
 ) -> None:
@@ -380,7 +378,7 @@ def test_a_prompt_without_probabilities_fails_alone(
     assert {seeds[c.number]: c.tokens for c in done if c.error is None} == texts
 
 
-@pytest.mark.parametrize("options", [{}, {"run_ahead": True}, {"draft_bans": True}])
+@pytest.mark.parametrize("options", [{}, {"draft_bans": True}])
 def test_a_text_that_loses_its_probabilities_on_its_way_fails_alone(
     llama: PreTrainedModel, options: dict[str, Any]
 ) -> None:

@@ -632,9 +632,8 @@ def test_texts_that_nobody_waits_for_are_given_up(letters: PreTrainedTokenizerFa
 
 def test_what_has_no_meaning_here_is_refused(letters: PreTrainedTokenizerFast) -> None:
     endpoint, sampler = Endpoint("http://127.0.0.1:9/v1"), AntiSlop(letters, [])
-    for option in ("run_ahead", "draft_bans"):
-        with pytest.raises(ValueError, match="leave them out for an endpoint"):
-            EndpointSampler(AntiSlop(letters, [], **{option: True}), endpoint)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="leave it out for an endpoint"):
+        EndpointSampler(AntiSlop(letters, [], draft_bans=True), endpoint)
     for option in ("alternatives", "tokens_per_request"):
         with pytest.raises(ValueError, match=f"{option} is 0"):
             EndpointSampler(sampler, endpoint, **{option: 0})  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import KVCache, KVStates, count_queries, fill_left
+from antislop.decoding.protocols import KVStates, RewindableCache, count_queries, fill_left
 
 
 class MarkovCache:
@@ -54,7 +54,7 @@ class MarkovCache:
     def settle(self, row: int, length: int) -> None:
         self._settled[row] = max(self._settled[row], length)
 
-    def adopt(self, row: int, other: KVCache) -> None:
+    def adopt(self, row: int, other: RewindableCache) -> None:
         if not isinstance(other, MarkovCache) or len(other._rows) != 1:
             raise ValueError("a MarkovCache of one row is expected")
         self._rows[row], self._settled[row] = list(other._rows[0]), other._settled[0]
@@ -77,7 +77,7 @@ class MarkovModel:
     def new_cache(self, rows: int) -> MarkovCache:
         return MarkovCache(rows)
 
-    def forward(self, query_token_ids: Tensor, kv_cache: KVCache) -> Tensor:
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
         if not isinstance(kv_cache, MarkovCache):
             raise ValueError(f"a MarkovCache is expected, not a {type(kv_cache).__name__}")
         counts = count_queries(query_token_ids)

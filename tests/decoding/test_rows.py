@@ -1,0 +1,70 @@
+"""Rows of one batch: they rewind and finish independently, and each is drawn as it would be alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from antislop import AntiSlop, Ban
+from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.loop import decode
+from antislop.decoding.row import Row
+from antislop.decoding.walker import Policy
+from antislop.matching.token_matcher import Matcher
+from tests.caches.test_batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
+from tests.decoding.test_exactness import CASES, p_value
+from tests.support.markov import MarkovModel
+from tests.support.models import build_model, build_tokenizer
+from tests.support.oracles import rejection_distribution
+from tests.support.toys import PROMPT, Markov, Words
+
+LETTERS = Words("a", "b", "c", "d")
+
+
+def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:
+    """The texts of so many rows in one batch, whose cache has so many places."""
+    state = matcher.start(PROMPT, lookback=False)
+    batch = [
+        Row(torch.tensor([PROMPT]), settings=markov, state=state, capacity=markov.length, place=place)
+        for place in range(rows)
+    ]
+    engine = BatchEngine(language_model, language_model.new_cache(places))
+    for _ in decode(batch, engine=engine, matcher=matcher, policy=Policy(True, "exact", "concede", 100, 10_000)):
+        pass
+    return [tuple(row.tokens) for row in batch]
+
+
+def test_places_that_nobody_takes_are_kept_up_and_do_not_matter() -> None:
+    markov = Markov(4, length=12)
+    matcher, texts = Matcher([Ban("ab", edges="anywhere"), Ban("c", edges="anywhere")], LETTERS), []
+    for places in (3, 5):
+        torch.manual_seed(0)
+        language_model = MarkovModel(markov.table)
+        texts.append(write(markov, matcher, language_model, rows=3, places=places))
+        assert {len(counts) for counts in language_model.fed[1:]} == {places}
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("case", ["one phrase", "a weight of 0.3", "nested starts", "word edges with weights"])
+def test_rows_that_end_apart_are_drawn_as_rejection_sampling_would(case: str) -> None:
+    words, bans = CASES[case]
+    markov = Markov(len(words), seed=1, eos=frozenset({len(words) - 1}))
+    matcher, drawn = Matcher(bans, words), Counter[tuple[int, ...]]()
+    torch.manual_seed(0)
+    for _ in range(120):
+        drawn.update(write(markov, matcher, MarkovModel(markov.table), rows=16, places=16))
+    assert p_value(drawn, rejection_distribution(markov, words, bans)) > 1e-4
+
+
+def test_the_report_of_a_text_counts_each_pass() -> None:
+    llama, sampler = build_model("llama"), AntiSlop(build_tokenizer(), COMMON)
+    for ending in (NO_END, LIKELY_TO_END):
+        for seed in range(4):
+            asked: dict[str, Any] = {"do_sample": True, "return_dict_in_generate": True, **ending}
+            with counting(llama) as fed:
+                out = generate(llama, PROMPTS[:1], seed=seed, custom_generate=sampler, **asked)
+            assert out.report.forward_passes == len(fed)
+            assert out.report.tokens_fed == sum(fed)
