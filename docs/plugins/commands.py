@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 from enum import Enum
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 MARK = "<!-- all commands -->"
@@ -35,7 +36,7 @@ def describe_commands() -> Iterator[str]:
         yield f"## antislop {name} {{ #{name} }}\n\n```text\n{' '.join(usage)}\n```\n\n{inspect.getdoc(function)}\n"
         for table, group in groupby(rows, key=lambda row: row.table):
             yield f"| {table[1]} | |\n|---|---|"
-            yield from (f"| `{_escape(row.names)}` | {_escape(row.about)} |" for row in group)
+            yield from (f"| `{row.names}` | {_escape(row.about)} |" for row in group)
             yield ""
 
 
@@ -52,15 +53,27 @@ def _read_rows(function: Any) -> Iterator[Row]:
         else:
             shown = ", ".join(names) + (f" {value}" if value else "")
             table = (2, info.rich_help_panel) if info.rich_help_panel else (1, "Options")
-        yield Row(table, shown, (info.help or "") + _describe_default(parameter.default, info, is_argument))
+        about = [info.help or "", _describe_choices(kind), _describe_default(parameter.default, info, is_argument)]
+        yield Row(table, shown, " ".join(filter(None, about)))
 
 
 def _name_value(kind: Any) -> str:
-    """Return what a value looks like: its choices, or its type; nothing for a switch."""
-    kind = next((part for part in get_args(kind) if part is not type(None)), kind) if not _choices(kind) else kind
-    if choices := _choices(kind):
-        return "|".join(choices)
-    return "" if kind is bool else {"int": "N", "float": "X", "Path": "FILE"}.get(kind.__name__, "TEXT")
+    """Return what a value looks like; nothing for a switch, whose value is its presence."""
+    kind = _strip_none(kind)
+    if kind is bool:
+        return ""
+    return {int: "N", float: "X", Path: "FILE"}.get(kind, "NAME" if _choices(kind) else "TEXT")
+
+
+def _strip_none(kind: Any) -> Any:
+    """Return T for `T | None`, and for `list[T]`."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    return kind if get_origin(kind) is Literal or not parts else _strip_none(parts[0])
+
+
+def _describe_choices(kind: Any) -> str:
+    choices = [f"`{choice}`" for choice in _choices(_strip_none(kind))]
+    return f"{', '.join(choices[:-1])} or {choices[-1]}." if choices else ""
 
 
 def _choices(kind: Any) -> list[str]:
@@ -71,10 +84,10 @@ def _choices(kind: Any) -> list[str]:
 
 def _describe_default(default: Any, info: Any, is_argument: bool) -> str:
     if default is inspect.Parameter.empty:
-        return "" if is_argument else " Required."
+        return "" if is_argument else "Required."
     default = info.show_default if isinstance(info.show_default, str) else getattr(default, "value", default)
     is_off = default is None or default is False or default in ("", [])
-    return "" if is_off else f" Default: {default}."
+    return "" if is_off else f"Default: {default}."
 
 
 def _escape(text: str) -> str:
