@@ -13,9 +13,10 @@ from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 import antislop
-from antislop.cli.main import COMMANDS
+from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
 from antislop.lists.reading import Format
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
@@ -89,6 +90,12 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
         assert path.exists(), f"{name(page)}: {link}"
         if anchor and path.suffix == ".md" and "reference" not in path.parts:
             assert anchor in find_anchors(path), f"{name(page)}: {link}"
+
+
+def test_the_picture_of_the_house_shows_every_room() -> None:
+    picture = (DOCS / "house.svg").read_text(encoding="utf-8")
+    rooms = {path.name for path in Path(antislop.__file__).parent.iterdir() if not path.name.startswith(("_", "py."))}
+    assert rooms <= set(re.findall(r"[\w.]+", " ".join(re.findall(r'font-weight="700"[^>]*>([^<]*)<', picture))))
 
 
 class Site(HTMLParser):
@@ -168,3 +175,13 @@ def test_every_public_name_is_in_the_reference(site: dict[Path, Site]) -> None:
 
 def test_every_command_is_in_the_reference(site: dict[Path, Site]) -> None:
     assert set(COMMANDS) <= find_page(site, "commands").ids
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_the_reference(command: str, site: dict[Path, Site]) -> None:
+    path = next(path for path in site if path.name == "commands.html")
+    section = path.read_text(encoding="utf-8").split(f'<h2 id="{command}">')[1].split("<h2 ")[0]
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    options = set(re.findall(r"^\W+(--[a-z-]+)", shown, flags=re.MULTILINE)) - {"--help"}
+    assert options
+    assert {option for option in options if not re.search(rf"{option}\b", section)} == set()

@@ -43,7 +43,8 @@ def describe_commands() -> Iterator[str]:
 def _read_rows(function: Any) -> Iterator[Row]:
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, info = hints[name].__origin__, hints[name].__metadata__[0]
+        hint = hints[name] if isinstance(parameter.annotation, str) else parameter.annotation
+        kind, info = hint.__origin__, hint.__metadata__[0]
         is_argument = type(info).__name__ == "ArgumentInfo"
         declared = [part for part in (info.default, *(info.param_decls or ())) if str(part).startswith("-")]
         names = sorted(declared or ["--" + name.rstrip("_").replace("_", "-")], key=len, reverse=True)

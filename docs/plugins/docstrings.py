@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from griffe import Extension, Function, Object
+from griffe import Attribute, Class, Extension, Function, Object
 
 _LABEL = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")
 _EXAMPLE = re.compile(r"(?:^>>> .*(?:\n(?!\n).+)*(?:\n\n(?=>>> ))?)+", flags=re.MULTILINE)
@@ -16,9 +16,13 @@ class Docstrings(Extension):
     """Rewrite each docstring when its object is complete."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Rewrite one docstring."""
-        if obj.docstring is not None:
-            obj.docstring.value = to_markdown(obj.docstring.value, names=_find_names(obj))
+        """Rewrite one docstring; that of a named tuple gets the signature that is nowhere in the source."""
+        if obj.docstring is None:
+            return
+        text = to_markdown(obj.docstring.value, names=_find_names(obj))
+        if isinstance(obj, Class) and any(str(base) == "NamedTuple" for base in obj.bases):
+            text = f"```python\n{_write_signature(obj)}\n```\n\n{text}"
+        obj.docstring.value = text
 
 
 def _find_names(obj: Object) -> set[str]:
@@ -27,6 +31,16 @@ def _find_names(obj: Object) -> set[str]:
         return {parameter.name for parameter in obj.parameters}
     init = obj.members.get("__init__")
     return {*obj.members, *(_find_names(init) if isinstance(init, Function) else ())}
+
+
+def _write_signature(obj: Class) -> str:
+    """Return the fields of a named tuple as a call."""
+    fields = [member for member in obj.members.values() if isinstance(member, Attribute) and member.annotation]
+    described = [
+        f"    {field.name}: {field.annotation}{f' = {field.value}' if field.value is not None else ''},"
+        for field in fields
+    ]
+    return "\n".join([f"{obj.name}(", *described, ")"])
 
 
 def to_markdown(text: str, *, names: Collection[str]) -> str:
