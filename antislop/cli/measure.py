@@ -26,9 +26,11 @@ from antislop.lists.ban_list import BanList
 from antislop.records.texts import Text, read_texts
 
 if TYPE_CHECKING:
+    from antislop.metrics.definitions import Metric
+    from antislop.metrics.estimates import Estimate
     from antislop.metrics.human_distance import Distance, Humans
-    from antislop.metrics.metrics import Estimate, Metric, Tally
     from antislop.metrics.slop_scale import Scale
+    from antislop.metrics.tally import Tally
 
 FEW = 20
 """Texts or prompts below which intervals are named as rough."""
@@ -170,7 +172,7 @@ def _find_group(text: Text, by: str) -> str:
 
 
 def _tally(texts: Iterator[tuple[str, Text]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
-    from antislop.metrics.metrics import Tally
+    from antislop.metrics.tally import Tally
 
     tallies: dict[str, Tally] = {}
     with _progress() as advance:
@@ -203,8 +205,9 @@ def _progress() -> Iterator[Callable[[int], None]]:
 
 
 def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) -> Group:
+    from antislop.metrics.estimates import Estimate
     from antislop.metrics.human_distance import measure_distance
-    from antislop.metrics.metrics import Estimate, measure
+    from antislop.metrics.metrics import measure
 
     estimates = measure(tally, **options)
     distance: Distance = measure_distance(tally, human=human, **options)

@@ -31,9 +31,10 @@ from antislop.files import read_bytes
 from antislop.records.texts import Text, read_texts
 
 if TYPE_CHECKING:
+    from antislop.profiles.changes import Change
     from antislop.profiles.human_rates import Baseline
     from antislop.profiles.ngrams import Texts
-    from antislop.profiles.profiles import Change, Profile
+    from antislop.profiles.profiles import Profile
 
 HUMAN = FOLDER / "human.json.gz"
 KINDS = ("word", "phrase", "content", "construction")
@@ -408,7 +409,7 @@ def _number(count: int, what: str) -> str:
 def _compare(
     before: Path, after: Path, reader: _Reader, out: Path | None, *, output: Format, top: int, memory: int
 ) -> int:
-    from antislop.profiles.profiles import compare
+    from antislop.profiles.changes import compare
 
     if out is not None:
         check_writable(out)

@@ -1,26 +1,11 @@
-"""What an evaluation measures of arms beside `metrics.METRICS`: hits, likelihood, costs, and each against plain."""
+"""The metrics of an evaluation beside `METRICS`: matches of lists, costs, and each against the plain arm."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from antislop.metrics.metrics import Metric
-
-_OWN = "this project"
+from antislop.metrics.definitions import Metric, Ratio
 
 LISTS = ("made_from", "held_out", "held_out_only")
-"""The lists whose hits are counted, as far as they are given."""
-
-
-class Ratio(NamedTuple):
-    """A quantity that is a sum over texts by another one. metric: what it is. above, below: names of the sums."""
-
-    metric: Metric
-    above: str
-    below: str
-    factor: float = 1
-
-
+"""The lists whose matches are counted, if they are given."""
 LIST_TITLES = {
     "made_from": "hits of the list",
     "held_out": "hits of the held-out list",
@@ -28,50 +13,58 @@ LIST_TITLES = {
 }
 _LIST_ABOUT = {
     "made_from": "occurrences of the bans under which the arms were written",
-    "held_out": "occurrences of a list that was made from other texts, entries that both have included",
-    "held_out_only": "occurrences of what is on the held-out list and not on the list of the arms",
+    "held_out": "occurrences of a list made from other texts, including its entries that the arms' list has too",
+    "held_out_only": "occurrences of entries of the held-out list that are not in the arms' list",
 }
-RATIOS = (
-    *(
-        Ratio(Metric(name, LIST_TITLES[name], "per 1,000 words", _LIST_ABOUT[name], _OWN), name, "words", 1000)
-        for name in LISTS
-    ),
-    Ratio(
-        Metric(
-            "nll",
-            "negative log-likelihood",
-            "nats per token",
-            "−log p of the kept tokens under the model without bans, at temperature 1, given the original prompt",
-            _OWN,
-        ),
+_UNKNOWN = "the outputs don't say"
+
+
+def _define_cost(name: str, title: str, unit: str, about: str, ratio: Ratio) -> Metric:
+    return Metric(name, title, unit, about, formula=ratio, missing=_UNKNOWN, undefined=f"no {ratio.below} to divide by")
+
+
+LIST_METRICS = tuple(
+    Metric(name, LIST_TITLES[name], "per 1,000 words", _LIST_ABOUT[name], formula=Ratio(name, "words", 1000, True))
+    for name in LISTS
+)
+COST_METRICS = (
+    _define_cost(
         "nll",
-        "tokens",
+        "negative log-likelihood",
+        "nats per token",
+        "−log p of the kept tokens under the model without bans, at temperature 1, given the original prompt",
+        Ratio("nll", "tokens"),
     ),
-    Ratio(
-        Metric("violations", "violations", "per 1,000 tokens", "bans that were completed, per kept token", _OWN),
+    _define_cost(
         "violations",
-        "tokens",
-        1000,
+        "violations",
+        "per 1,000 tokens",
+        "bans that were completed, per kept token",
+        Ratio("violations", "tokens", 1000, is_rate=True),
     ),
-    Ratio(
-        Metric("withdrawn", "withdrawn tokens", "% of drawn", "tokens taken back, of all that were drawn", _OWN),
-        "withdrawn_tokens",
-        "drawn",
-        100,
+    _define_cost(
+        "withdrawn",
+        "withdrawn tokens",
+        "% of drawn",
+        "withdrawn tokens, of all drawn tokens",
+        Ratio("withdrawn_tokens", "drawn", 100, is_rate=True),
     ),
-    Ratio(
-        Metric("conceded", "conceded bans", "per 1,000 tokens", "bans that stand for want of anything else", _OWN),
+    _define_cost(
         "conceded",
-        "tokens",
-        1000,
+        "conceded bans",
+        "per 1,000 tokens",
+        "bans that were let through for want of an alternative",
+        Ratio("conceded", "tokens", 1000, is_rate=True),
     ),
-    Ratio(
-        Metric("passes", "forward passes", "per kept token", "passes a text took part in, its prompt's included", _OWN),
-        "forward_passes",
-        "tokens",
+    _define_cost(
+        "passes",
+        "forward passes",
+        "per kept token",
+        "forward passes that included the text, that over its prompt among them",
+        Ratio("forward_passes", "tokens"),
     ),
 )
-"""What is measured of each arm beside `metrics.METRICS`, in the order of tables."""
+"""Metrics of sums that the outputs bring with them, see `Output.costs`."""
 
 SUPPRESSION = tuple(
     Metric(
@@ -79,31 +72,27 @@ SUPPRESSION = tuple(
         LIST_TITLES[name].replace("hits", "suppression"),
         "%",
         "100 · (1 − hits per 1,000 words / those of the plain arm)",
-        _OWN,
+        undefined="the plain texts contain nothing of the list",
     )
     for name in LISTS
 )
 EXCESS = Metric(
-    "excess_nll", "excess negative log-likelihood", "nats per token", "that of the arm less that of the plain one", _OWN
+    "excess_nll", "excess negative log-likelihood", "nats per token", "that of the arm less that of the plain one"
 )
 PASSES = Metric(
-    "passes_ratio",
-    "forward passes",
-    "× plain",
-    "forward passes per kept token, divided by those of the plain arm",
-    _OWN,
+    "passes_ratio", "forward passes", "× plain", "forward passes per kept token, divided by those of the plain arm"
 )
 
-_FAR = "human standard deviations"
+_DEVIATIONS = "human standard deviations"
 DISTANCE = Metric(
     "distance",
     "distance to human, overall",
-    _FAR,
+    _DEVIATIONS,
     "the root mean square of the distances of the metrics, see `antislop.metrics.human_distance.measure_distance`",
-    _OWN,
 )
 
 
-def place(metric: Metric) -> Metric:
-    """Return a metric's distance to human as a metric of its own; above 0, the texts have more of it than people's."""
-    return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _FAR, "less the human value, by its spread", _OWN)
+def distance_metric(metric: Metric) -> Metric:
+    """Return the distance to human of a metric as a metric; above 0, the texts have more of it than human writing."""
+    about = "its value less the human value, divided by the standard deviation between human passages"
+    return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _DEVIATIONS, about)

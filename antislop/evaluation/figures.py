@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop.datasets.samples import PLAIN
-from antislop.evaluation.definitions import DISTANCE, LIST_TITLES, LISTS, place
+from antislop.evaluation.definitions import DISTANCE, LIST_TITLES, LISTS, distance_metric
 from antislop.evaluation.evaluation import Evaluation
-from antislop.metrics.metrics import METRICS, Estimate
+from antislop.metrics.definitions import METRICS
+from antislop.metrics.estimates import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,7 +133,7 @@ def _errors(estimate: Estimate) -> list[list[float]] | None:
 
 def _draw_distance(evaluation: Evaluation) -> Figure | None:
     """Draw how far each metric of each arm is from human writing: a dot and its interval."""
-    metrics = [DISTANCE, *(place(metric) for metric in METRICS)]
+    metrics = [DISTANCE, *(distance_metric(metric) for metric in METRICS)]
     arms = list(evaluation.sizes)
     known = [m for m in metrics if any(_value(evaluation.find(arm, m.name)) is not None for arm in arms)]
     if not known:

@@ -17,12 +17,22 @@ from typing import Any
 from antislop.data import FOLDER
 from antislop.datasets.samples import PLAIN
 from antislop.display import quote_formula
-from antislop.evaluation.definitions import DISTANCE, EXCESS, PASSES, RATIOS, SUPPRESSION, place
-from antislop.evaluation.evaluation import CERTAIN, Evaluation, describe_row
+from antislop.evaluation.definitions import (
+    COST_METRICS,
+    DISTANCE,
+    EXCESS,
+    LIST_METRICS,
+    PASSES,
+    SUPPRESSION,
+    distance_metric,
+)
+from antislop.evaluation.evaluation import CERTAIN, Evaluation
 from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
+from antislop.evaluation.rows import describe_row
 from antislop.files import read_text, replace_text
-from antislop.metrics.metrics import METRICS, Estimate, Metric
-from antislop.profiles.profiles import Change
+from antislop.metrics.definitions import METRICS, Metric
+from antislop.metrics.estimates import Estimate
+from antislop.profiles.changes import Change
 
 MOST_CHANGES = 30
 MOST_BANS = 30
@@ -128,7 +138,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
     others = [arm for arm in arms if arm != PLAIN]
     plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
         ("Against the plain arm", "The same prompts and seeds.", others, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
-        ("Each arm", "Sums over all texts.", arms, None, [ratio.metric for ratio in RATIOS]),
+        ("Each arm", "Sums over all texts.", arms, None, [*LIST_METRICS, *COST_METRICS]),
         ("Style", "How texts are written, by the metrics of antislop.metrics.metrics.", arms, None, list(METRICS)),
         (
             "Style against the plain arm",
@@ -142,7 +152,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
             "Standard deviations between human passages; 0 is human, above it there is more than people write.",
             arms,
             None,
-            [DISTANCE, *map(place, METRICS)],
+            [DISTANCE, *map(distance_metric, METRICS)],
         ),
     ]
     tables = []

@@ -42,6 +42,14 @@ class Output:
     prompt: str = ""
     pieces: Sequence[Piece] = ()
 
+    @property
+    def sums(self) -> dict[str, float]:
+        """The costs, and the tokens that were drawn for it if they are known."""
+        costs = dict(self.costs)
+        if {"tokens", "withdrawn_tokens"} <= costs.keys():
+            costs["drawn"] = costs["tokens"] + costs["withdrawn_tokens"]
+        return costs
+
 
 def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """Return the texts of an arm as outputs.

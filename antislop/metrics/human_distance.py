@@ -15,19 +15,12 @@ import numpy as np
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files import read_json
-from antislop.metrics.bootstrap import Floats, bootstrap
-from antislop.metrics.metrics import (
-    METRICS,
-    Estimate,
-    Tally,
-    bound_unseen_rates,
-    compute,
-    explain,
-    name_estimates,
-    warn_of_short_texts,
-    widen,
-)
+from antislop.metrics.bootstrap import Floats
+from antislop.metrics.definitions import METRICS, compute_metrics
+from antislop.metrics.estimates import Estimate, Sums, estimate
+from antislop.metrics.metrics import bound_unseen_rates, explain_interval, warn_of_short_texts
 from antislop.metrics.segmentation import extract_paragraphs, extract_words
+from antislop.metrics.tally import Tally
 
 FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
@@ -80,11 +73,11 @@ def load_human() -> Humans:
 
 def read_human(path: str | os.PathLike[str]) -> Humans:
     """Read human values that data/metrics/make.py wrote. Raises `InputError` for another file."""
-    whole = read_json(path, advice=_ADVICE)
-    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise InputError(f"{path}: holds no human values: {_ADVICE}")
-    known = {name: Human(**{key: entry[key] for key in Human._fields}) for name, entry in whole["metrics"].items()}
-    return Humans(known, whole["scale"], tuple(whole["texts"]))
+    content = read_json(path, advice=_ADVICE)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{path}: contains no human values: {_ADVICE}")
+    metrics = {name: Human(**{key: entry[key] for key in Human._fields}) for name, entry in content["metrics"].items()}
+    return Humans(metrics, content["scale"], tuple(content["texts"]))
 
 
 def measure_distance(
@@ -104,25 +97,26 @@ def measure_distance(
     whether a text is good, or whether a person wrote it. The overall distance of few texts is too high, since chance
     adds to each part.
     """
-    known = load_human() if human is None else human
-    names = [metric.name for metric in METRICS]
+    human = load_human() if human is None else human
     if not tally.words:
-        nothing = Estimate(None, None, None, "no words in the texts" if len(tally) else "no texts")
-        return Distance(dict.fromkeys(names, nothing), nothing)
+        undefined = Estimate.undefined("no words in the texts" if len(tally) else "no texts")
+        return Distance({metric.name: undefined for metric in METRICS}, undefined)
     sums = tally.sum_groups(seed=seed)
-    usable = _usable(known, tally)
-
-    def place(totals: Floats) -> Floats:
-        values = compute({name: totals[..., i] for i, name in enumerate(sums)}, tally)
-        return _place({name: values[name] for name in names}, usable)
-
-    columns = np.stack(list(sums.values()), axis=1)
-    intervals = bootstrap(columns, place, resamples=resamples, level=level, seed=seed)
-    found = name_estimates(intervals, [*names, _OVERALL], lambda name: _explain(name, tally, known), tally=tally)
-    for name, bound in bound_unseen_rates(sums, tally, level=level).items():
-        if name in usable:
-            found[name] = widen(found[name], high=(bound - usable[name].value) / usable[name].passages)
-    return Distance({name: found[name] for name in names}, found[_OVERALL])
+    comparable = _find_comparable(human, tally)
+    found = estimate(
+        sums,
+        lambda totals: _compute_distances(compute_metrics(METRICS, totals, tally.scale), comparable),
+        explain=lambda name: _explain(name, tally, human, sums),
+        unbounded=explain_interval(tally),
+        resamples=resamples,
+        level=level,
+        seed=seed,
+    )
+    for name, bound in bound_unseen_rates(tally, sums, level=level).items():
+        if name in comparable:
+            found[name] = found[name].widen(high=(bound - comparable[name].value) / comparable[name].passages)
+    overall = found.pop(_OVERALL)
+    return Distance(found, overall)
 
 
 def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
@@ -141,33 +135,36 @@ def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
             passage, length = [], 0
 
 
-def _usable(known: Humans, tally: Tally) -> dict[str, Human]:
-    """Return the human values that the texts can be held against."""
-    is_same = known.scale == tally.scale.fingerprint
+def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
+    """Return the human values that the texts can be compared with."""
+    is_same = human.scale == tally.scale.fingerprint
     return {
-        name: one
-        for name, one in known.metrics.items()
-        if one.passages > 0 and (is_same or name not in _OF_LISTS) and warn_of_short_texts(name, tally) is None
+        name: value
+        for name, value in human.metrics.items()
+        if value.passages > 0 and (is_same or name not in _OF_LISTS) and warn_of_short_texts(name, tally) is None
     }
 
 
-def _place(values: Mapping[str, Floats], usable: Mapping[str, Human]) -> Floats:
-    """Return the distances, and the overall one after them: [metrics + 1, ...]."""
-    places = {
-        name: (value - usable[name].value) / usable[name].passages if name in usable else np.full_like(value, np.nan)
+def _compute_distances(values: Sums, comparable: Mapping[str, Human]) -> dict[str, Floats]:
+    """Return the distances [...] by metric, and the overall one."""
+    distances = {
+        name: (value - comparable[name].value) / comparable[name].passages
+        if name in comparable
+        else np.full_like(value, np.nan)
         for name, value in values.items()
     }
-    counted = np.stack([place for name, place in places.items() if name not in _NOT_OVERALL])
-    is_known = ~np.isnan(counted)
-    squares = np.where(is_known, counted, 0.0) ** 2
-    with np.errstate(invalid="ignore"):
-        overall = np.sqrt(squares.sum(axis=0) / is_known.sum(axis=0))
-    return np.stack([*places.values(), overall])
+    counted = np.stack([distance for name, distance in distances.items() if name not in _NOT_OVERALL])
+    is_defined = ~np.isnan(counted)
+    squares = np.where(is_defined, counted, 0.0) ** 2
+    return {**distances, _OVERALL: np.sqrt(squares.sum(axis=0) / is_defined.sum(axis=0))}
 
 
-def _explain(name: str, tally: Tally, known: Humans) -> str:
-    if name in known.metrics and name in _OF_LISTS and known.scale != tally.scale.fingerprint:
+def _explain(name: str, tally: Tally, human: Humans, sums: Sums) -> str:
+    if name in human.metrics and name in _OF_LISTS and human.scale != tally.scale.fingerprint:
         return "the human value was measured with other lists"
-    if name not in known.metrics and name != _OVERALL:
+    if name == _OVERALL:
+        return "nothing to count in"
+    if name not in human.metrics:
         return "there is no human value: it depends on how much text there is"
-    return warn_of_short_texts(name, tally) or explain(name, tally)
+    metric = next(metric for metric in METRICS if metric.name == name)
+    return warn_of_short_texts(name, tally) or metric.explain(sums)

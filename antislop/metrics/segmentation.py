@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from antislop.matching.word_sequences import stop_words
 
@@ -20,6 +21,26 @@ _QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 _CLOSERS = "[\"'”’»)\\]*_]*"
 _END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+{_CLOSERS}(?=\s|$)")
 _STOP = re.compile(rf"{_END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
+
+
+class Segments(NamedTuple):
+    """A text and its parts.
+
+    words, content_words: in lower case. sentences: the number of words of each.
+    """
+
+    text: str
+    words: list[str]
+    content_words: list[str]
+    sentences: list[int]
+    paragraphs: list[str]
+
+    @classmethod
+    def of(cls, text: str) -> Segments:
+        """Take a text apart."""
+        words = extract_words(text)
+        sentences = [len(extract_words(sentence)) for sentence in extract_sentences(text)]
+        return cls(text, words, drop_stop_words(words), sentences, extract_paragraphs(text))
 
 
 def extract_words(text: str) -> list[str]:

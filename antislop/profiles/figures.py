@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from antislop.profiles.profiles import Change
+from antislop.profiles.changes import Change
 
 FELL, ROSE = "#3b6fb6", "#c8553d"
 _LIGHT = "#c9c9c9"

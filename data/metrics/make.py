@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from antislop.metrics.definitions import METRICS, compute_metrics
 from antislop.metrics.human_distance import FORMAT, PASSAGE, cut_passages
-from antislop.metrics.metrics import Tally, compute, measure
+from antislop.metrics.metrics import measure
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.metrics.slop_scale import Range, Scale
+from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
 
 WORDS, TRIGRAMS, NGRAMS = 1200, 600, 20_000
@@ -109,7 +111,10 @@ def describe_human(books: dict[str, str], scale: Scale) -> dict[str, dict[str, f
     owners = np.repeat(np.arange(len(passages)), [len(some) for some in passages.values()])
     by_book = {name: np.bincount(owners, column, minlength=len(passages)) for name, column in sums.items()}
     whole = measure(tally)
-    between = {"passages": compute(sums, tally), "books": compute(by_book, tally)}
+    between = {
+        "passages": compute_metrics(METRICS, sums, scale),
+        "books": compute_metrics(METRICS, by_book, scale),
+    }
     described = {}
     for name, (value, low, high, _) in whole.items():
         if name not in NOT_HUMAN and value is not None and low is not None and high is not None:

@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from antislop.cli.main import app
-from antislop.metrics.metrics import METRICS, Tally, measure
+from antislop.metrics.definitions import METRICS
+from antislop.metrics.metrics import measure
+from antislop.metrics.tally import Tally
 
 TEXTS = [
     "The tapestry fell. “Nobody came,” he said.",

@@ -12,7 +12,7 @@ import pytest
 from antislop import Ban, BanList
 from antislop.evaluation.evaluation import CERTAIN, HINTED, Evaluation, evaluate, find_lists
 from antislop.evaluation.outputs import Output, Piece, align, make_output, mark
-from antislop.metrics.metrics import Estimate
+from antislop.metrics.estimates import Estimate
 
 BANS = BanList(["shiny tapestry", "whisper"])
 HELD_OUT = BanList(["whisper", "testament"])
@@ -175,7 +175,7 @@ def test_arms_without_common_prompts_are_compared_as_a_whole() -> None:
 def test_what_is_undefined_says_why() -> None:
     never = run(made_from=BanList(["never written"]))
     suppressed = find(never, "banned", "made_from_suppressed", against="plain")
-    assert suppressed == (None, None, None, "the plain texts hold nothing of the list")
+    assert suppressed == (None, None, None, "the plain texts contain nothing of the list")
     unknown = run({arm: [Output(o.key, o.sample, o.text) for o in outputs] for arm, outputs in ARMS.items()})
     for name, against in (("nll", None), ("passes", None), ("excess_nll", "plain"), ("passes_ratio", "plain")):
         assert find(unknown, "banned", name, against=against) == (None, None, None, "the outputs don't say")

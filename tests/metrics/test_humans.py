@@ -14,10 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antislop.errors import InputError
+from antislop.metrics.definitions import METRICS
+from antislop.metrics.estimates import Estimate
 from antislop.metrics.human_distance import Human, Humans, cut_passages, load_human, measure_distance, read_human
-from antislop.metrics.metrics import METRICS, Estimate, Tally, measure
+from antislop.metrics.metrics import measure
 from antislop.metrics.segmentation import extract_words
 from antislop.metrics.slop_scale import FOLDER, PUBLISHED_RANGES, Range, Scale, load_ngrams
+from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
 
 SCALE = Scale(frozenset({"tapestry"}), frozenset({("voice", "barely", "whisper")}))
@@ -173,7 +176,7 @@ def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
             Scale.read(tmp_path / name, None)
     with pytest.raises(InputError, match="no top_bigrams and top_trigrams"):
         Scale.read(None, None, write(tmp_path / "h.json", {"a": {}, "b": {}}))
-    with pytest.raises(ValueError, match="holds no human values"):
+    with pytest.raises(ValueError, match="contains no human values"):
         read_human(write(tmp_path / "x.json", []))
 
 

@@ -17,11 +17,19 @@ from hypothesis import strategies as st
 from antislop import BanList
 from antislop.lists.bundled import constructions, read_constructions
 from antislop.metrics.bootstrap import Floats, bootstrap
-from antislop.metrics.contrasts import CONTRASTS, count_contrasts
-from antislop.metrics.diversity import count_distinct, count_distinct_ngrams, measure_self_bleu, number_ngrams
-from antislop.metrics.metrics import METRICS, Estimate, Tally, measure, measure_difference
-from antislop.metrics.repetition import find_overused
+from antislop.metrics.definitions import METRICS
+from antislop.metrics.diversity import (
+    count_distinct,
+    count_distinct_ngrams,
+    find_overused,
+    measure_self_bleu,
+    number_ngrams,
+)
+from antislop.metrics.estimates import Estimate
+from antislop.metrics.metrics import measure, measure_difference
+from antislop.metrics.slop_counts import CONTRASTS, count_contrasts
 from antislop.metrics.slop_scale import Range, Scale
+from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
 
 WORDS = ("the", "old", "tapestry", "voice", "barely", "whisper", "was", "a", "door", "and", "stood", "there")

@@ -12,7 +12,7 @@ from scipy import stats
 
 from antislop.metrics.bootstrap import bootstrap
 from antislop.metrics.quantiles import find_gamma, find_normal, find_student
-from antislop.profiles.profiles import control_discoveries
+from antislop.profiles.changes import control_discoveries
 
 CHANCES = (0.0005, 0.005, 0.025, 0.5, 0.9, 0.975, 0.9995)
 

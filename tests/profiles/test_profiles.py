@@ -13,8 +13,9 @@ from antislop.errors import InputError
 from antislop.lists.bundled import FOLDER
 from antislop.lists.lint import lint, load_frequencies
 from antislop.matching.bans import Ban, BanError
+from antislop.profiles.changes import Change, compare
 from antislop.profiles.human_rates import Baseline, HumanRate, HumanRates, interval
-from antislop.profiles.profiles import Change, Entry, Profile, compare, profile_texts, take_census
+from antislop.profiles.profiles import Entry, Profile, profile_texts, take_census
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained
 from antislop.profiles.to_bans import Choice, choose_bans, drop_containing, make_ban, weigh
 from antislop.records.texts import Text

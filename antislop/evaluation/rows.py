@@ -1,0 +1,142 @@
+"""The rows of an evaluation: an estimate for each metric of an arm, alone or against the plain arm.
+
+Everything is bootstrapped over prompts, since texts to one prompt are not independent; over texts if their prompts are
+unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from antislop.datasets.samples import PLAIN, UNBANNED
+from antislop.evaluation.definitions import (
+    COST_METRICS,
+    DISTANCE,
+    EXCESS,
+    LIST_METRICS,
+    LISTS,
+    PASSES,
+    SUPPRESSION,
+    distance_metric,
+)
+from antislop.evaluation.outputs import Output
+from antislop.lists.ban_list import BanList
+from antislop.metrics.bootstrap import Floats
+from antislop.metrics.definitions import METRICS, Metric, Ratio
+from antislop.metrics.estimates import Estimate, Sums, estimate_pairs
+from antislop.metrics.human_distance import measure_distance
+from antislop.metrics.metrics import explain_interval, measure, measure_difference
+from antislop.metrics.tally import Tally
+
+_OF_BANS = ("violations", "withdrawn", "conceded")
+
+
+class Row(NamedTuple):
+    """An estimate of a metric of an arm. against: the arm that it was compared with, if any."""
+
+    arm: str
+    metric: Metric
+    against: str | None
+    estimate: Estimate
+
+
+def describe_row(row: Row) -> dict[str, Any]:
+    """Return a row as a flat record: that of summary.csv."""
+    estimate = row.estimate
+    return {
+        "arm": row.arm,
+        "metric": row.metric.name,
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "unit": row.metric.unit,
+        "against": row.against,
+        "why": estimate.why,
+    }
+
+
+def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Tally:
+    """Count outputs: their texts, the matches of lists, and their costs."""
+    tally = Tally(metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
+    for output in outputs:
+        hits = {name: len(bans.find(output.text)) for name, bans in lists.items()}
+        tally.add(output.text, group=output.key, sums={**hits, **output.sums})
+    return tally
+
+
+def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[Row]:
+    """Return the rows of an arm. lists: the names of those that were counted. options: of the bootstrap."""
+    measured = measure(tally, **options)
+    distance = measure_distance(tally, **options)
+    absent = {*LISTS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
+    metrics = [metric for metric in tally.metrics if metric.name not in absent]
+    return [
+        *(Row(arm, metric, None, measured[metric.name]) for metric in metrics),
+        Row(arm, DISTANCE, None, distance.overall),
+        *(Row(arm, distance_metric(metric), None, distance.metrics[metric.name]) for metric in METRICS),
+    ]
+
+
+def compare_with_plain(
+    arm: str, after: Tally, plain: Tally, lists: Collection[str], *, is_paired: bool, **options: Any
+) -> list[Row]:
+    """Return the rows of an arm against the plain one; without intervals if the arms answer different prompts."""
+    estimates = _compare_sums(after, plain, lists, is_paired=is_paired, **options)
+    rows = [
+        Row(arm, metric, PLAIN, estimates[metric.name])
+        for metric in (*SUPPRESSION, EXCESS, PASSES)
+        if metric.name in estimates
+    ]
+    if is_paired:
+        differences = measure_difference(after, plain, **options)
+        rows += [Row(arm, metric, PLAIN, differences[metric.name]) for metric in METRICS]
+    return rows
+
+
+def _compare_sums(
+    after: Tally, plain: Tally, lists: Collection[str], *, is_paired: bool, seed: int, resamples: int
+) -> dict[str, Estimate]:
+    """Return suppression, excess and forward passes by name."""
+    if is_paired:
+        sums = after.sum_groups(seed=seed), plain.sum_groups(after.groups, seed=seed)
+    else:  # sums of different prompts can't be drawn together: only the totals are compared
+        sums = _sum_all(after.sum_groups(seed=seed)), _sum_all(plain.sum_groups(seed=seed))
+    hits = {metric.name: metric.ratio for metric in LIST_METRICS if metric.name in lists and metric.ratio is not None}
+    why = {metric.name: metric.undefined for metric in SUPPRESSION}
+    estimates = estimate_pairs(
+        sums,
+        lambda after, plain: _compare(after, plain, hits),
+        explain=lambda name: why.get(name, "the outputs don't say"),
+        unbounded=explain_interval(after) if is_paired else "the arms don't answer the same prompts",
+        seed=seed,
+        resamples=resamples,
+    )
+    for name, ratio in hits.items():
+        suppressed = estimates[f"{name}_suppressed"]
+        if suppressed.value == 100 and (bound := ratio.bound_unseen(sums[0], level=0.95)) is not None:
+            rate = float(ratio(_sum_all(sums[1]))[0])
+            estimates[f"{name}_suppressed"] = suppressed.widen(low=100 * (1 - bound / rate), high=100.0)
+    return estimates
+
+
+def _sum_all(sums: Sums) -> dict[str, Floats]:
+    """Return sums over all prompts, as if they were one."""
+    return {name: column.sum(keepdims=True) for name, column in sums.items()}
+
+
+def _compare(after: Sums, plain: Sums, hits: Mapping[str, Ratio]) -> dict[str, Floats]:
+    nll, passes = Ratio("nll", "tokens"), Ratio("forward_passes", "tokens")
+    return {
+        **{f"{name}_suppressed": _suppress(ratio, after, plain) for name, ratio in hits.items()},
+        EXCESS.name: nll(after) - nll(plain),
+        PASSES.name: passes(after) / passes(plain),
+    }
+
+
+def _suppress(ratio: Ratio, after: Sums, plain: Sums) -> Floats:
+    """Return the percentage by which a rate fell; undefined if it was 0."""
+    rates = [sums[ratio.above] / sums[ratio.below] for sums in (after, plain)]
+    return np.where(rates[1] > 0, 100 * (1 - rates[0] / rates[1]), np.nan)

@@ -1,0 +1,262 @@
+"""Every metric by its definition: unit, source, and how its value follows from sums over texts.
+
+To add a metric, add an entry to `METRICS`: `count` says what a text adds to a new sum, `formula` how the value follows
+from the sums. Everything that measures, tabulates, draws or lists metrics reads them from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from antislop.lists.ban_list import BanList
+from antislop.metrics.bootstrap import Floats, bound_unseen
+from antislop.metrics.diversity import TOP
+from antislop.metrics.estimates import Sums
+from antislop.metrics.segmentation import Segments, count_dialogues
+from antislop.metrics.slop_counts import (
+    WEIGHTS,
+    count_contrasts,
+    count_slop_trigrams,
+    count_slop_words,
+    score_slop,
+)
+from antislop.metrics.slop_scale import Scale
+
+WINDOW = 500  # words
+PIECE = 100  # words
+COMPARED = 100  # texts
+BEGINNING = 200  # words
+
+_SLOP_SCORE = "https://github.com/sam-paech/slop-score, commit 289264ab2a"
+_OWN = "this project"
+
+Formula: TypeAlias = Callable[[Sums, Scale], Floats]
+Count: TypeAlias = Callable[[Segments, Scale], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The formula of a metric that divides a sum over texts by another one.
+
+    above, below: names of the sums. is_rate: whether `above` counts events, so that none at all leaves a rate of 0 with
+        an upper bound.
+    """
+
+    above: str
+    below: str
+    factor: float = 1
+    is_rate: bool = False
+
+    def __call__(self, sums: Sums, _scale: Scale | None = None) -> Floats:
+        """Divide totals [...]."""
+        ratio: Floats = self.factor * sums[self.above] / sums[self.below]
+        return ratio
+
+    def bound_unseen(self, sums: Sums, *, level: float) -> float | None:
+        """Return the upper bound of a rate whose events never occurred; None for other ratios.
+
+        sums: [groups]. Texts of a group are not independent: they count as one text of their mean length.
+        """
+        trials = float((sums[self.below] / sums["texts"]).sum())
+        if not self.is_rate or sums[self.above].any() or not trials > 0:
+            return None
+        return self.factor * bound_unseen(trials, level=level)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measured quantity.
+
+    about: its definition in words. source: who defined it, as URL or DOI.
+    formula: its value, from sums over texts; None if it is derived from other estimates. count: what a text adds to
+        the sum that a `Ratio` divides; None for sums that are counted for several metrics, or given with the texts.
+    missing: why it is undefined if a sum is unknown (NaN). undefined: why it is otherwise.
+    reads: the words that it reads of each text; if most texts are shorter, it depends on their length.
+    """
+
+    name: str
+    title: str
+    unit: str
+    about: str
+    source: str = _OWN
+    formula: Formula | None = None
+    count: Count | None = None
+    missing: str = "nothing to count in"
+    undefined: str = "nothing to count in"
+    reads: int = 0
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """The formula, if it is a ratio."""
+        return self.formula if isinstance(self.formula, Ratio) else None
+
+    def describe(self) -> dict[str, str]:
+        """Return the description as a JSON object."""
+        return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
+
+    def explain(self, *sums: Sums) -> str:
+        """Return why the metric is undefined for these sums [groups], or for one of several."""
+        names = (self.ratio.above, self.ratio.below) if self.ratio else ()
+        is_unknown = any(np.isnan(side[name]).any() for side in sums for name in names)
+        return self.missing if is_unknown else self.undefined
+
+
+def compute_metrics(metrics: Iterable[Metric], sums: Sums, scale: Scale) -> dict[str, Floats]:
+    """Return the values of metrics by name, from sums [...]; NaN or infinity if undefined."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {metric.name: metric.formula(sums, scale) for metric in metrics if metric.formula is not None}
+
+
+def define_hits(name: str, bans: BanList) -> Metric:
+    """Return a metric that counts the matches of a list of bans, whatever their weights."""
+    return Metric(
+        name,
+        name,
+        "per 1,000 words",
+        "occurrences of the list's bans, as `BanList.find` finds them; its weights don't matter",
+        formula=Ratio(f"hits of {name}", "words", 1000, is_rate=True),
+        count=lambda segments, _: len(bans.find(segments.text)),
+    )
+
+
+_SLOP_RATES = {
+    "slop_words": Ratio("slop_words", "words", 1000, is_rate=True),
+    "slop_trigrams": Ratio("slop_trigrams", "words", 1000, is_rate=True),
+    "contrasts": Ratio("contrasts", "characters", 1000, is_rate=True),
+}
+_SENTENCE_WORDS = Ratio("sentence_words", "sentences")
+
+
+def _compute_score(sums: Sums, scale: Scale) -> Floats:
+    return score_slop({name: _SLOP_RATES[name](sums) for name in WEIGHTS}, scale)
+
+
+def _compute_spread(sums: Sums, _scale: Scale) -> Floats:
+    variance = sums["sentence_squares"] / sums["sentences"] - _SENTENCE_WORDS(sums) ** 2
+    spread: Floats = np.sqrt(np.maximum(variance, 0.0))
+    return spread
+
+
+METRICS = (
+    Metric(
+        "slop_words",
+        "slop words",
+        "per 1,000 words",
+        "words that are in the scale's list, in exactly that form",
+        _SLOP_SCORE,
+        _SLOP_RATES["slop_words"],
+        count_slop_words,
+        missing="the scale has no slop words",
+    ),
+    Metric(
+        "slop_trigrams",
+        "slop trigrams",
+        "per 1,000 words",
+        "three words in a row that are in the scale's list, overlapping ones included; stop words between them are "
+        'skipped unless the scale is over "words"; per 1,000 words of any kind',
+        _SLOP_SCORE,
+        _SLOP_RATES["slop_trigrams"],
+        count_slop_trigrams,
+        missing="the scale has no slop trigrams",
+    ),
+    Metric(
+        "contrasts",
+        "not X but Y",
+        "per 1,000 characters",
+        "matches of eight bundled constructions that deny one thing to assert another; of overlapping matches the "
+        "first counts. The published metric has 45 other patterns: levels differ",
+        _SLOP_SCORE,
+        _SLOP_RATES["contrasts"],
+        lambda segments, _: count_contrasts(segments.text),
+    ),
+    Metric(
+        "slop_score",
+        "slop score",
+        "0 to 100",
+        "60 % slop words, 25 % contrasts, 15 % slop trigrams, each as its position in the scale's range, which is "
+        "widened by 10 % on both sides; positions outside are clipped",
+        _SLOP_SCORE,
+        _compute_score,
+        undefined="the scale lacks words, trigrams or ranges",
+    ),
+    Metric(
+        "repetition",
+        "repetition",
+        "per 1,000 content words",
+        f"occurrences of the {TOP} bigrams and {TOP} trigrams of content words with the highest ratio of their share "
+        "to that in human writing. Falls with the amount of text; the interval takes the n-grams as given",
+        _SLOP_SCORE,
+        Ratio("overused", "content_words", 1000),
+        missing="the scale has no human n-grams",
+    ),
+    Metric(
+        "mattr_500",
+        "MATTR-500",
+        "0 to 1",
+        f"mean share of distinct words over all windows of {WINDOW} words, texts concatenated; a window "
+        "belongs to the text in which it begins",
+        "Covington and McFall 2010, doi 10.1080/09296171003643098",
+        Ratio("shares_in_windows", "windows"),
+        undefined=f"fewer than {WINDOW:,} words in all",
+        reads=WINDOW,
+    ),
+    *(
+        Metric(
+            f"distinct_{n}",
+            f"distinct-{n}",
+            "0 to 1",
+            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE} words, shorter pieces left "
+            "out, so that it does not depend on length; the published metric counts in all texts at once, and does",
+            "Li et al. 2016, https://arxiv.org/abs/1510.03055; in pieces: Johnson 1944, doi 10.1037/h0093508",
+            Ratio(f"distinct_{n}", f"ngrams_{n}"),
+            undefined=f"no text of {PIECE} words or more",
+        )
+        for n in (1, 2, 3)
+    ),
+    Metric(
+        "self_bleu",
+        "self-BLEU",
+        "0 to 1",
+        f"mean BLEU-4 of the first {BEGINNING} words of a text against those of the others, over {COMPARED} texts "
+        "drawn by the seed; over all if there are fewer, which lowers it. The interval takes the other texts as given",
+        "Zhu et al. 2018, https://arxiv.org/abs/1802.01886",
+        Ratio("bleu", "compared"),
+        undefined="fewer than two texts of four words or more",
+        reads=BEGINNING,
+    ),
+    Metric(
+        "sentence_words",
+        "sentence length",
+        "words",
+        "words of all sentences over sentences",
+        formula=_SENTENCE_WORDS,
+    ),
+    Metric(
+        "sentence_spread",
+        "sentence spread",
+        "words",
+        "standard deviation of the words of a sentence over all sentences: burstiness",
+        formula=_compute_spread,
+    ),
+    Metric(
+        "dialogue",
+        "dialogue",
+        "share of paragraphs",
+        "paragraphs with words between double quotes, straight or curly; British single quotes and dashes "
+        "in place of quotes are not recognized",
+        formula=Ratio("dialogues", "paragraphs", is_rate=True),
+        count=lambda segments, _: count_dialogues(segments.paragraphs),
+    ),
+    Metric(
+        "paragraph_words",
+        "paragraph length",
+        "words",
+        "words of all paragraphs over paragraphs, which empty lines separate",
+        formula=Ratio("words", "paragraphs"),
+    ),
+)
+"""All metrics, in the order of tables."""

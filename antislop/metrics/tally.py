@@ -1,0 +1,170 @@
+"""Texts, reduced to the numbers that metrics are computed from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antislop.lists.ban_list import BanList
+from antislop.metrics.bootstrap import Floats
+from antislop.metrics.definitions import BEGINNING, COMPARED, METRICS, PIECE, WINDOW, Metric, define_hits
+from antislop.metrics.diversity import count_distinct, count_distinct_ngrams, find_overused, measure_self_bleu
+from antislop.metrics.segmentation import Segments
+from antislop.metrics.slop_scale import Scale
+
+
+class Tally:
+    """Texts, and the numbers that metrics need of each.
+
+    scale: the lists and ranges to measure by, by default the bundled ones. metrics: what to measure. bans: lists whose
+        matches are counted too, by names that no metric has.
+
+    Holds a number for each word, about as many bytes as the texts have, but not the texts.
+
+    >>> from antislop.metrics.metrics import measure
+    >>> tally = Tally()
+    >>> tally.add("It was not a door, but a mouth.")
+    >>> len(tally), measure(tally)["contrasts"].value > 0
+    (1, True)
+    """
+
+    def __init__(
+        self,
+        scale: Scale | None = None,
+        *,
+        bans: Mapping[str, BanList] | None = None,
+        metrics: Sequence[Metric] = METRICS,
+    ) -> None:
+        self.scale = Scale.load() if scale is None else scale
+        lists = dict(bans or {})
+        for name in lists.keys() & {metric.name for metric in metrics}:
+            raise ValueError(f"a list of bans is named {name!r}, as a metric is: give it another name")
+        self.metrics = (*metrics, *(define_hits(name, bans) for name, bans in lists.items()))
+        self._counts: list[dict[str, float]] = []
+        self._groups: list[str | None] = []
+        self._words: list[NDArray[np.int32]] = []
+        self._content_words: list[NDArray[np.int32]] = []
+        self._sums: dict[int, dict[str, Floats]] = {}
+        self._numbers: defaultdict[str, int] = defaultdict()
+        self._numbers.default_factory = self._numbers.__len__
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    @property
+    def words(self) -> int:
+        """The words of all texts."""
+        return sum(map(len, self._words))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The words of each text."""
+        return tuple(map(len, self._words))
+
+    @property
+    def groups(self) -> tuple[str | int, ...]:
+        """The units of the bootstrap, by first occurrence: names of groups, and 0, 1, 2, ... for texts without one."""
+        return tuple(dict.fromkeys(self._owners()))
+
+    def add(self, text: str, *, group: str | None = None, sums: Mapping[str, float] | None = None) -> None:
+        """Count a text.
+
+        group: shared with texts that it is not independent of, such as those to its prompt: intervals are over groups.
+            None: the text is a group of its own. sums: what the text adds to sums that are not counted in texts, such
+            as costs, by name; those that are left out are unknown.
+        """
+        self._sums.clear()
+        self._groups.append(group)
+        segments = Segments.of(text)
+        self._words.append(self._number(segments.words))
+        self._content_words.append(self._number(segments.content_words))
+        counted = {
+            metric.ratio.above: metric.count(segments, self.scale)
+            for metric in self.metrics
+            if metric.ratio is not None and metric.count is not None
+        }
+        self._counts.append({**_count_segments(segments), **counted, **(sums or {})})
+
+    def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
+        """Return what each text adds to each sum that metrics are computed from: [texts] by the name of the sum.
+
+        seed: draws the texts that self-BLEU compares with each other.
+        """
+        if seed not in self._sums:
+            self._sums[seed] = self._sum_up(seed)
+        return self._sums[seed]
+
+    def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
+        """Return what the texts of each group add to each sum: [groups] by the name of the sum.
+
+        groups: all of them, in the order of the result; by default that of `groups`. seed: as in `sum_up`.
+        """
+        places = {group: place for place, group in enumerate(self.groups if groups is None else groups)}
+        owners = np.array([places[group] for group in self._owners()])
+        return {name: np.bincount(owners, column).astype(float) for name, column in self.sum_up(seed=seed).items()}
+
+    def find_overused(self, n: int) -> list[str]:
+        """Return the n-grams, of 2 or 3 content words, that `repetition` counts, the most overused first."""
+        return [" ".join(gram) for gram in self._find_overused(n)[0]]
+
+    def _owners(self) -> list[str | int]:
+        """Return the group of each text."""
+        numbers = count()
+        return [next(numbers) if group is None else group for group in self._groups]
+
+    def _sum_up(self, seed: int) -> dict[str, Floats]:
+        names = dict.fromkeys(name for counts in self._counts for name in counts)
+        sums = {name: np.array([counts.get(name, np.nan) for counts in self._counts], dtype=float) for name in names}
+        words = [numbers.astype(np.int64) for numbers in self._words]
+        sums |= {"texts": np.ones(len(self)), **self._sum_overused(), **_sum_diversity(words, seed=seed)}
+        ratios = [metric.ratio for metric in self.metrics if metric.ratio is not None]
+        unknown = {name for ratio in ratios for name in (ratio.above, ratio.below)} - sums.keys()
+        return sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
+
+    def _find_overused(self, n: int) -> tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]:
+        content_words = [numbers.astype(np.int64) for numbers in self._content_words]
+        return find_overused(content_words, list(self._numbers), shares=self.scale.human[n], n=n)
+
+    def _sum_overused(self) -> dict[str, Floats]:
+        counts = [self._find_overused(n)[1] for n in self.scale.human]
+        return {"overused": np.sum(counts, axis=0, dtype=float) if counts else np.full(len(self), np.nan)}
+
+    def _number(self, words: Sequence[str]) -> NDArray[np.int32]:
+        numbers = self._numbers
+        return np.array([numbers[word] for word in words], dtype=np.int32)
+
+
+def _count_segments(segments: Segments) -> dict[str, float]:
+    return {
+        "words": len(segments.words),
+        "content_words": len(segments.content_words),
+        "characters": len(segments.text),
+        "sentences": len(segments.sentences),
+        "sentence_words": sum(segments.sentences),
+        "sentence_squares": sum(length * length for length in segments.sentences),
+        "paragraphs": len(segments.paragraphs),
+    }
+
+
+def _sum_diversity(words: Sequence[NDArray[np.int64]], *, seed: int) -> dict[str, Floats]:
+    distinct = count_distinct(np.concatenate(words), window=WINDOW)
+    owners = np.repeat(np.arange(len(words)), [len(numbers) for numbers in words])[: len(distinct)]
+    sums = {
+        "windows": np.bincount(owners, minlength=len(words)).astype(float),
+        "shares_in_windows": np.bincount(owners, distinct / WINDOW, minlength=len(words)),
+    }
+    for n in (1, 2, 3):
+        counts = np.array([count_distinct_ngrams(numbers, n, piece=PIECE) for numbers in words], dtype=float)
+        sums |= {f"distinct_{n}": counts[:, 0], f"ngrams_{n}": counts[:, 1]}
+    return sums | _sum_bleu(words, seed=seed)
+
+
+def _sum_bleu(words: Sequence[NDArray[np.int64]], *, seed: int) -> dict[str, Floats]:
+    drawn = np.random.default_rng(seed).permutation(len(words))[:COMPARED]
+    scores = np.full(len(words), np.nan)
+    scores[drawn] = measure_self_bleu([words[i][:BEGINNING].tolist() for i in drawn])
+    return {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}
