@@ -1,10 +1,6 @@
-"""Ask a completions endpoint over HTTP for the log-probabilities of what may come next.
+"""The HTTP client: ask a completions endpoint for the log-probabilities of the tokens that may come next.
 
-Three servers and two ways to ask: `/v1/completions` of vLLM and llama.cpp's server, and SGLang's own `/generate`, whose
-`/v1/completions` tells tokens by their text alone. What is relied on stands in their documentation:
-https://docs.vllm.ai/en/latest/serving/openai_compatible_server/,
-https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md,
-https://docs.sglang.ai/basic_usage/native_api.html. Knows neither tokenizers nor bans; the standard library is enough.
+Knows neither tokenizers nor bans; the standard library is enough.
 """
 
 from __future__ import annotations
@@ -13,76 +9,31 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from io import BufferedReader, RawIOBase
-from math import exp, inf
-from reprlib import repr as shorten
 from socket import socket
 from threading import TIMEOUT_MAX, Event
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from antislop.display import make_visible
+from antislop.serving.dialects import DIALECTS, NEUTRAL, Answer, Api, EndpointError, check_answer
 
-Api = Literal["openai", "sglang"]
-Key: TypeAlias = int | bytes
-"""A token as the server names it: by its id, or by its text."""
-
-NEUTRAL = {
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "repeat_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-}
-"""Settings that leave a distribution as it is, said aloud since servers have defaults of their own."""
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be another one the next time."""
 LONGEST_WAIT = 30.0
 """Seconds between two attempts."""
-ROUNDING = 1e-3
-"""How far above 0 a log-probability may be: some servers compute them with few bits."""
-MASS_ROUNDING = 1e-2
-"""How far above 1 the probabilities at one position may add up, for the same reason."""
-LOWEST = -1e4
-"""A log-probability that is 0 as a probability in every format; lower ones are raised to it, so that none overflows."""
 ANSWER_BASE, ANSWER_PART = 1 << 20, 1 << 10
 """Bytes that an answer may have: so many, and so many for each token of the prompt and for each alternative."""
 SEND_PIECE = 1 << 14
 """Bytes that are sent at a time."""
 
 
-class EndpointError(RuntimeError):
-    """Raised where an endpoint gives no answer that a text could go on with."""
-
-
 class _TooLarge(Exception):
     """Raised where an answer is larger than any answer to the request has to be."""
-
-
-class Position(NamedTuple):
-    """The token that the server wrote at one position, and log-probabilities there, natural ones."""
-
-    token: Key
-    logprobs: dict[Key, float]
-
-
-class Answer(NamedTuple):
-    """What the server wrote, position by position.
-
-    has_gaps: whether positions may be missing, so that the number of a position means nothing. leaves_gaps: whether
-    answers of this server can have them: llama.cpp leaves out tokens that end within a character.
-    """
-
-    positions: list[Position]
-    has_gaps: bool = False
-    leaves_gaps: bool = False
-    retries: int = 0
 
 
 @dataclass
@@ -110,7 +61,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         parts = _split(self.base_url)
-        if self.api not in ("openai", "sglang"):
+        if self.api not in DIALECTS:
             raise ValueError(f"api is {self.api!r}; it is 'openai' or 'sglang'")
         if not 0 < self.timeout < TIMEOUT_MAX:
             raise ValueError(f"timeout is {self.timeout!r}; seconds above 0 are expected")
@@ -118,7 +69,7 @@ class Endpoint:
             raise ValueError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
         if not _is_plain(self.api_key or ""):
             raise ValueError("the API key has white space or a character that is not ASCII in it: pass the key alone")
-        self._path = parts.path.rstrip("/") + ("/completions" if self.api == "openai" else "/generate")
+        self._path = parts.path.rstrip("/") + DIALECTS[self.api].path
         self._url = f"{parts.scheme}://{parts.netloc}{self._path}"
         self._host, self._port = str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -139,16 +90,16 @@ class Endpoint:
         The server draws from the model's own distribution, or writes the likeliest tokens. stop: give up once it is
         set. Raises `EndpointError`.
         """
-        make, read = _APIS[self.api]
+        dialect = DIALECTS[self.api]
         asked = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else 1.0, "seed": seed, **NEUTRAL}
-        body = make(list(prompt), alternatives, asked)
+        body = dialect.ask(list(prompt), alternatives, asked)
         body |= {"model": self.model, **self.extra}
         sent = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
         limit = ANSWER_BASE + ANSWER_PART * (len(prompt) + max_tokens * (alternatives + 1))
         content, retries = self._insist(sent, stop, limit=limit)
         try:
-            answer = read(json.loads(content))
-            _check(answer, max_tokens)
+            answer = dialect.read(json.loads(content))
+            check_answer(answer, max_tokens=max_tokens)
         except EndpointError as error:
             raise EndpointError(f"{self._url}: {error}") from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -316,122 +267,6 @@ def _pace(body: bytes, sock: socket, budget: _Budget) -> Iterator[bytes]:
     for start in range(0, len(body), SEND_PIECE):
         sock.settimeout(budget.seconds)
         yield body[start : start + SEND_PIECE]
-
-
-def _ask_openai(prompt: list[int], alternatives: int, asked: dict[str, Any]) -> dict[str, Any]:
-    """`return_tokens_as_token_ids` is vLLM's; llama.cpp tells ids unasked."""
-    return {"prompt": prompt, "logprobs": alternatives, "return_tokens_as_token_ids": True, **asked}
-
-
-def _ask_sglang(prompt: list[int], alternatives: int, asked: dict[str, Any]) -> dict[str, Any]:
-    names = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
-    params = {names.get(name, name): value for name, value in asked.items() if name != "repeat_penalty"}
-    return {
-        "input_ids": prompt,
-        "sampling_params": params,
-        "return_logprob": True,
-        "top_logprobs_num": alternatives,
-        "return_text_in_logprobs": False,
-    }
-
-
-def _read_openai(answer: Any) -> Answer:
-    choice = answer["choices"][0]
-    told = choice.get("logprobs") or {}
-    written = (answer.get("usage") or {}).get("completion_tokens")
-    if "content" in told:
-        positions = [Position(_key_of(each), _by_key(each["top_logprobs"])) for each in told["content"]]
-        leaves_gaps = True
-    elif told.get("top_logprobs"):
-        each = zip(told["tokens"], told["top_logprobs"], strict=True)
-        positions = [
-            Position(_key(token), {_key(name): _logprob(own) for name, own in top.items()}) for token, top in each
-        ]
-        leaves_gaps = False
-        _check_spelling(positions, choice.get("text", ""))
-    elif written and "timings" in answer:  # llama.cpp, where all tokens were left out
-        return Answer([], has_gaps=True, leaves_gaps=True)
-    else:
-        raise EndpointError("the answer has no log-probabilities: use a server that returns them, and completions")
-    return Answer(positions, written is not None and written != len(positions), leaves_gaps)
-
-
-def _read_sglang(answer: Any) -> Answer:
-    told = answer["meta_info"]
-    if not told.get("output_top_logprobs"):
-        raise EndpointError("the answer has no log-probabilities")
-    each = zip(told["output_token_logprobs"], told["output_top_logprobs"], strict=True)
-    positions = [Position(_id(own[1]), {_id(top[1]): _logprob(top[0]) for top in tops}) for own, tops in each]
-    return Answer(positions, told.get("completion_tokens", len(positions)) != len(positions))
-
-
-_Asking: TypeAlias = Callable[[list[int], int, dict[str, Any]], dict[str, Any]]
-_APIS: dict[str, tuple[_Asking, Callable[[Any], Answer]]] = {
-    "openai": (_ask_openai, _read_openai),
-    "sglang": (_ask_sglang, _read_sglang),
-}
-
-
-def _by_key(tops: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
-    return {_key_of(top): _logprob(top["logprob"]) for top in tops}
-
-
-def _key_of(told: Mapping[str, Any]) -> Key:
-    if "id" in told:
-        return _id(told["id"])
-    spelled = told.get("bytes")
-    if spelled and not isinstance(spelled, list):  # `bytes` of a number is as many zeros
-        raise EndpointError(f"the answer has {shorten(spelled)} as the bytes of a token: a list of them is needed")
-    return bytes(spelled) if spelled else _key(told["token"])
-
-
-def _id(told: Any) -> int:
-    if type(told) is not int:
-        raise EndpointError(f"the answer has {shorten(told)} as the id of a token: a whole number is needed")
-    return told
-
-
-def _logprob(told: Any) -> float:
-    """Return a log-probability, from `LOWEST` to 0; raises `EndpointError` for what is none."""
-    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
-    if not is_number or not -inf < told <= ROUNDING:
-        raise EndpointError(
-            f"the answer has {shorten(told)} as a log-probability: finite numbers up to 0 are needed; "
-            "look at how the server was started"
-        )
-    return min(0.0, float(max(told, LOWEST)))
-
-
-def _check(answer: Answer, max_tokens: int) -> None:
-    """Refuse more than was asked for, and probabilities that are none together."""
-    if len(answer.positions) > max_tokens:
-        raise EndpointError(f"the answer has {len(answer.positions)} tokens, where {max_tokens} were asked for")
-    for _, logprobs in answer.positions:
-        mass = sum(map(exp, logprobs.values()))
-        if mass > 1 + MASS_ROUNDING:
-            raise EndpointError(
-                f"the probabilities of the alternatives add up to {mass:.4g}, more than 1: the model's own are needed"
-            )
-
-
-def _key(token: str) -> Key:
-    """Return what a string names: "token_id:5" an id; a part of a character, which is told as U+FFFD, nothing."""
-    if token.startswith("token_id:"):
-        return int(token.removeprefix("token_id:"))
-    return b"" if "\ufffd" in token else token.encode()
-
-
-def _check_spelling(positions: Sequence[Position], text: str) -> None:
-    """Refuse strings that don't join to the text: decoded one by one, some tokens lose the space before them."""
-    pieces = [position.token for position in positions]
-    spelled = [piece for piece in pieces if isinstance(piece, bytes)]
-    if len(spelled) < len(pieces) or b"" in spelled or "\ufffd" in text:
-        return
-    if not b"".join(spelled).startswith(text.encode()):
-        raise EndpointError(
-            f"the strings of the tokens, {b'|'.join(spelled)[:200]!r}, don't spell the text {text[:200]!r}: "
-            "token ids are needed"
-        )
 
 
 def _wait(seconds: float, stop: Event | None) -> None:

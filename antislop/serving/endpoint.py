@@ -47,7 +47,8 @@ from antislop.decoding.walker import Policy
 from antislop.hf.arguments import check_prompts, pair
 from antislop.hf.vocabulary import Vocabulary
 from antislop.sampler import SEED_STEP, AntiSlop, Completion
-from antislop.serving.completions import Answer, Endpoint, EndpointError, Key, Position
+from antislop.serving.completions import Endpoint
+from antislop.serving.dialects import Answer, EndpointError, Key, Position
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
