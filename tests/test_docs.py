@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ import antislop
 from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
 from antislop.lists.reading import Format
+from antislop.metrics.metrics import METRICS
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
 
 DOCS = ROOT / "docs"
@@ -171,6 +173,18 @@ def find_page(site: dict[Path, Site], name: str) -> Site:
 
 def test_every_public_name_is_in_the_reference(site: dict[Path, Site]) -> None:
     assert {f"antislop.{name}" for name in antislop.__all__} <= find_page(site, "antislop").ids
+
+
+def test_every_name_of_a_package_is_in_the_reference(site: dict[Path, Site]) -> None:
+    ids = set().union(*(page.ids for page in site.values()))
+    for path in Path(antislop.__file__).parent.glob("*/__init__.py"):
+        package = importlib.import_module(f"antislop.{path.parent.name}")
+        assert {f"{package.__name__}.{name}" for name in getattr(package, "__all__", ())} <= ids
+
+
+def test_every_metric_is_in_the_reference(site: dict[Path, Site]) -> None:
+    path = next(path for path in site if path.name == "metrics.html")
+    assert set(re.findall(r"<td><code>(\w+)</code>", path.read_text(encoding="utf-8"))) == {m.name for m in METRICS}
 
 
 def test_every_command_is_in_the_reference(site: dict[Path, Site]) -> None:
