@@ -20,7 +20,7 @@ import antislop
 from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
 from antislop.lists.reading import Format
-from antislop.metrics.metrics import METRICS
+from antislop.metrics.definitions import METRICS
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
 
 DOCS = ROOT / "docs"

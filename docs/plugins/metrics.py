@@ -14,20 +14,20 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def describe_metrics() -> str:
     """Return a table of names, units, definitions and sources."""
-    from antislop.metrics.metrics import METRICS
+    from antislop.metrics.definitions import METRICS
 
     rows = [
-        f"| `{metric.name}` | {metric.title}, {metric.unit} | {_escape(metric.about)} | {_link(metric.source)} |"
+        f"| `{metric.name}` | {metric.title}, {metric.unit} | {_escape(metric.about)} ({_link(metric.source)}) |"
         for metric in METRICS
     ]
-    return "\n".join(["| name | unit | definition | source |", "|---|---|---|---|", *rows])
+    return "\n".join(["| name | unit | definition and source |", "|---|---|---|", *rows])
 
 
 def _link(source: str) -> str:
     url, _, rest = source.partition(", ")
     if url.startswith("10."):
         url = f"https://doi.org/{url}"
-    return f"[{url.split('//')[1]}]({url}){', ' * bool(rest)}{rest}" if url.startswith("https://") else source
+    return f"[{url.split('/')[-1]}]({url}){', ' * bool(rest)}{rest}" if url.startswith("https://") else source
 
 
 def _escape(text: str) -> str:
