@@ -104,7 +104,7 @@ def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_char
         "error": f"answered 400: {HOSTILE}",
         "status": "error",
     }
-    follow([record], Summary(), target=console(stderr=True), total=1)
+    follow([record], Summary(), screen=console(stderr=True), total=1)
     shown = capsys.readouterr().err
     assert find_controls(shown, is_terminal=False) == ""
     assert shown.count("\n") == 1

@@ -211,10 +211,6 @@ MODULES = {"gzip", "bz2", "lzma", "shutil", "tempfile"}
 ALLOWED = {
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
-    "antislop/cli/dataset.py: job.open(path, pairs=pairs, kind=pairs_format, force=force)": "no file, but a journal",
-    "antislop/cli/profile.py: reader.open(texts)": "no file, but texts",
-    "antislop/cli/profile.py: reader.open([path])": "no file, but texts",
-    "antislop/cli/profile.py: _Reader(column=column, prompt_column=None, half=None).open(paths)": "no file, but texts",
 }
 
 

@@ -1,7 +1,7 @@
 """The command `antislop generate`: continue a text without what is banned.
 
 Data goes to standard output, everything else to standard error. torch and transformers are imported when the model is
-loaded, so that what can be refused before is refused at once.
+loaded, so that bad input is refused at once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antislop.cli import jobs
-from antislop.cli.jobs import collect_bans
-from antislop.cli.main import app as app  # the command line as a whole
-from antislop.cli.terminal import as_refusal, check_writable, complain, console, read, writing
+from antislop.cli.options import (
+    BanOptions,
+    ModelOptions,
+    SamplingOptions,
+    StopOption,
+    ban_option,
+    collect_bans,
+)
+from antislop.cli.terminal import as_input_error, check_writable, console, read_input, say, warn, writing
 from antislop.display import escape_json
 from antislop.errors import InputError
 from antislop.files import replace_text
@@ -42,19 +47,16 @@ if TYPE_CHECKING:
 
     from antislop.hf.vocabulary import Vocabulary
 
-TEMPERATURE = 1.0
-MIN_P = 0.05
 
-
-class Method(str, Enum):
-    """`antislop.decoding.walker.Method`, which can't be imported without torch."""
+class MethodChoice(str, Enum):
+    """`antislop.decoding.walker.Method` for typer, without torch."""
 
     EXACT = "exact"
     TOKEN = "token"
 
 
-class OnExhausted(str, Enum):
-    """`antislop.decoding.walker.OnExhausted`, which can't be imported without torch."""
+class OnExhaustedChoice(str, Enum):
+    """`antislop.decoding.walker.OnExhausted` for typer, without torch."""
 
     CONCEDE = "concede"
     STOP = "stop"
@@ -62,168 +64,112 @@ class OnExhausted(str, Enum):
 
 
 @dataclass(frozen=True)
-class _Settings:
-    """The arguments of `generate`; their meaning is in its help."""
+class ContinuationOptions:
+    """What is continued, and how far."""
 
-    prompt: str
-    chat: bool
-    system: str | None
-    max_new_tokens: int
-    stop: list[str] | None
-    model: str | None
-    revision: str | None
-    dtype: jobs.Dtype
-    device: str
-    device_map: str | None
-    attention: str | None
-    trust_remote_code: bool
-    bans: list[Path] | None
-    ban: list[str] | None
-    no_bans: bool
-    constructions: bool
-    lenient: bool
-    method: Method
-    on_exhausted: OnExhausted
-    greedy: bool
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    seed: int | None
-    show: bool
-    compare: bool
-    svg: Path | None
-    report: Path | None
-
-    @property
-    def spec(self) -> ModelSpec:
-        return ModelSpec(
-            self.model,
-            revision=self.revision,
-            dtype=self.dtype.value,
-            device=self.device,
-            device_map=self.device_map,
-            attention=self.attention,
-            trust_remote_code=self.trust_remote_code,
-        )
+    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message of the chat.")] = None
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens, not counting withdrawn ones.")] = 200
+    stop: StopOption = None
 
 
-_METHOD_HELP = "exact: all else stays as frequent as before; token: the first-token rule."
-_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
-_REPORT_HELP = "Write what was withdrawn and what it cost as JSON; - is standard error."
-_option = typer.Option
-_ban_option = partial(typer.Option, rich_help_panel="Bans")
-_sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What happens when a ban is completed."""
+
+    method: Annotated[
+        MethodChoice,
+        ban_option(
+            help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does."
+        ),
+    ] = MethodChoice.EXACT
+    on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="What to do if every continuation is banned.")] = (
+        OnExhaustedChoice.CONCEDE
+    )
+
+
 _output_option = partial(typer.Option, rich_help_panel="Output")
 
 
+@dataclass(frozen=True)
+class ShowOptions:
+    """What is shown beside the text, and saved."""
+
+    show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
+    compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False
+    svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save what --show shows as a picture.")] = None
+    report: Annotated[
+        Path | None,
+        _output_option(metavar="FILE", help="Write rewinds and their cost as JSON; - is standard error."),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse files that can't be written."""
+        if self.svg is not None:
+            check_writable(self.svg)
+        if self.report is not None:
+            check_writable(self.report, or_stdout=True)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The options of a run."""
+
+    text: ContinuationOptions
+    model: ModelSpec
+    policy: PolicyOptions
+    sampling: SamplingOptions
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `generate`."""
+        text = {"max_new_tokens": self.text.max_new_tokens, "stop_strings": self.text.stop or None}
+        return {**text, **self.sampling.settings}
+
+
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads it from standard input.")],
-    chat: Annotated[bool, _option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False,
-    system: Annotated[str | None, _option(metavar="TEXT", help="The system message of the chat.")] = None,
-    max_new_tokens: Annotated[int, _option(min=1, help="The most to generate; what is withdrawn doesn't count.")] = 200,
-    stop: Annotated[list[str] | None, _option(metavar="STRING", help="End with this string. Repeatable.")] = None,
-    model: jobs.Model = None,
-    revision: jobs.Revision = None,
-    dtype: jobs.DtypeName = jobs.Dtype.AUTO,
-    device: jobs.Device = "auto",
-    device_map: jobs.DeviceMap = None,
-    attention: jobs.Attention = None,
-    trust_remote_code: jobs.TrustRemoteCode = False,
-    bans: jobs.Bans = None,
-    ban: jobs.Ban = None,
-    no_bans: jobs.NoBans = False,
-    constructions: jobs.Constructions = False,
-    lenient: jobs.Lenient = False,
-    method: Annotated[Method, _ban_option(help=_METHOD_HELP)] = Method.EXACT,
-    on_exhausted: Annotated[
-        OnExhausted, _ban_option(help="What to do where only bans are left to say.")
-    ] = OnExhausted.CONCEDE,
-    greedy: Annotated[bool, _sampling_option("--greedy", help="Take the likeliest token, draw nothing.")] = False,
-    temperature: Annotated[
-        float | None, _sampling_option(min=0, show_default=str(TEMPERATURE), help="Above 1 bolder.")
-    ] = None,
-    top_k: Annotated[
-        int | None, _sampling_option(min=1, show_default="off", help="Keep the k likeliest tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None, _sampling_option(min=0, max=1, show_default="off", help="Keep the likeliest that make up p.")
-    ] = None,
-    min_p: Annotated[float | None, _sampling_option(min=0, max=1, show_default=str(MIN_P), help=_MIN_P_HELP)] = None,
-    repetition_penalty: Annotated[
-        float | None, _sampling_option(show_default="off", help="Above 1, repeat less.")
-    ] = None,
-    seed: Annotated[
-        int | None, _sampling_option(min=0, max=2**63 - 1, show_default="a new one", help="Same seed, same text.")
-    ] = None,
-    show: Annotated[bool, _output_option("--show", help="Show what was withdrawn, mark what was conceded.")] = False,
-    compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False,
-    svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save the picture that --show shows.")] = None,
-    report: Annotated[Path | None, _output_option(metavar="FILE", help=_REPORT_HELP)] = None,
+    text: ContinuationOptions,
+    model: ModelOptions,
+    bans: BanOptions,
+    policy: PolicyOptions,
+    sampling: SamplingOptions,
+    output: ShowOptions,
 ) -> int:
     """Continue a text without what is banned.
 
-    On a terminal the text comes as it settles, after the prompt; anywhere else only the continuation is written, and
-    what --show adds stands in brackets. The sampling options replace the model's own defaults.
+    On a terminal the prompt is shown, and the text appears as it settles. Elsewhere only the continuation is written,
+    with brackets around what --show adds.
     """
-    return _generate(_Settings(**locals()))
-
-
-def _generate(settings: _Settings) -> int:
-    _check(settings)
-    bans = collect_bans(
-        settings.bans,
-        settings.ban,
-        no_bans=settings.no_bans,
-        with_constructions=settings.constructions,
-        lenient=settings.lenient,
-    )
-    prompt = _read_prompt(settings.prompt)
-    writer = _Writer.load(settings, bans, prompt)
-    screen = console()
-    show = settings.show
-    runs = _compare(writer, screen, show=show) if settings.compare else [_write(writer, screen, show=show)]
-    _save(settings, writer, runs)
+    sampling.check()
+    output.check()
+    _check_together(text, bans, output)
+    banned = collect_bans(bans)
+    writer = _Writer.load(_Task(text, model.spec, policy, sampling), banned, _read_prompt(text.prompt))
+    screen, show = console(), output.show
+    runs = _compare(writer, screen, show=show) if output.compare else [_write(writer, screen, show=show)]
+    _save(output, writer, runs)
     if show and (withdrawn := list_bans(runs[-1].report)):
-        _say(f"withdrawn for {withdrawn}")
+        say(f"withdrawn for {withdrawn}")
     if conceded := list_bans(runs[-1].report, Conceded):
-        _say(f"let through, since nothing else was left to write: {conceded}")
-    _say(runs[-1].summary + ("" if settings.greedy else f" (seed {writer.seed})"))
+        say(f"conceded, since every continuation was banned: {conceded}")
+    say(runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
     return 0
 
 
-def _say(sentence: str) -> None:
-    console(stderr=True).print(sentence, style="dim", soft_wrap=True)
-
-
-def _check(settings: _Settings) -> None:
-    """Refuse what can be refused before anything is loaded."""
-    drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
-    given = [f"--{name.replace('_', '-')}" for name in drawn if getattr(settings, name) is not None]
-    if settings.greedy and given:
-        raise InputError(f"{given[0]} has no effect with --greedy, which draws nothing: leave one of them out")
-    if settings.system is not None and not settings.chat:
+def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOptions) -> None:
+    """Refuse options that exclude each other."""
+    if text.system is not None and not text.chat:
         raise InputError("--system is a message of a chat: add --chat, or put it into the prompt")
-    if settings.temperature == 0:
-        raise InputError("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
-    if settings.repetition_penalty is not None and settings.repetition_penalty <= 0:
-        raise InputError(
-            f"the repetition penalty is {settings.repetition_penalty}, but must be above 0: 1 is none, 1.1 is common"
-        )
-    if settings.no_bans and not (settings.ban or settings.bans or settings.constructions) and settings.compare:
+    if bans.no_bans and not (bans.ban or bans.bans or bans.constructions) and output.compare:
         raise InputError("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
-    if settings.svg is not None:
-        check_writable(settings.svg)
-    if settings.report is not None:
-        check_writable(settings.report, or_stdout=True)
-    if settings.prompt == "-" and Path("-") in (settings.bans or []):
+    if text.prompt == "-" and Path("-") in (bans.bans or []):
         raise InputError("both the prompt and --bans are -, and standard input can be read once: save one to a file")
 
 
 def _read_prompt(prompt: str) -> str:
     if prompt == "-":
-        return read("-").removesuffix("\n")
+        return read_input("-").removesuffix("\n")
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -233,9 +179,9 @@ def _read_prompt(prompt: str) -> str:
 
 @dataclass
 class _Writer:
-    """A model and all that it takes to write the continuation of one prompt, any number of times."""
+    """A loaded model that continues one prompt any number of times."""
 
-    settings: _Settings
+    task: _Task
     bans: BanList
     prompt: str
     model: PreTrainedModel
@@ -245,37 +191,46 @@ class _Writer:
     seed: int
 
     @classmethod
-    def load(cls, settings: _Settings, bans: BanList, prompt: str) -> _Writer:
+    def load(cls, task: _Task, bans: BanList, prompt: str) -> _Writer:
         with console(stderr=True).status("loading the model"):
-            model, tokenizer = load_model(settings.spec)
+            model, tokenizer = load_model(task.model)
             from antislop.hf.vocabulary import Vocabulary
 
-            with as_refusal():
+            with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
-        inputs = _encode(tokenizer, prompt, chat=settings.chat, system=settings.system)
-        _check_length(model, inputs["input_ids"].shape[1], settings.max_new_tokens)
-        seed = random.randrange(2**32) if settings.seed is None else settings.seed
+        inputs = _encode(tokenizer, prompt, chat=task.text.chat, system=task.text.system)
+        _check_length(model, inputs["input_ids"].shape[1], task.text.max_new_tokens)
+        seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-        return cls(settings, bans, prompt, model, tokenizer, vocabulary, inputs, seed)
+        return cls(
+            task=task,
+            bans=bans,
+            prompt=prompt,
+            model=model,
+            tokenizer=tokenizer,
+            vocabulary=vocabulary,
+            inputs=inputs,
+            seed=seed,
+        )
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:
-        """Yield what happens. Without bans it is what the model writes by itself, where bans stand as conceded."""
+        """Yield the events of a run. Without bans, those that occur in the text count as conceded."""
         import torch
 
         from antislop.sampler import AntiSlop
 
         torch.manual_seed(self.seed)
-        with as_refusal():
+        with as_input_error():
             sampler = AntiSlop(
                 self.tokenizer,
                 self.bans if with_bans else [],
-                method=self.settings.method.value,
-                on_exhausted=self.settings.on_exhausted.value,
+                method=self.task.policy.method.value,
+                on_exhausted=self.task.policy.on_exhausted.value,
             )
-            events = sampler.events(self.model, **{**self.inputs, **_sampling(self.settings)})
-        return events if with_bans else self._point_out(events)
+            events = sampler.events(self.model, **{**self.inputs, **self.task.settings})
+        return events if with_bans else self._mark_conceded(events)
 
-    def _point_out(self, events: Iterator[Event]) -> Iterator[Event]:
+    def _mark_conceded(self, events: Iterator[Event]) -> Iterator[Event]:
         from antislop.matching.token_matcher import Matcher
 
         matcher = Matcher(self.bans, self.vocabulary)
@@ -286,7 +241,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, syst
     if not chat:
         encoded = tokenizer(prompt, return_tensors="pt")
     elif tokenizer.chat_template is None:
-        raise InputError("--chat needs a chat template, which this model's tokenizer has not: leave it out")
+        raise InputError("--chat needs a chat template, which this model's tokenizer doesn't have: leave it out")
     else:
         messages = [{"role": "user", "content": prompt}]
         if system is not None:
@@ -295,38 +250,22 @@ def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, syst
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
     if encoded["input_ids"].shape[1] == 0:
-        raise InputError("the prompt is empty, and this model needs at least one token to go on from: write one")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # the rest is not every model's
+        raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # not every model takes the others
 
 
 def _check_length(model: PreTrainedModel, prompt: int, new: int) -> None:
-    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if most is None or prompt + new <= most:
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if limit is None or prompt + new <= limit:
         return
-    advice = f"pass --max-new-tokens {most - prompt} or less" if prompt < most else "shorten the prompt"
-    fault = f"the prompt has {prompt:,} tokens, which with {new:,} new ones exceeds the model's {most:,} positions"
+    advice = f"pass --max-new-tokens {limit - prompt} or less" if prompt < limit else "shorten the prompt"
+    fault = f"the prompt has {prompt:,} tokens, which with {new:,} new ones exceeds the model's {limit:,} positions"
     raise InputError(f"{fault}: {advice}")
-
-
-def _sampling(settings: _Settings) -> dict[str, Any]:
-    """Return arguments of `generate` that leave nothing about drawing to the model's own defaults."""
-    chosen: dict[str, Any] = {
-        "max_new_tokens": settings.max_new_tokens,
-        "stop_strings": settings.stop or None,
-        "repetition_penalty": settings.repetition_penalty or 1.0,
-        "do_sample": not settings.greedy,
-    }
-    if not settings.greedy:
-        chosen["temperature"] = TEMPERATURE if settings.temperature is None else settings.temperature
-        chosen["min_p"] = MIN_P if settings.min_p is None else settings.min_p
-        chosen["top_k"] = settings.top_k or 0
-        chosen["top_p"] = 1.0 if settings.top_p is None else settings.top_p
-    return chosen
 
 
 @dataclass
 class _Run:
-    """A text that was written, and how; the first piece is the prompt."""
+    """A generated text, and its cost; the first piece is the prompt."""
 
     pieces: list[TextPiece]
     report: Report
@@ -343,11 +282,11 @@ class _Run:
 
 
 def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = True) -> _Run:
-    """Generate, and write to the console what is certain."""
+    """Generate, and write each piece to the console once it is certain."""
     from antislop.decoding.walker import Exhausted
 
-    prompt = TextPiece(writer.prompt + "\n\n" * writer.settings.chat, "prompt")
-    page, trail = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
+    prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
+    page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
     run = _Run([prompt], Report(surfaces=writer.vocabulary))
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
     exhausted: Exhausted | None = None
@@ -356,7 +295,7 @@ def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = Tr
         for event in events:
             run.report.add(event)
             run.tokens += len(event.tokens) if isinstance(event, Settled) else 0
-            pieces = trail.add(event)
+            pieces = text_pieces.add(event)
             run.pieces += pieces
             page.write(pieces)
     except Exhausted as error:
@@ -364,7 +303,7 @@ def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = Tr
     finally:
         page.end()
     if exhausted is not None:
-        complain(str(exhausted))
+        warn(str(exhausted))
         raise typer.Exit(1) from exhausted
     run.seconds = time.perf_counter() - began
     return run
@@ -378,17 +317,17 @@ def _compare(writer: _Writer, screen: Console, *, show: bool) -> list[_Run]:
         screen.print()
     screen.print(_tabulate(runs, writer.bans))
     screen.print()
-    screen.print(_say_where_they_part(*(run.text for run in runs)), style="dim", soft_wrap=True)
+    screen.print(_describe_difference(*(run.text for run in runs)), style="dim", soft_wrap=True)
     return runs
 
 
 _TITLES = ("without bans", "with bans")
 
 
-def _say_where_they_part(plain: str, banned: str) -> str:
-    """Say how far two texts agree, and why no further.
+def _describe_difference(plain: str, banned: str) -> str:
+    """Return how far two texts agree, and why no further.
 
-    >>> _say_where_they_part("a sly cat sat", "a sly dog sat")[:45]
+    >>> _describe_difference("a sly cat sat", "a sly dog sat")[:45]
     'The texts agree in their first 2 words only: '
     """
     if plain == banned:
@@ -403,10 +342,10 @@ def _say_where_they_part(plain: str, banned: str) -> str:
 
 def _tabulate(runs: list[_Run], bans: BanList) -> Table:
     table = Table("", *_TITLES, box=None, padding=(0, 2, 0, 0))
-    found = [len(bans.find(run.text)) for run in runs]
+    hits = [len(bans.find(run.text)) for run in runs]
     words = [len(run.text.split()) for run in runs]
-    rates = [1000 * count / max(1, total) for count, total in zip(found, words, strict=True)]
-    table.add_row("banned phrases", *map(str, found))
+    rates = [1000 * count / max(1, total) for count, total in zip(hits, words, strict=True)]
+    table.add_row("banned phrases", *map(str, hits))
     table.add_row("per 1,000 words", *(f"{rate:.1f}" for rate in rates), style="bold")
     table.add_row("words", *map(str, words))
     table.add_row("forward passes", *(str(run.report.forward_passes) for run in runs))
@@ -415,13 +354,13 @@ def _tabulate(runs: list[_Run], bans: BanList) -> Table:
     return table
 
 
-def _save(settings: _Settings, writer: _Writer, runs: list[_Run]) -> None:
-    if settings.svg is not None:
-        with writing(settings.svg):
-            save_svg(_draw(runs), settings.svg)
-    if settings.report is not None:
-        with writing(settings.report):
-            _save_report(settings.report, _describe(writer, runs[-1]))
+def _save(output: ShowOptions, writer: _Writer, runs: list[_Run]) -> None:
+    if output.svg is not None:
+        with writing(output.svg):
+            save_svg(_draw(runs), output.svg)
+    if output.report is not None:
+        with writing(output.report):
+            _save_report(output.report, _describe(writer, runs[-1]))
 
 
 def _draw(runs: list[_Run]) -> Text:
@@ -440,14 +379,14 @@ def _save_report(path: Path, report: dict[str, Any]) -> None:
 
 
 def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
-    """Return a run as plain data: how to repeat it, its text, the counts of its report, and the bans it met."""
+    """Return a run as plain data: how to repeat it, its text, and its report."""
     return {
-        **writer.settings.spec.content,
+        **writer.task.model.content,
         "device": str(writer.model.device),
         "bans": len(writer.bans),
-        "method": writer.settings.method.value,
+        "method": writer.task.policy.method.value,
         "seed": writer.seed,
-        **_sampling(writer.settings),
+        **writer.task.settings,
         "prompt": writer.prompt,
         "text": run.text,
         "tokens": run.tokens,

@@ -1,161 +1,278 @@
-"""Options that commands share: which model, which bans, where prompts come from and how texts are sampled."""
+"""Jobs: runs that make a record for each prompt, somewhere, can be interrupted, and resume from their journal."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.terminal import complain
-from antislop.errors import InputError
+from antislop.cli.options import GenerationOptions, PromptOptions
+from antislop.cli.progress import Stop, follow, stop_at_interrupt, stop_workers_at_interrupt
+from antislop.cli.terminal import console, say
+from antislop.errors import InputError, first_line
+from antislop.files import open_bytes
+from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import constructions, default_bans
+from antislop.records.journal import Journal
+from antislop.records.prompts import Prompt, read_prompts
 
 if TYPE_CHECKING:
-    from antislop.lists.reading import Format
-    from antislop.matching.folding import Edges
+    from transformers import PreTrainedTokenizerBase
 
-NAMED = 20
-"""How many entries that can't be used are named, of each list."""
-
-_option = typer.Option
-_ban_option = partial(typer.Option, rich_help_panel="Bans")
-_BANS_HELP = "Take these bans in place of the bundled list: a list in any format, - for standard input. Repeatable."
-_BAN_HELP = "Ban this phrase too, whatever list there is. Repeatable."
-_CONSTRUCTIONS_HELP = "Ban the bundled constructions too, such as: it's not X; it's Y."
+    from antislop.datasets.pair_file import PairFile
+    from antislop.datasets.samples import Arm, RecordMaker
+    from antislop.datasets.summary import Summary
+    from antislop.datasets.writing import Resumed
 
 
-class Dtype(str, Enum):
-    """What a model computes in."""
+class EngineChoice(str, Enum):
+    """Where the model runs."""
 
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-_model_option = partial(typer.Option, rich_help_panel="Model")
-_MODEL_HELP = "A Hugging Face id or a folder."
-_DEVICE_HELP = "cpu, cuda, cuda:1, mps; auto: the first of cuda, mps and cpu that is there."
-_DEVICE_MAP_HELP = "Spread the model over devices, as accelerate does: auto, balanced, sequential."
-_ATTENTION_HELP = "How attention is computed: sdpa, eager, flash_attention_2, …"
-
-Model = Annotated[
-    str | None, _model_option("--model", metavar="NAME", show_default="the bundled one", help=_MODEL_HELP)
-]
-Revision = Annotated[
-    str | None, _model_option("--revision", help="A branch, a tag or a commit of the model on the hub.")
-]
-DtypeName = Annotated[Dtype, _model_option("--dtype", help="What the model computes in; auto: as it was saved.")]
-Device = Annotated[str, _model_option("--device", help=_DEVICE_HELP)]
-DeviceMap = Annotated[str | None, _model_option("--device-map", metavar="MAP", help=_DEVICE_MAP_HELP)]
-Attention = Annotated[
-    str | None, _model_option("--attention", metavar="NAME", show_default="the model's", help=_ATTENTION_HELP)
-]
-TrustRemoteCode = Annotated[bool, _model_option("--trust-remote-code", help="Run code that comes with the model.")]
-
-Bans = Annotated[
-    list[Path] | None, _ban_option("--bans", metavar="LIST", show_default="the bundled list", help=_BANS_HELP)
-]
-Ban = Annotated[list[str] | None, _ban_option("--ban", metavar="PHRASE", help=_BAN_HELP)]
-NoBans = Annotated[bool, _ban_option("--no-bans", help="Leave out the bundled list.")]
-Constructions = Annotated[bool, _ban_option("--constructions", help=_CONSTRUCTIONS_HELP)]
-Lenient = Annotated[bool, _ban_option("--lenient", help="Leave out entries that can't be used, and name them.")]
-_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
-
-Column = Annotated[str | None, _option(help="Where the prompt is.", show_default="prompt, messages, …")]
-Key = Annotated[
-    str | None, _option(help="What identifies a record.", show_default="id, prompt_id, key, or the prompt itself")
-]
-Split = Annotated[str, _option(help="Of a data set.")]
-Template = Annotated[str | None, _option(help="Text around each prompt: 'Write about {prompt}.'")]
-System = Annotated[str | None, _option(help="The system message of each chat.")]
-Limit = Annotated[int | None, _option(min=1, help="Read so many records.")]
-Samples = Annotated[int, _option(min=1, help="Responses to each prompt.")]
-MaxNewTokens = Annotated[int, _option(min=1, help="Tokens of a response, at most.")]
-Temperature = Annotated[float, _option(min=0.0, help="0 always takes the likeliest token.")]
-MinP = Annotated[float, _option(min=0.0, max=1.0, help=_MIN_P_HELP)]
-TopP = Annotated[float, _option(min=0.0, max=1.0, help="Keep the likeliest tokens that make up p; 1 is off.")]
-TopK = Annotated[int, _option(min=0, help="Keep the k likeliest tokens; 0 is off.")]
-RepetitionPenalty = Annotated[float | None, _option(show_default="off", help="Above 1, repeat less.")]
-StopStrings = Annotated[list[str] | None, _option("--stop", metavar="STRING", help="End with this string. Repeatable.")]
-BatchSize = Annotated[int, _option(min=1, help="Texts that are written at a time.")]
-Seed = Annotated[int, _option(help="With a record's key it decides its text.")]
+    TRANSFORMERS = "transformers"
+    RAY = "ray"
+    OPENAI = "openai"
 
 
-def collect_bans(
-    files: Sequence[Path] | None,
-    phrases: Sequence[str] | None,
-    *,
-    no_bans: bool = False,
-    with_constructions: bool = False,
-    lenient: bool = False,
-) -> BanList:
-    """Return the bans of the command line, with a source that names them.
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where the model runs, and how to reach it."""
 
-    They are those of files, else of the bundled list unless `no_bans`; then the constructions, then the phrases.
+    engine: Annotated[
+        EngineChoice,
+        typer.Option(help="transformers: in this process; ray: on each worker of a cluster; openai: on a server."),
+    ] = EngineChoice.TRANSFORMERS
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers of ray, each with its own model.", show_default="one per GPU, or machine"),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="The Ray cluster: auto, or host:port.", show_default="this machine"),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The server of openai, such as http://127.0.0.1:8000/v1."),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The tokenizer of openai's model.", show_default="that of --model"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """What decides the texts of a job, except for its arms: two jobs with equal specs make the same records."""
+
+    source: str
+    model: str
+    bans: str
+    column: str | None
+    key: str | None
+    split: str
+    prompt_template: str | None
+    system: str | None
+    seed: int
+    generation: dict[str, Any]
+    revision: str | None
+    dtype: str | None
+
+
+def make_spec(
+    source: str, *, model: ModelSpec, bans: BanList, prompts: PromptOptions, generation: GenerationOptions
+) -> JobSpec:
+    """Return the spec of a job. source: as the journal names it."""
+    return JobSpec(
+        source=source,
+        bans=f"{len(bans):,} bans, {shorten_fingerprint(bans)}",
+        column=prompts.column,
+        key=prompts.key,
+        split=prompts.split,
+        prompt_template=prompts.prompt_template,
+        system=prompts.system,
+        seed=generation.seed,
+        generation=generation.settings,
+        model=model.content["model"] or "",
+        revision=model.content["revision"],
+        dtype=model.content["dtype"],
+    )
+
+
+def shorten_fingerprint(bans: BanList) -> str:
+    """Return the first 16 digits of a list's fingerprint."""
+    from antislop.datasets.samples import fingerprint_bans
+
+    return fingerprint_bans(bans)[:16]
+
+
+class Job:
+    """Make the records that a journal lacks, and stop at Ctrl-C.
+
+    arms, samples: the records wanted of each prompt. limit: read the first records of the source only.
+    on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
-    if no_bans and files:
-        raise InputError(
-            "--no-bans and --bans exclude each other: --bans LIST already takes the place of the bundled list"
+
+    def __init__(
+        self, spec: JobSpec, *, arms: Sequence[Arm], samples: int, limit: int | None = None, on_cluster: bool = False
+    ) -> None:
+        self.spec = spec
+        self.arms = tuple(arms)
+        self.samples = samples
+        self.limit = limit
+        self._stopping = stop_workers_at_interrupt if on_cluster else stop_at_interrupt
+        self._stop = Stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the user interrupted it."""
+        return self._stop.is_requested
+
+    def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
+        """Yield the prompts of a file, a folder or a data set."""
+        return read_prompts(
+            source,
+            column=self.spec.column,
+            key=self.spec.key,
+            split=self.spec.split,
+            template=self.spec.prompt_template,
+            system=self.spec.system,
+            limit=self.limit,
+            tokenizer=tokenizer,
         )
-    lists = [load_bans(path, lenient=lenient) for path in files or []]
-    names = [path.name for path in files or []]
-    if not files and not no_bans:
-        lists, names = [default_bans()], ["the bundled list"]
-    if with_constructions:
-        lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
-    if phrases:
-        lists = [*lists, BanList(phrases)]
-        names = [*names, f"{len(phrases):,} {'phrase' if len(phrases) == 1 else 'phrases'} of the command line"]
-    return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
 
+    def resume(self, journal: Journal, prompts: Callable[[], Iterable[Prompt]], *, force: bool) -> Resumed:
+        """Compare the journal's prompts with those of this job before any text is made."""
+        from antislop.datasets.samples import plan_samples
+        from antislop.datasets.writing import resume
 
-def load_bans(
-    path: Path, *, lenient: bool = False, format_: Format | None = None, edges: Edges | None = None
-) -> BanList:
-    """Load a list, "-" being standard input.
+        specs = (spec for arm in self.arms for spec in plan_samples(prompts(), samples=self.samples, arm=arm))
+        return resume(journal, specs, force=force)
 
-    Refuses a list without bans, and one with entries that can't be used; `lenient` names these and leaves them out.
-    """
-    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_, edges=edges, strict=False)
-    if bans.refused and not lenient:
-        place, reason = bans.refused[0]
-        more = f"{len(bans.refused):,} entries can't be used" if len(bans.refused) > 1 else "this entry can't be used"
-        raise InputError(f"{place}: {reason} ({more}; --lenient leaves them out)")
-    for place, reason in bans.refused[:NAMED]:
-        complain(f"{place}: {reason}")
-    if len(bans.refused) > NAMED:
-        complain(f"{path}: {len(bans.refused) - NAMED:,} more entries can't be used and are left out")
-    if not bans:
-        raise InputError(f"{path}: holds no ban that can be used: write one phrase per line")
-    return bans
+    def run(
+        self,
+        maker: RecordMaker,
+        prompts: Callable[[], Iterable[Prompt]],
+        journal: Journal,
+        *,
+        total: int | None,
+        pairs: PairFile | None = None,
+    ) -> Summary:
+        """Make the missing records and return their counts. total: the number of them; None if unknown."""
+        from antislop.datasets.summary import Summary
+        from antislop.datasets.writing import write_records
 
-
-def make_settings(
-    max_new_tokens: int,
-    temperature: float,
-    min_p: float,
-    top_p: float,
-    top_k: int,
-    repetition_penalty: float | None,
-    stop: list[str] | None,
-) -> dict[str, Any]:
-    """Return what `generate` takes; what is not asked for is left out, so that older runs can be gone on with."""
-    if repetition_penalty is not None and repetition_penalty <= 0:
-        raise InputError(
-            f"the repetition penalty is {repetition_penalty}, but must be above 0: 1 is none, 1.1 is common"
+        summary = Summary()
+        records = write_records(
+            maker,
+            prompts,
+            journal,
+            samples=self.samples,
+            arms=self.arms,
+            pairs=pairs,
+            is_stopped=lambda: self.is_stopped,
         )
-    drawn = {"temperature": temperature, "min_p": min_p, "top_p": top_p, "top_k": top_k} if temperature else {}
-    more = {"repetition_penalty": repetition_penalty, "stop_strings": stop}
-    return {
-        "max_new_tokens": max_new_tokens,
-        "do_sample": bool(drawn),
-        **drawn,
-        **{name: value for name, value in more.items() if value},
-    }
+        with self._stopping(say) as self._stop:
+            follow(records, summary, screen=console(stderr=True), total=total)
+        return summary
+
+
+@dataclass(frozen=True)
+class ModelHost:
+    """Where the model runs."""
+
+    options: EngineOptions
+    model: ModelSpec
+
+    def check(self, generation: GenerationOptions) -> None:
+        """Refuse options of another engine, and missing ones."""
+        options, engine = self.options, self.options.engine
+        owners = {
+            "--workers": (options.workers, EngineChoice.RAY),
+            "--address": (options.address, EngineChoice.RAY),
+            "--base-url": (options.base_url, EngineChoice.OPENAI),
+            "--tokenizer": (options.tokenizer, EngineChoice.OPENAI),
+        }
+        for name, (value, owner) in owners.items():
+            if value is not None and owner is not engine:
+                advice = f"pass --engine {owner.value}, or leave it out"
+                raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
+        if engine is EngineChoice.OPENAI:
+            self._check_server(generation)
+
+    def _check_server(self, generation: GenerationOptions) -> None:
+        given = {
+            "--device": self.model.device != "auto",
+            "--device-map": self.model.device_map is not None,
+            "--dtype": self.model.dtype != "auto",
+            "--attention": self.model.attention is not None,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise InputError(
+                    f"{name} has no effect with --engine openai, whose server loads the model: leave it out"
+                )
+        if self.options.base_url is None or self.model.name is None:
+            raise InputError("--engine openai needs --base-url and --model: the server, and its name for the model")
+        if generation.repetition_penalty:
+            raise InputError("--repetition-penalty needs all log-probabilities, which no server returns: leave it out")
+
+    def make(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        """Return the maker of records and the tokenizer of its model. options: those of `ModelRecordMaker`."""
+        makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
+        try:
+            return makers.get(self.options.engine, self._load)(bans, options)
+        except ValueError as error:
+            raise InputError(first_line(error)) from error
+
+    def _load(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.maker import ModelRecordMaker
+
+        model, tokenizer = load_model(self.model)
+        return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer
+
+    def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.ray_cluster import Cluster
+        from antislop.sampler import AntiSlop
+
+        cluster = Cluster(self.model, bans, workers=self.options.workers, address=self.options.address, **options)
+        tokenizer = load_tokenizer(self.model)
+        AntiSlop(tokenizer, bans)  # refuses at once what each worker would refuse
+        return cluster, tokenizer
+
+    def _reach_server(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.endpoint_maker import EndpointMaker
+        from antislop.serving.completions import Endpoint
+
+        tokenizer = load_tokenizer(replace(self.model, name=self.options.tokenizer or self.model.name))
+        endpoint = Endpoint(self.options.base_url or "", self.model.name, api_key=os.environ.get("OPENAI_API_KEY"))
+        return EndpointMaker(endpoint, tokenizer, bans, **options), tokenizer
+
+
+def count_records(source: str) -> int | None:
+    """Return the number of records of a file if counting them takes no more than reading it once, else None."""
+    path = Path(source).expanduser()
+    try:
+        if path.suffix.lower() in (".jsonl", ".ndjson", ".txt"):
+            return _count_lines(path)
+        if path.suffix.lower() == ".parquet":
+            from pyarrow.parquet import read_metadata
+
+            return int(read_metadata(path).num_rows)
+    except (OSError, ValueError, ImportError):  # reported when the prompts are read
+        return None
+    return None
+
+
+def _count_lines(path: Path) -> int:
+    """Return the number of lines of a file that are not blank, with at most 1 MiB of it in memory."""
+    count, is_blank = 0, True
+    with open_bytes(path) as file:
+        while piece := file.readline(2**20):
+            is_blank = is_blank and piece.isspace()
+            if piece.endswith(b"\n"):
+                count, is_blank = count + (not is_blank), True
+    return count + (not is_blank)

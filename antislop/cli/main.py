@@ -1,6 +1,6 @@
-"""The command line as a whole: its commands by name, each imported when it runs, and how they end.
+"""The command line: a table of commands, each imported when it runs, and the exit status.
 
-Imports typer only, so that `antislop --help` and shell completion start at once. Knows no command.
+Imports typer only, so that `antislop --help` and shell completion start at once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from antislop import __version__
 from antislop.errors import InputError
 
 EXIT_CODES = (
-    "Exit status: 0 all went well, and scan or lint found nothing; 1 they found something, or generate had nothing "
-    "left to say under --on-exhausted raise; 2 an input can't be used; 130 interrupted; 141 output not read to its end."
+    "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, dataset has failed "
+    "records, or every continuation was banned under --on-exhausted raise; 2 an input can't be used; 130 interrupted; "
+    "141 the reader of the output closed it."
 )
 
 
 class Command(NamedTuple):
-    """Where a command is, and what the list of all commands says of it: the beginning of its own help."""
+    """A command: the module and the function that run it, and the beginning of its help, shown without importing it."""
 
     module: str
     function: str
@@ -33,34 +34,33 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without what is banned."),
-    "scan": Command("scan", "scan", "Find banned phrases in files: file:line:column: phrase, each where it begins."),
-    "try": Command("scan", "try_", "Try a list on texts: what each ban would have hit, how often, and where."),
+    "scan": Command("scan", "scan", "Find banned phrases in files, with the place where each begins."),
+    "try": Command("scan", "try_", "Try a list on texts: how often each ban occurs in them, and where."),
     "lint": Command(
-        "scan",
-        "lint_",
-        "Find entries of a list that do nothing, do too much, or can't be meant.",
+        "lists", "lint_", "Find entries of a list that have no effect, match too much, or look like mistakes."
     ),
-    "convert": Command("scan", "convert", "Write a list of any format in antislop's own."),
+    "convert": Command("lists", "convert", "Convert a list from any supported format to antislop's own."),
     "profile": Command(
         "profile",
         "profile",
-        "Count what texts hold more often than people write it: words, phrases, content n-grams, constructions.",
+        "Count what texts contain more often than human writing: words, phrases, content n-grams, constructions.",
     ),
-    "bans-from": Command("profile", "bans_from", "Make a list of bans out of a profile."),
+    "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
     "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without what is banned."),
     "eval": Command(
         "evaluate",
         "evaluate",
-        "Measure what bans do: texts to the same prompts with and without them, or texts that are there already.",
+        "Measure what bans do: texts to the same prompts with and without them, or existing texts.",
     ),
     "measure": Command(
         "measure",
         "measure",
-        "Measure texts: slop, repetition, diversity, sentences, each with its interval.",
+        "Measure texts: slop, repetition, diversity, sentences, each with an interval.",
     ),
 }
+"""All commands. To add one, write its module and add a line here."""
 
-# The base of all usage errors, which typer does not export under a name that all its versions have.
+# The base class of usage errors: typer's versions export it under different names.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 
@@ -71,26 +71,26 @@ def main() -> None:
     if not {"--help", "--version"} & set(sys.argv):
         from antislop.trace.events import ConcededWarning
 
-        warnings.simplefilter("ignore", ConcededWarning)  # each command says how much was conceded, and of what
+        warnings.simplefilter("ignore", ConcededWarning)  # commands report what was conceded
     app(prog_name="antislop")
 
 
 class Commands(TyperGroup):
-    """Imports a command when it is resolved, and ends it with an exit status and at most one sentence."""
+    """Import a command when it is resolved, and turn its errors into a sentence and an exit status."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command line."""
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
         except _UsageError as error:
-            _complain(" ".join(error.format_message().split()))
+            _warn(" ".join(error.format_message().split()))
             status = 2
         if options.get("standalone_mode", True):
             sys.exit(status)
         return status
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return (name, command, arguments) of a command line; the command is the real one, not its place holder."""
+        """Return (name, command, arguments) of a command line, with the imported command for its placeholder."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if command is None else load_command(str(name)), rest
 
@@ -104,38 +104,40 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             return 130
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the flush at exit fails again
             return 141
         except InputError as error:
-            _complain(str(error))
+            _warn(str(error))
             status = 2
         return status
 
 
-def _complain(sentence: str) -> None:
-    from antislop.cli.terminal import complain
+def _warn(sentence: str) -> None:
+    from antislop.cli.terminal import warn
 
-    complain(sentence)
+    warn(sentence)
 
 
 def load_command(name: str) -> Any:
     """Import a command and return it as typer runs it."""
     command = COMMANDS[name]
-    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    from antislop.cli.options import expand_options
+
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
-    one.command(name, epilog=EXIT_CODES)(function)
-    return typer.main.get_command(one)
+    single.command(name, epilog=EXIT_CODES)(expand_options(function))
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
-def _hold_place() -> None:
-    """Stand for a command in lists of commands."""
+def _placeholder() -> None:
+    """Stand for a command until it is imported."""
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.about)(_hold_place)
+    app.command(_name, help=_command.about)(_placeholder)
 
 
 @app.callback(invoke_without_command=True, epilog=EXIT_CODES)

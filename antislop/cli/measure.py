@@ -1,4 +1,5 @@
-"""The command `antislop measure`: how sloppy, repetitive and varied texts are, with intervals, and how far from human.
+"""The command `antislop measure`: slop, repetition and variety of texts, with intervals, and the distance to human
+writing.
 
 The table goes to standard output, progress to standard error. Needs no model.
 """
@@ -7,19 +8,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import Enum
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from antislop.cli import jobs
-from antislop.cli.jobs import load_bans
-from antislop.cli.terminal import as_refusal, complain, console, read, write, write_json
+from antislop.cli.options import LenientOption, TableFormat, load_bans
+from antislop.cli.progress import ProgressBar
+from antislop.cli.terminal import as_input_error, console, read_input, warn, write, write_json
 from antislop.display import make_visible, quote_formula
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -33,21 +32,11 @@ if TYPE_CHECKING:
     from antislop.metrics.tally import Tally
 
 FEW = 20
-"""Texts or prompts below which intervals are named as rough."""
-
-_option = typer.Option
+"""Texts or prompts below which a warning says that intervals are rough."""
 
 
-class Format(str, Enum):
-    """How the table is written."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
-class Row(NamedTuple):
-    """One metric of one group of texts. human: its value in human writing. distance: in human standard deviations."""
+class MetricRow(NamedTuple):
+    """A metric of a group of texts. human: its value in human writing. distance: in human standard deviations."""
 
     metric: Metric
     estimate: Estimate
@@ -55,15 +44,56 @@ class Row(NamedTuple):
     distance: Estimate
 
 
-class Group(NamedTuple):
-    """Texts that are measured together, and what was measured. drawn: prompts, or texts whose prompt is unknown."""
+class TextGroup(NamedTuple):
+    """Texts measured together, and their metrics. drawn: prompts, or texts if their prompts are unknown."""
 
     name: str
     texts: int
     drawn: int
     words: int
-    rows: list[Row]
+    rows: list[MetricRow]
     overall: Estimate
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """How texts are read and grouped."""
+
+    column: Annotated[
+        str | None, typer.Option(help="The column of the texts.", show_default="response, output, completion, text")
+    ] = None
+    prompt_column: Annotated[
+        str | None, typer.Option(help="The column that identifies a text's prompt.", show_default="key, prompt, …")
+    ] = None
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, not by file.")
+    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Read the first N texts of each file only.")] = None
+
+
+@dataclass(frozen=True)
+class ScaleOptions:
+    """Which lists are counted."""
+
+    bans: Annotated[
+        list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
+    ] = None
+    lenient: LenientOption = False
+    words: Annotated[
+        Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
+    ] = None
+    trigrams: Annotated[
+        Path | None, typer.Option(metavar="LIST", help="A JSON list of slop trigrams.", show_default="the bundled one")
+    ] = None
+
+
+@dataclass(frozen=True)
+class IntervalOptions:
+    """How intervals are estimated."""
+
+    resamples: Annotated[int, typer.Option(min=0, help="Resamples of the bootstrap; 0 gives no intervals.")] = 1000
+    level: Annotated[float, typer.Option(min=0.5, max=0.999, help="The level of the intervals.")] = 0.95
+    seed: Annotated[int, typer.Option(min=0, help="Draws the resamples, and the texts of self-BLEU.")] = 0
 
 
 def measure(
@@ -71,68 +101,43 @@ def measure(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Texts: .jsonl, .json, .csv, .parquet with one in each record, .txt files of one, or folders of them; "
-            "- is standard input, one text.",
+            help="Texts: .jsonl, .json, .csv or .parquet with one in each record, .txt files of one, or folders of "
+            "them; - is standard input, one text.",
         ),
     ],
-    column: Annotated[
-        str | None, _option(help="Where the text is.", show_default="response, output, completion, text")
-    ] = None,
-    prompt_column: Annotated[
-        str | None, _option(help="What tells prompts apart.", show_default="key, prompt, …")
-    ] = None,
-    by: Annotated[str | None, _option(metavar="COLUMN", help="One group for each value of it, such as arm.")] = None,
-    bans: Annotated[
-        list[Path] | None, _option(metavar="LIST", help="Count the hits of this list of bans, too. Repeatable.")
-    ] = None,
-    lenient: jobs.Lenient = False,
-    words: Annotated[
-        Path | None, _option(metavar="LIST", help="JSON list of slop words.", show_default="the bundled ones")
-    ] = None,
-    trigrams: Annotated[
-        Path | None, _option(metavar="LIST", help="JSON list of slop trigrams.", show_default="the bundled ones")
-    ] = None,
-    resamples: Annotated[int, _option(min=0, help="Of the bootstrap; 0 gives no intervals.")] = 1000,
-    level: Annotated[float, _option(min=0.5, max=0.999, help="Of the intervals.")] = 0.95,
-    seed: Annotated[int, _option(help="Draws the resamples and the texts of self-BLEU.", min=0)] = 0,
-    limit: Annotated[int | None, _option(min=1, help="Read so many texts of each file.")] = None,
+    *,
+    grouping: GroupOptions,
+    scales: ScaleOptions,
+    intervals: IntervalOptions,
     output: Annotated[
-        Format, _option("--format", help="text, json, or csv with a line for each metric.")
-    ] = Format.TEXT,
+        TableFormat, typer.Option("--format", help="text, json, or csv with a line for each metric.")
+    ] = TableFormat.TEXT,
 ) -> int:
-    """Measure texts: slop, repetition, diversity, sentences, each with its interval and its distance to human writing.
+    """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 
-    Each file is a group of texts of its own, unless --by says otherwise. A distance counts standard deviations between
-    passages of 500 words in novels before 1930: compare it with that of other texts, not with 0. Intervals are over
-    prompts, texts to the same prompt drawn together, or over texts where no column names their prompt.
+    Each file is a group of its own, unless --by groups by a column. A distance is in standard deviations between
+    passages of 500 words from novels before 1930: compare it with the distance of other texts, not with 0. Intervals
+    are over prompts, so texts to the same prompt are resampled together, or over texts if no column names the prompt.
     """
     from antislop.metrics.human_distance import load_human
 
-    scale = _read_scale(words, trigrams)
-    lists = _load_lists(bans or [], lenient=lenient)
-    tallies = _tally(_read(files, column, prompt_column, by, limit), scale, lists)
+    scale = _read_scale(scales.words, scales.trigrams)
+    lists = _load_lists(scales.bans or [], lenient=scales.lenient)
+    tallies = _tally(_read(files, grouping), scale, lists)
     if not tallies:
-        raise InputError(f"there are no texts in {', '.join(files)}: pass files that hold some")
+        raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
     human = load_human()
-    with _measuring():
-        groups = [
-            _measure(name, tally, human, {"resamples": resamples, "level": level, "seed": seed})
-            for name, tally in tallies.items()
-        ]
-    _WRITERS[output](groups, level)
-    given = {name: path for name, path in (("slop_words", words), ("slop_trigrams", trigrams)) if path is not None}
-    _note(groups, {**{name: path.name for name, path in given.items()}, **{name: name for name in lists}})
+    with as_input_error():
+        groups = [_measure(name, tally, human, asdict(intervals)) for name, tally in tallies.items()]
+    _WRITERS[output](groups, intervals.level)
+    _note(groups, {**_name_scales(scales), **{name: name for name in lists}})
     return 0
 
 
-@contextmanager
-def _measuring() -> Iterator[None]:
-    """Turn what is missing or out of range into a sentence."""
-    try:
-        with as_refusal():
-            yield
-    except ImportError as error:
-        raise InputError(str(error)) from error
+def _name_scales(scales: ScaleOptions) -> dict[str, str]:
+    """Return the lists that the user chose, by the metric that counts them."""
+    given = {"slop_words": scales.words, "slop_trigrams": scales.trigrams}
+    return {metric: path.name for metric, path in given.items() if path is not None}
 
 
 def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
@@ -144,30 +149,28 @@ def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
 
 
 def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
-    """Return the lists under names that say which is which."""
+    """Return the lists by the titles of their metrics, which are distinct."""
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
     return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
 
 
-def _read(
-    files: list[str], column: str | None, prompt_column: str | None, by: str | None, limit: int | None
-) -> Iterator[tuple[str, Text]]:
+def _read(files: list[str], options: GroupOptions) -> Iterator[tuple[str, Text]]:
     """Yield texts with the names of their groups."""
     for file in files:
         texts = (
-            iter([Text(read("-"), None, "<stdin>", {})])
+            iter([Text(read_input("-"), None, "<stdin>", {})])
             if file == "-"
-            else read_texts([file], column=column, prompt_column=prompt_column, limit=limit)
+            else read_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
         )
         for text in texts:
-            yield (file if by is None else _find_group(text, by)), text
+            yield (file if options.by is None else _find_group(text, options.by)), text
 
 
 def _find_group(text: Text, by: str) -> str:
     if by not in text.fields:
-        there = ", ".join(text.fields) or "none"
-        raise InputError(f"{text.place}: no column {by!r}; there are {there}: pass --by with one of them")
+        columns = ", ".join(text.fields) or "none"
+        raise InputError(f"{text.place}: no column {by!r}; there are {columns}: pass --by with one of them")
     return str(text.fields[by])
 
 
@@ -175,36 +178,18 @@ def _tally(texts: Iterator[tuple[str, Text]], scale: Scale, lists: dict[str, Ban
     from antislop.metrics.tally import Tally
 
     tallies: dict[str, Tally] = {}
-    with _progress() as advance:
-        for name, text in texts:
+    characters = 0
+    with ProgressBar(console(stderr=True), "reading") as bar:
+        for number, (name, text) in enumerate(texts, start=1):
             if name not in tallies:
                 tallies[name] = Tally(scale, bans=lists)
             tallies[name].add(text.text, group=text.prompt)
-            advance(len(text.text))
+            characters += len(text.text)
+            bar.update(note=f"{number:,} texts, {characters / 1e6:.1f} million characters")
     return tallies
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how much was read; call what is yielded with the characters of each text."""
-    target = console(stderr=True)
-    if not target.is_terminal:
-        yield lambda _: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    counts = [0, 0]
-    with Progress(*columns, console=target, transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def advance(characters: int) -> None:
-            counts[0] += 1
-            counts[1] += characters
-            bar.update(task, description=f"{counts[0]:,} texts, {counts[1] / 1e6:.1f} million characters")
-
-        yield advance
-
-
-def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) -> Group:
+def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) -> TextGroup:
     from antislop.metrics.estimates import Estimate
     from antislop.metrics.human_distance import measure_distance
     from antislop.metrics.metrics import measure
@@ -213,34 +198,41 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
     distance: Distance = measure_distance(tally, human=human, **options)
     rows = []
     for metric in tally.metrics:
-        place = distance.metrics.get(metric.name, Estimate(None, None, None, "lists of bans have no human value"))
-        known = human.metrics.get(metric.name) if place.value is not None else None
-        rows.append(Row(metric, estimates[metric.name], None if known is None else known.value, place))
-    return Group(name, len(tally), len(tally.groups), tally.words, rows, distance.overall)
+        away = distance.metrics.get(metric.name, Estimate(None, None, None, "lists of bans have no human value"))
+        value = human.metrics.get(metric.name) if away.value is not None else None
+        rows.append(MetricRow(metric, estimates[metric.name], None if value is None else value.value, away))
+    return TextGroup(
+        name,
+        texts=len(tally),
+        drawn=len(tally.groups),
+        words=tally.words,
+        rows=rows,
+        overall=distance.overall,
+    )
 
 
-def _note(groups: list[Group], lists: dict[str, str]) -> None:
-    """Say what a reader of the tables would trip over. lists: by the metric that counts them, what they are called."""
+def _note(groups: list[TextGroup], lists: dict[str, str]) -> None:
+    """Warn about lists without hits and rough intervals. lists: their names, by the metric that counts them."""
     for name, title in lists.items():
         values = [row.estimate.value for group in groups for row in group.rows if row.metric.name == name]
         if not any(values):
-            complain(f"{title}: nothing of it ever occurs in these texts")
+            warn(f"{title}: nothing in it occurs in these texts")
     few = [group.name for group in groups if group.texts < FEW]
     if few:
-        complain(f"fewer than {FEW} texts: intervals are rough for {', '.join(few)}")
+        warn(f"fewer than {FEW} texts: intervals are rough for {', '.join(few)}")
     several = [f"{group.name} ({group.drawn:,} for {group.texts:,} texts)" for group in groups if _is_clustered(group)]
     if several:
-        complain(f"intervals are over prompts, texts to the same prompt drawn together: {', '.join(several)}")
+        warn(f"intervals are over prompts, with texts to the same prompt resampled together: {', '.join(several)}")
     few = [group.name for group in groups if _is_clustered(group) and group.drawn < FEW <= group.texts]
     if few:
-        complain(f"fewer than {FEW} prompts: intervals are rough for {', '.join(few)}")
+        warn(f"fewer than {FEW} prompts: intervals are rough for {', '.join(few)}")
 
 
-def _is_clustered(group: Group) -> bool:
+def _is_clustered(group: TextGroup) -> bool:
     return group.drawn < group.texts
 
 
-def _write_text(groups: list[Group], level: float) -> None:
+def _write_text(groups: list[TextGroup], level: float) -> None:
     screen = console()
     if not screen.is_terminal:
         screen.width = 140
@@ -255,8 +247,8 @@ def _write_text(groups: list[Group], level: float) -> None:
             screen.print(f"{why}: {', '.join(titles)}", soft_wrap=True)
 
 
-def _collect_reasons(group: Group) -> dict[str, list[str]]:
-    """Return why something is undefined, and what is."""
+def _collect_reasons(group: TextGroup) -> dict[str, list[str]]:
+    """Return the metrics without a value, by the reason."""
     reasons: dict[str, list[str]] = {}
     for row in group.rows:
         if row.estimate.why:
@@ -264,7 +256,7 @@ def _collect_reasons(group: Group) -> dict[str, list[str]]:
     return reasons
 
 
-def _tabulate(group: Group, level: float) -> Table:
+def _tabulate(group: TextGroup, level: float) -> Table:
     table = Table("", "value", f"{level:.0%} interval", "human", "distance", "unit", box=None, padding=(0, 2, 0, 0))
     for column in table.columns[1:5]:
         column.justify = "right"
@@ -292,7 +284,7 @@ def _show_bounds(estimate: Estimate) -> str:
     return "" if estimate.low is None else f"{_show(estimate.low)} – {_show(estimate.high)}"
 
 
-def _describe(group: Group) -> dict[str, Any]:
+def _describe(group: TextGroup) -> dict[str, Any]:
     """Return a group as plain data."""
     metrics = {
         row.metric.name: {
@@ -313,19 +305,18 @@ def _describe(group: Group) -> dict[str, Any]:
     }
 
 
-def _write_json(groups: list[Group], level: float) -> None:
-    whole = {"level": level, "groups": [_describe(group) for group in groups]}
-    write_json(whole)
+def _write_json(groups: list[TextGroup], level: float) -> None:
+    write_json({"level": level, "groups": [_describe(group) for group in groups]})
 
 
-def _write_csv(groups: list[Group], level: float) -> None:
+def _write_csv(groups: list[TextGroup], level: float) -> None:
     table = StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why"])
     for group in groups:
         for metric, (value, low, high, why), human, distance in group.rows:
-            named = [group.name, group.texts, metric.name, metric.unit]
-            row = [*named, value, low, high, level, human, distance.value, why]
+            names = [group.name, group.texts, metric.name, metric.unit]
+            row = [*names, value, low, high, level, human, distance.value, why]
             writer.writerow(map(quote_formula, row))
         value, low, high, why = group.overall
         unit = "standard deviations"
@@ -334,8 +325,8 @@ def _write_csv(groups: list[Group], level: float) -> None:
     write(table.getvalue())
 
 
-_WRITERS: dict[Format, Callable[[list[Group], float], None]] = {
-    Format.TEXT: _write_text,
-    Format.JSON: _write_json,
-    Format.CSV: _write_csv,
+_WRITERS: dict[TableFormat, Callable[[list[TextGroup], float], None]] = {
+    TableFormat.TEXT: _write_text,
+    TableFormat.JSON: _write_json,
+    TableFormat.CSV: _write_csv,
 }

@@ -1,4 +1,4 @@
-"""What long runs show, and how they are stopped: a bar on a terminal, else a line now and then; Ctrl-C twice."""
+"""Progress of long runs, and how they are stopped: a bar on a terminal, else a line now and then; Ctrl-C twice."""
 
 from __future__ import annotations
 
@@ -11,67 +11,137 @@ from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
+from rich.text import Text
 
-from antislop.cli.terminal import complain
+from antislop.cli.terminal import warn
 from antislop.records.journal import Record
 from antislop.records.prompts import fingerprint_text
 
 if TYPE_CHECKING:
     from antislop.datasets.summary import Summary
 
-SHOWN = 40
-"""Characters of a prompt that has no other name."""
+MAX_NAME = 40
+"""Characters of a prompt that are shown if nothing else names it."""
 LINE_EVERY = 10.0
-"""Seconds between two lines about progress where there is no terminal."""
+"""Seconds between two lines of progress if there is no terminal."""
 
 
-def follow(records: Iterable[Record], summary: Summary, *, target: Any, total: int | None) -> None:
-    """Count records as they are made and show how far that is; what failed is told once for each prompt.
+class _TimeColumn(ProgressColumn):
+    """The time left if it can be estimated, else the time that has passed."""
 
-    target: a console. total: how many records there will be; None where nobody knows.
+    def render(self, task: Task) -> Text:
+        seconds, suffix = task.time_remaining, " left"
+        if seconds is None:
+            seconds, suffix = task.elapsed or 0, ""
+        return Text(f"{timedelta(seconds=round(seconds))}{suffix}")
+
+
+class ProgressBar:
+    """Show on a terminal how far a run is, and nothing elsewhere; no trace of the bar is left.
+
+    total: of the units that `update` counts; None if unknown. silence: seconds without output before the bar appears.
+    """
+
+    def __init__(self, screen: Console, title: str = "", *, total: float | None = None, silence: float = 0.0) -> None:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(20),
+            _TimeColumn(),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        )
+        # Standard output is not redirected: it may be a file.
+        self._bar = Progress(*columns, console=screen, transient=True, expand=True, redirect_stdout=False)
+        self._task = self._bar.add_task(title, total=total, note="")
+        self._is_enabled = screen.is_interactive
+        self._is_shown = False
+        self._silence = silence
+        self._quiet_since = time.monotonic()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.hide()
+
+    def update(
+        self,
+        *,
+        advance: float | None = None,
+        done: float | None = None,
+        total: float | None = None,
+        title: str | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Change what is given: `advance` adds to `done`, both in the units of `total`."""
+        fields: dict[str, Any] = {} if note is None else {"note": note}
+        self._bar.update(self._task, advance=advance, completed=done, total=total, description=title, **fields)
+        if self._is_enabled and not self._is_shown and time.monotonic() - self._quiet_since >= self._silence:
+            self._bar.start()
+            self._is_shown = True
+
+    def hide(self) -> None:
+        """Make room for output."""
+        if self._is_shown:
+            self._bar.stop()
+        self._is_shown = False
+        self._quiet_since = time.monotonic()
+
+
+def follow(records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None) -> None:
+    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails.
+
+    total: the number of records to come; None if unknown.
     """
     failed: set[str] = set()
-    with show_progress(target, summary, total) as advance:
+    with show_progress(screen, summary, total) as show:
         for record in records:
             summary.add(record)
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
-                complain(f"{_name(record)}: {record['error']}")
-            advance()
+                warn(f"{_name(record)}: {record['error']}")
+            show()
 
 
 def _name(record: Record) -> str:
-    """Return what a user knows the prompt of a record by: its id, or how its text begins."""
+    """Return a prompt's id, or the beginning of its text if it has none."""
     key, text = record["key"], record["prompt"]
     if key.split("#")[0] != fingerprint_text(text):
         return str(key)
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
+    return repr(text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…")
 
 
 @contextmanager
-def show_progress(target: Any, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show progress: a bar on a terminal, else a line every few seconds; call what is yielded after each record.
+def show_progress(screen: Console, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal, else a line every few seconds; call the yielded function after each record.
 
-    total: how many records there will be; None where nobody knows.
+    total: the number of records to come; None if unknown.
     """
-    if not target.is_terminal:
-        last = [time.monotonic()]
-
-        def tell() -> None:
-            if time.monotonic() - last[0] >= LINE_EVERY:
-                last[0] = time.monotonic()
-                target.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
-
-        yield tell
+    if not screen.is_terminal:
+        yield _make_line_writer(screen, summary, total)
         return
-    rest = Column(ratio=1, no_wrap=True)  # cut off where it is narrow
-    rates = TextColumn("{task.description}", markup=False, table_column=rest)
-    columns = (BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(), rates)
-    with Progress(*columns, console=target, transient=True, expand=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.update(task, advance=1, description=summary.describe_rates())
+    with ProgressBar(screen, total=total) as bar:
+
+        def show() -> None:
+            done = summary.records + summary.failed
+            title = f"{done:,}/{'?' if total is None else f'{total:,}'}"
+            bar.update(done=done, title=title, note=summary.describe_rates())
+
+        yield show
+
+
+def _make_line_writer(screen: Console, summary: Summary, total: int | None) -> Callable[[], None]:
+    since = time.monotonic()
+
+    def write() -> None:
+        nonlocal since
+        if time.monotonic() - since >= LINE_EVERY:
+            since = time.monotonic()
+            screen.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
+
+    return write
 
 
 def _estimate(summary: Summary, total: int | None) -> str:
@@ -85,23 +155,34 @@ def _estimate(summary: Summary, total: int | None) -> str:
 
 @dataclass
 class Stop:
-    """Whether the user asked a run to end."""
+    """Whether the user asked a run to stop."""
 
-    is_asked: bool = False
+    is_requested: bool = False
 
 
 @contextmanager
 def stop_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Ask for the end at the first Ctrl-C, so that the texts in flight are finished; the second ends at once."""
-    asked = Stop()
+    """Request a stop at the first Ctrl-C, so that the texts in flight are finished; the second interrupts at once."""
+    requested = Stop()
 
     def stop(_: int, __: FrameType | None) -> None:
-        asked.is_asked = True
+        requested.is_requested = True
         signal.signal(signal.SIGINT, before)
-        say("finishing the texts in flight; Ctrl-C again leaves them")
+        say("finishing the texts in flight; Ctrl-C again discards them")
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        yield asked
+        yield requested
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def stop_workers_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
+    """Discard the texts in flight at the first Ctrl-C, which ends the workers of a cluster as well."""
+    requested = Stop()
+    try:
+        yield requested
+    except KeyboardInterrupt:
+        requested.is_requested = True
+        say("stopped; texts that the workers had not finished are made when you resume")

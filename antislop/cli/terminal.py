@@ -1,4 +1,4 @@
-"""What all commands share: what they read, what they refuse, and what they write where.
+"""Standard streams and files as commands use them: input is checked, output is safe to show on a terminal.
 
 Data goes to standard output, everything else to standard error. Knows no model.
 """
@@ -6,6 +6,7 @@ Data goes to standard output, everything else to standard error. Knows no model.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from antislop import files
 from antislop.display import escape_json, make_visible
@@ -26,10 +28,10 @@ from antislop.errors import InputError, first_line
 
 
 class _Console(Console):
-    """A console that shows control characters as symbols, and leaves a broken pipe to `Commands`."""
+    """A console that shows control characters as symbols, and raises `BrokenPipeError` for `Commands` to handle."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield what is written; all that is printed comes through here."""
+        """Yield the segments to write: everything printed passes through this method."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -45,13 +47,37 @@ def console(*, stderr: bool = False) -> Console:
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def complain(sentence: str) -> None:
-    """Write one sentence to standard error."""
+def warn(sentence: str) -> None:
+    """Write a warning or an error to standard error."""
     typer.echo(f"antislop: {make_visible(sentence)}", err=True)
 
 
+def say(sentence: str) -> None:
+    """Write a remark to standard error, dimmed on a terminal."""
+    console(stderr=True).print(sentence, style="dim", soft_wrap=True)
+
+
+def print_line(line: Text) -> None:
+    """Write a line of data to standard output, in color on a terminal."""
+    screen = console()
+    line.plain = make_visible(line.plain)
+    if screen.is_terminal:
+        screen.print(line, soft_wrap=True)
+    else:  # rich takes a hundred times as long
+        screen.file.write(line.plain + "\n")
+
+
+def describe_count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> describe_count(1200, "entry", "entries")
+    '1,200 entries'
+    """
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
 def write(text: str) -> None:
-    """Write data to standard output: to a file or a pipe as it is, to a terminal with visible control characters."""
+    """Write data to standard output: unchanged to a file or a pipe, with visible control characters to a terminal."""
     out = console().file
     out.write(make_visible(text, keep_layout=True) if out.isatty() else text)
 
@@ -61,13 +87,19 @@ def write_json(data: Any) -> None:
     console().file.write(escape_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n")
 
 
-def read(name: str) -> str:
-    """Return a text file, compressed if it ends in .gz, or standard input for "-"."""
+def describe_command() -> str:
+    """Return the command line without the folders of its files, which are nobody else's business."""
+    names = (Path(argument).name if "/" in argument else argument for argument in sys.argv[1:])
+    return shlex.join(["antislop", *names])
+
+
+def read_input(name: str) -> str:
+    """Return the text of a file, unpacked if its name ends in .gz, or of standard input for "-"."""
     return "".join(read_pieces(name))
 
 
 def read_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None) -> Iterator[str]:
-    """Yield a text as `read` returns it, in pieces. advance: is called with the number of bytes of each piece."""
+    """Yield the text of `read_input` in pieces; `advance` is called with the number of bytes of each."""
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
         for piece in chain(_read_stdin() if name == "-" else files.read_pieces(name), [b""]):
@@ -88,8 +120,8 @@ def _read_stdin() -> Iterator[bytes]:
 
 
 @contextmanager
-def as_refusal() -> Iterator[None]:
-    """Turn what the sampler refuses into a sentence without a traceback."""
+def as_input_error() -> Iterator[None]:
+    """Turn a `ValueError` into an `InputError` of its first line: for calls whose arguments come from the user."""
     try:
         yield
     except InputError:
@@ -99,13 +131,13 @@ def as_refusal() -> Iterator[None]:
 
 
 def refuse_stdin(source: str) -> None:
-    """Refuse "-" where the name of a file tells its format."""
+    """Refuse "-" as the source of prompts, whose format depends on the name of a file."""
     if source == "-":
         raise InputError("-: prompts can't come from standard input: save them to a .jsonl or .txt file, and pass that")
 
 
 def check_writable(path: Path, *, or_stdout: bool = False) -> None:
-    """Refuse a path at which no file can be written, and "-" too unless `or_stdout`."""
+    """Refuse a path that can't be written; "-" is allowed if `or_stdout`."""
     if str(path) == "-":
         if or_stdout:
             return
@@ -117,7 +149,7 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file into a sentence."""
+    """Turn an `OSError` while a file is written into an `InputError`."""
     try:
         yield
     except OSError as error:
@@ -126,7 +158,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing_or_stdout(path: Path) -> Iterator[Path]:
-    """Yield where to write a file; if the path is "-", its text goes to standard output in the end."""
+    """Yield the path to write to: for "-" a temporary file, whose text then goes to standard output."""
     if str(path) != "-":
         with writing(path):
             yield path

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from antislop.matching.word_sequences import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words
+from antislop.profiles.halves import hash_prompt
 from antislop.records.texts import Text
 
 Kind = Literal["word", "phrase", "content", "construction"]
@@ -184,10 +185,3 @@ def cut_words(text: str) -> list[str]:
     ["don't", 'look', 'now']
     """
     return text.split(" ")
-
-
-def hash_prompt(text: Text) -> int:
-    """Return 62 bits that tell a text's prompt apart, or the text itself where it has none."""
-    mark, named = ("t", text.text) if text.prompt is None else ("p", text.prompt)
-    data = (mark + named).encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 2

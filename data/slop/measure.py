@@ -13,7 +13,7 @@ from pathlib import Path
 from gather import read
 
 from antislop import BanList
-from antislop.cli.profile import find_half
+from antislop.profiles.halves import find_half
 from antislop.records.texts import Text, read_texts
 
 TEXTS, CHARACTERS = 250, 60_000

@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import pytest
 import torch
+import typer
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -20,8 +22,10 @@ from transformers.utils import logging
 from typer.testing import CliRunner, Result
 
 import antislop
-from antislop.cli.generate import Method, OnExhausted
+from antislop import cli
+from antislop.cli.generate import MethodChoice, OnExhaustedChoice
 from antislop.cli.main import COMMANDS, app, load_command
+from antislop.cli.options import expand_options
 from antislop.decoding import walker
 from antislop.lists.bundled import FOLDER
 
@@ -260,14 +264,14 @@ def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Pa
     assert (stopped.exit_code, stopped.stdout) == (0, "\n")
     assert (conceded.exit_code, conceded.stdout.split()[0]) == (0, word)
     assert " conceded, " in conceded.stderr
-    assert f"let through, since nothing else was left to write: {word!r}" in conceded.stderr
+    assert f"conceded, since every continuation was banned: {word!r}" in conceded.stderr
     shown = generate(str(tmp_path), PROMPT, "--ban", word, "--show", tokens=3)
     assert shown.stdout.split()[0] == f"[!{word}!]"
 
 
 def test_the_choices_are_those_of_the_sampler() -> None:
-    assert tuple(method.value for method in Method) == get_args(walker.Method)
-    assert tuple(choice.value for choice in OnExhausted) == get_args(walker.OnExhausted)
+    assert tuple(method.value for method in MethodChoice) == get_args(walker.Method)
+    assert tuple(choice.value for choice in OnExhaustedChoice) == get_args(walker.OnExhausted)
 
 
 REFUSED = {
@@ -416,11 +420,11 @@ def test_a_reader_that_leaves_ends_scan_in_silence(texts: Path) -> None:
 @pytest.mark.parametrize("command", ["generate", "scan", "dataset", "eval"])
 def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> None:
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", invoke(command, "--help", env={"COLUMNS": "150"}).stdout).split())
-    assert "Take these bans in place of the bundled list: a list in any format" in text
-    assert "Ban this phrase too, whatever list there is." in text
-    assert "Leave out the bundled list." in text
-    assert "Ban the bundled constructions too" in text
-    assert "Leave out entries that can't be used, and name them." in text
+    assert "Use this list instead of the bundled one: a file in any format" in text
+    assert "Ban this phrase as well." in text
+    assert "Don't use the bundled list." in text
+    assert "Ban the bundled constructions as well" in text
+    assert "Skip entries that can't be used, with a warning for each." in text
 
 
 @pytest.mark.usefixtures("texts")
@@ -456,7 +460,7 @@ def test_phrases_are_added_to_whatever_list_there_is() -> None:
 )
 def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> None:
     Path("empty.txt").write_text("# nothing\n", encoding="utf-8")
-    assert_refused(invoke(*args), "empty.txt: holds no ")
+    assert_refused(invoke(*args), "empty.txt: contains no ")
     assert not Path("out.txt").exists()
 
 
@@ -474,7 +478,7 @@ def test_entries_that_can_not_be_used_are_left_out_and_named_in_every_command() 
     Path("list.json").write_text('["a cat",\n" "]', encoding="utf-8")
     sentence = "list.json:2: the ban ' ' holds no visible character"
     for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["try", "list.json", "--text", "sloppy.txt"]):
-        assert_refused(invoke(*args), sentence, "--lenient leaves them out")
+        assert_refused(invoke(*args), sentence, "--lenient skips them")
         result = invoke(*args, "--lenient")
         assert "a cat" in result.stdout
         assert result.stderr.startswith(f"antislop: {sentence}")
@@ -505,7 +509,7 @@ def test_standard_streams_are_refused_where_they_can_not_serve(args: list[str]) 
 def test_scan_and_help_do_not_import_torch() -> None:
     code = (
         "import sys\n"
-        "from antislop.cli.generate import app\n"
+        "from antislop.cli.main import app\n"
         "for args in (['--help'], ['generate', '--help'], ['scan', '-']):\n"
         "    try:\n"
         "        app(args)\n"
@@ -539,6 +543,43 @@ def test_the_list_of_commands_says_what_their_own_help_says() -> None:
     for name, command in COMMANDS.items():
         real = load_command(name)
         assert real.help.startswith(command.about.removesuffix(".")), name
+
+
+def test_the_table_lists_every_module_that_is_a_command() -> None:
+    described = {}
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        title = path.read_text(encoding="utf-8").split("\n")[0]
+        if re.match(r'"""The command(?: `|s that)', title):
+            described[path.stem] = re.findall(r"`([a-z-]+)`", title.replace("antislop ", ""))
+    assert described.keys() == {command.module for command in COMMANDS.values()}
+    assert {name: command.module for name, command in COMMANDS.items()} == {
+        name: module for module, names in described.items() for name in names
+    }
+
+
+@dataclass(frozen=True)
+class Cats:
+    """Options of cats."""
+
+    count: Annotated[int, typer.Option("--count", "-c", help="How many.")] = 1
+    names: Annotated[list[str] | None, typer.Option("--name")] = None
+
+
+def test_a_group_of_options_is_one_parameter_of_a_command_and_each_of_them_one_of_typer() -> None:
+    taken = []
+
+    def feed(food: Annotated[str, typer.Argument()], *, cats: Cats, often: bool = False) -> int:
+        """Feed cats."""
+        taken.append((food, cats, often))
+        return 0
+
+    expanded = typer.Typer()
+    expanded.command()(expand_options(feed))
+    for args in (["fish"], ["fish", "-c", "2", "--name", "Tom", "--name", "Elara", "--often"]):
+        assert CliRunner().invoke(expanded, args).exit_code == 0
+    assert taken == [("fish", Cats(), False), ("fish", Cats(2, ["Tom", "Elara"]), True)]
+    assert "Feed cats." in (text := CliRunner().invoke(expanded, ["--help"]).stdout)
+    assert all(name in text for name in ("--count", "--name", "--often"))
 
 
 def test_shells_can_complete_commands_and_their_options() -> None:

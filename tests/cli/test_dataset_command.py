@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import BanList
-from antislop.cli import dataset, progress
+from antislop.cli import jobs, progress
 from antislop.cli.main import app
 from antislop.datasets import hub
 from antislop.datasets.summary import measure_slop
@@ -59,7 +59,7 @@ def folder(
 ) -> Path:
     """An empty current folder with a file of prompts, and a model that need not be loaded again."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dataset, "load_model", lambda _: bundled)
+    monkeypatch.setattr(jobs, "load_model", lambda _: bundled)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
     return tmp_path
 
@@ -69,7 +69,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTra
     """A tokenizer that has a chat template."""
     tokenizer = copy.deepcopy(bundled[1])
     tokenizer.chat_template = CHAT
-    monkeypatch.setattr(dataset, "load_model", lambda _: (bundled[0], tokenizer))
+    monkeypatch.setattr(jobs, "load_model", lambda _: (bundled[0], tokenizer))
 
 
 def make(*args: str, source: str = "p.txt", out: str = "out.jsonl", env: dict[str, str] | None = None) -> Result:
@@ -150,7 +150,7 @@ def test_several_responses_and_a_limit() -> None:
     made = texts()
     assert made.keys() == {(fingerprint_text(text), sample, "banned") for text in PROMPTS[:2] for sample in range(3)}
     assert len(set(made.values())) == 6
-    assert_made(make("--n", "3", "--limit", "3"), "going on: 6 records are there already", "3 records")
+    assert_made(make("--n", "3", "--limit", "3"), "resuming: 6 records exist already", "3 records")
     assert made.items() <= texts().items()
 
 
@@ -205,7 +205,7 @@ def test_texts_end_with_stop_strings_and_the_likeliest_token_can_be_taken() -> N
     assert texts("3.jsonl") != texts("2.jsonl"), "the penalty counts"
 
 
-# -- going on ---------------------------------------------------------------------------------------------------------
+# -- resuming ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_command_goes_on_and_makes_only_what_is_missing() -> None:
@@ -213,9 +213,9 @@ def test_the_same_command_goes_on_and_makes_only_what_is_missing() -> None:
     whole = texts()
     lines = Path("out.jsonl").read_bytes().splitlines(keepends=True)
     Path("out.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:30])
-    assert_made(make(), "going on: 2 records are there already", "3 records, ")
+    assert_made(make(), "resuming: 2 records exist already", "3 records, ")
     assert texts() == whole
-    assert_made(make("--batch-size", "1"), "going on: 5 records are there already", "0 records, ")
+    assert_made(make("--batch-size", "1"), "resuming: 5 records exist already", "0 records, ")
     assert texts() == whole
 
 
@@ -238,7 +238,7 @@ def test_what_would_be_mixed_is_refused_with_the_difference_unless_forced(more: 
     before = Path("out.jsonl").read_bytes()
     assert_refused(make(*more), difference, "choose another file, the same settings, or --force to mix them")
     assert Path("out.jsonl").read_bytes() == before
-    assert_made(make(*more, "--force"), "going on: 1 records are there already", "4 records")
+    assert_made(make(*more, "--force"), "resuming: 1 records exist already", "4 records")
     assert Path("out.jsonl").read_bytes().startswith(before)
 
 
@@ -256,7 +256,7 @@ def test_records_that_failed_are_told_once_and_tried_again() -> None:
     ]  # fmt: skip
     assert "more than the model's 512: shorten it" in result.stderr
     write_lines("p.jsonl", *[{"prompt": "One"}] * 4)
-    assert_made(make("--n", "2", source="p.jsonl"), "going on: 2 records are there already", "6 records")
+    assert_made(make("--n", "2", source="p.jsonl"), "resuming: 2 records exist already", "6 records")
     assert len(texts()) == 8
     assert {record["status"] for record in read()} <= {"ok", "conceded"}
 
@@ -266,12 +266,12 @@ def test_a_line_without_an_id_is_known_by_its_text() -> None:
     make()
     before = {record["prompt"]: record for record in read()}
     Path("p.txt").write_text("\n".join(["Anew", *PROMPTS, PROMPTS[0]]) + "\n")
-    assert_made(make(), "going on: 5 records are there already", "2 records")
+    assert_made(make(), "resuming: 5 records exist already", "2 records")
     assert [record["prompt"] for record in read()].count(PROMPTS[0]) == 2
     assert len(texts()) == 7
     assert {r["prompt"]: r for r in read() if "#" not in r["key"] and r["prompt"] != "Anew"} == before
     Path("p.txt").write_text("\n".join(PROMPTS[2:]) + "\n")
-    assert_made(make(), "going on: 7 records are there already, 4 of which are of other prompts")
+    assert_made(make(), "resuming: 7 records exist already, 4 of them for other prompts")
 
 
 def test_a_prompt_that_was_edited_under_its_id_is_refused_or_made_again() -> None:
@@ -286,7 +286,7 @@ def test_a_prompt_that_was_edited_under_its_id_is_refused_or_made_again() -> Non
         "out.jsonl: 2 of its records answer prompts that have changed; 'p1' had 'One day', and now has 'One night'",
     )
     assert Path("out.jsonl").read_bytes() == before
-    assert_made(make(*pairs, "--force", source="p.jsonl"), "2 records are made again", "going on: 8 records")
+    assert_made(make(*pairs, "--force", source="p.jsonl"), "2 records are made again", "resuming: 8 records")
     make("--n", "2", "--pairs", "pairs2.jsonl", source="p.jsonl", out="whole.jsonl")
     assert texts() == texts("whole.jsonl")
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("pairs2.jsonl")))
@@ -301,7 +301,7 @@ def test_damaged_lines_cost_their_records_only() -> None:
     for number in (2, 5, 9):
         lines[number] = b"[" * 100_000 + b"\n"
     Path("out.jsonl").write_bytes(b"".join(lines))
-    assert_made(make(*pairs), "3 damaged lines were taken out; their records are made again", "going on: 12 records")
+    assert_made(make(*pairs), "3 damaged lines were removed; their records are made again", "resuming: 12 records")
     assert texts() == whole
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == paired
 
@@ -334,7 +334,7 @@ def test_damaged_lines_cost_their_records_only() -> None:
         (["--repetition-penalty", "0"], "must be above 0"),
         (["--arms", "none"], "--arms"),
         (["--device", "cpu", "--device-map", "auto"], "exclude each other"),
-        (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype means nothing"),
+        (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype has no effect"),
     ],
 )
 def test_what_can_not_be_used_is_said_in_one_sentence(args: list[str], sentence: str) -> None:
@@ -403,7 +403,7 @@ def test_pairs_of_a_run_that_was_stopped_are_those_of_one_that_was_not(monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(2, interrupt))
         assert make(*asked, "--pairs", "pairs.jsonl").exit_code == 130
-    assert_made(make(*asked, "--pairs", "pairs.jsonl"), "going on")
+    assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
     assert len(read("whole.jsonl")) > 3
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("whole.jsonl")))
 
@@ -427,7 +427,7 @@ def test_no_token_is_chosen_or_rejected_in_more_pairs_than_asked_for() -> None:
 def test_limits_of_pairs_that_have_no_meaning_are_refused() -> None:
     assert_refused(make("--pairs", "p", "--pairs-per-token", "3"), "is for final-token pairs: pass --pairs-format tok")
     for option, value in (("per-token", "3"), ("per-ban", "3"), ("format", "dpo")):
-        assert_refused(make(f"--pairs-{option}", value), f"--pairs-{option} means nothing without a file of pairs")
+        assert_refused(make(f"--pairs-{option}", value), f"--pairs-{option} has no effect without a file of pairs")
     assert_refused(make("--pairs", "p", "--arms", "plain"), "--pairs needs texts under bans: leave out --arms plain")
     assert not Path("out.jsonl").exists()
 
@@ -435,7 +435,8 @@ def test_limits_of_pairs_that_have_no_meaning_are_refused() -> None:
 def test_pairs_are_not_mixed_and_not_lost() -> None:
     make("--limit", "1", *LONGER)
     assert_made(
-        make("--pairs", "pairs.jsonl", *LONGER), "the records that are there already have no pairs in pairs.jsonl"
+        make("--pairs", "pairs.jsonl", *LONGER),
+        "pairs.jsonl is new: it gets no pairs of the records that exist already",
     )
     before = read("pairs.jsonl")
     assert_refused(
@@ -564,7 +565,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.
     lines = make("--n", "3", "--limit", "4", "--force").stderr.splitlines()
     assert [line for line in lines if ", 11 to go, " in line] == lines[:1]
     lines = make("--n", "3").stderr.splitlines()
-    assert ", 2 to go, " in lines[1], "of those that are not there already"
+    assert ", 2 to go, " in lines[1], "of those that don't exist already"
 
 
 def test_a_bar_shows_on_a_terminal() -> None:
@@ -578,7 +579,7 @@ def test_how_much_is_to_come_is_known_of_files_only(folder: Path) -> None:
     parquet.write_table(datasets.Dataset.from_dict({"prompt": ["a", "b", "c"]}).data.table, "p.parquet")
     Path("torn.parquet").write_text("no")
     names = ("p.txt", "p.parquet", "torn.parquet", "missing.jsonl", str(folder), "owner/name")
-    assert [dataset._count_records(name) for name in names] == [2, 3, None, None, None, None]
+    assert [jobs.count_records(name) for name in names] == [2, 3, None, None, None, None]
 
 
 def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,10 +587,10 @@ def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(mon
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(1, interrupt))
         result = make("--n", "4", "--pairs", "pairs.jsonl")
-    assert_made(result, "finishing the texts in flight; Ctrl-C again leaves them", status=130)
+    assert_made(result, "finishing the texts in flight; Ctrl-C again discards them", status=130)
     assert 4 <= len(texts()) <= 5, "those in flight, not the other responses to the same prompts"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert_made(make("--n", "4", "--pairs", "pairs.jsonl"), "going on: ")
+    assert_made(make("--n", "4", "--pairs", "pairs.jsonl"), "resuming: ")
     assert texts() == texts("whole.jsonl")
 
 
@@ -608,7 +609,7 @@ def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         patch.setattr(Journal, "append", at_record(1, lambda: (interrupt(), interrupt())))  # type: ignore[arg-type,return-value]
         assert make("--n", "4").exit_code == 130
     assert len(texts()) == 1
-    assert_made(make("--n", "4"), "going on: 1 records are there already", "19 records")
+    assert_made(make("--n", "4"), "resuming: 1 records exist already", "19 records")
 
 
 @contextmanager

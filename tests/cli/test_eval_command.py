@@ -125,10 +125,10 @@ def test_figures_are_those_of_the_records() -> None:
 def test_the_same_command_goes_on_and_more_arms_can_be_asked_for_later() -> None:
     make()
     before = Path("report/records.jsonl").read_bytes()
-    assert "going on: 8 of 8 texts are there already" in make().stderr
+    assert "resuming: 8 of 8 texts exist already" in make().stderr
     assert Path("report/records.jsonl").read_bytes() == before
     result = make("--arms", "plain,banned,token")
-    assert "going on: 8 of 12 texts are there already" in result.stderr
+    assert "resuming: 8 of 12 texts exist already" in result.stderr
     assert Path("report/records.jsonl").read_bytes().startswith(before)
     assert list(make("--limit", "2").stderr.splitlines())
     assert read()["arms"]["plain"]["texts"] == 2
@@ -146,7 +146,7 @@ def test_ctrl_c_leaves_records_and_the_command_goes_on(monkeypatch: pytest.Monke
         patch.setattr(Journal, "append", at_record(1, lambda: signal.raise_signal(signal.SIGINT)))
         result = run("--prompts", "p.txt", *SHORT)
     assert result.exit_code == 130
-    assert "stopped; the same command goes on" in result.stderr
+    assert "stopped; run the same command again to resume" in result.stderr
     assert not Path("report/report.html").exists()
     assert 1 <= len(texts("report")) < 8
     make()
@@ -204,7 +204,7 @@ def test_prompts_that_can_not_be_used_are_left_out_and_told() -> None:
     result = run("--prompts", "p.jsonl", *SHORT)
     assert result.exit_code == 0, result.stderr
     assert "p.jsonl:2: the prompt is empty" in result.stderr
-    assert "2 texts could not be written" in Path("report/report.html").read_text()
+    assert "2 texts could not be generated" in Path("report/report.html").read_text()
 
 
 def test_the_report_knows_no_folders_of_this_machine(folder: Path) -> None:
@@ -238,7 +238,7 @@ def test_outputs_are_scored_by_a_model_that_is_given() -> None:
     write_outputs("b.jsonl", "Xq zzgh vv.", "Qqq jjx pl.")
     run("--outputs", "plain=a.jsonl", "--outputs", "banned=b.jsonl", "--model", "given")
     assert find(read(), "banned", "excess_nll", "plain")["value"] > 1
-    assert "tokenized anew" in Path("report/report.html").read_text()
+    assert "tokenized again" in Path("report/report.html").read_text()
 
 
 def test_records_of_a_data_set_are_told_apart_by_their_arm() -> None:
@@ -287,8 +287,8 @@ def test_what_can_not_be_used_is_refused_in_a_sentence() -> None:
     assert_refused(run("--outputs", "plain=empty.jsonl"), "empty.jsonl: no records in it")
     assert_refused(run("--outputs", "plain=odd.jsonl"), "odd.jsonl:1: no column", "speech")
     assert_refused(run("--outputs", "plain=missing.jsonl"), "missing.jsonl")
-    assert_refused(run("--outputs", "plain=a.jsonl", "--prompts", "p.txt"), "--prompts means nothing with --outputs")
-    assert_refused(run("--outputs", "plain=a.jsonl", "--n", "2"), "--n means nothing")
+    assert_refused(run("--outputs", "plain=a.jsonl", "--prompts", "p.txt"), "--prompts has no effect with --outputs")
+    assert_refused(run("--outputs", "plain=a.jsonl", "--n", "2"), "--n has no effect")
     assert_refused(run("--prompts", "empty.jsonl"), "empty.jsonl")
     assert_refused(run("--prompts", "p.txt", "--n", "2", "--temperature", "0"), "leave out --n")
     assert_refused(run("--prompts", "p.txt", out="file"), "the report needs a folder")

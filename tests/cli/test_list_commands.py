@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import Ban, BanList
-from antislop.cli import scan
+from antislop.cli import lists
 from antislop.cli.main import app
 from antislop.hf.pretrained import ModelSpec
 
@@ -223,8 +223,8 @@ def test_lint_asks_a_model_s_tokenizer_what_it_can_write(folder: Path) -> None:
     backend.decoder = decoders.WordPiece()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(folder / "uncased")
     bans = BanList(["Elara whispered", "elara said", Ban("Elara", case_sensitive=True)])
-    vocabulary = scan._load_vocabulary(ModelSpec("uncased"))
-    kinds = [(finding.index, finding.kind) for finding in scan.lint(bans, vocabulary=vocabulary)]
+    vocabulary = lists._load_vocabulary(ModelSpec("uncased"))
+    kinds = [(finding.index, finding.kind) for finding in lists.lint(bans, vocabulary=vocabulary)]
     assert kinds == [(1, "untypable"), (2, "case")]
     result = invoke("lint", write("bans.txt", "elara said"), "--model", "uncased")
     assert "bans.txt:1: untypable: 'elara said' can't be written: no sequence of" in result.stdout
@@ -275,7 +275,7 @@ def test_convert_reads_compressed_lists_and_does_not_tell_where_they_lay(tmp_pat
 def test_convert_overwrites_only_when_forced() -> None:
     bans = write("bans.txt", "cat\n")
     assert_refused(invoke("convert", bans, "-o", bans), "bans.txt is the list itself", "--force")
-    assert_refused(invoke("convert", bans, "-o", write("out.txt", "dog")), "out.txt is there already", "--force")
+    assert_refused(invoke("convert", bans, "-o", write("out.txt", "dog")), "out.txt exists already", "--force")
     assert Path("out.txt").read_text(encoding="utf-8") == "dog"
     assert invoke("convert", bans, "-o", "out.txt", "--force").exit_code == 0
     assert "cat" in Path("out.txt").read_text(encoding="utf-8")
@@ -329,7 +329,7 @@ def test_lists_are_looked_through_without_torch() -> None:
     write("bans.txt", "a testament to\n")
     code = (
         "import sys\n"
-        "from antislop.cli.generate import app\n"
+        "from antislop.cli.main import app\n"
         "for args in (['try', 'bans.txt', '--text', 'bans.txt'], ['lint', '--help']):\n"
         "    try:\n"
         "        app(args)\n"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from antislop import BanList
 from antislop.cli.main import app
-from antislop.cli.profile import Half, find_half
+from antislop.profiles.halves import Half, find_half
 from antislop.profiles.human_rates import Baseline
 from antislop.profiles.ngrams import hash_prompt
 from antislop.profiles.profiles import Profile
@@ -63,7 +63,7 @@ def test_from_texts_to_a_profile_to_a_list() -> None:
     assert bans.source is not None and "sloppy.jsonl: 40 texts, 10 prompts" in bans.source
     assert bans.find("a testament to Elara")
     assert not bans.find("The cat sat on the mat. It was day.")
-    assert "bans, " in listed.stderr and "forbidden altogether; left out: " in listed.stderr
+    assert "bans, " in listed.stderr and "forbidden outright; left out: " in listed.stderr
 
 
 def test_the_bundled_baseline_is_taken_unless_told_otherwise() -> None:
@@ -76,7 +76,7 @@ def test_what_was_held_against_what_is_said() -> None:
     human = ["--baseline", "plain.jsonl", "--baseline", "more.jsonl"]
     write("more.jsonl", PLAIN, prompts=10)
     made = invoke("profile", "sloppy.jsonl", *human, "-o", "profile.json")
-    assert made.stderr.startswith("antislop: texts: sloppy.jsonl; held against: plain.jsonl, more.jsonl\n")
+    assert made.stderr.startswith("antislop: texts: sloppy.jsonl; compared with: plain.jsonl, more.jsonl\n")
     baseline = Profile.load("profile.json").baseline
     assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
 
@@ -86,9 +86,7 @@ def test_a_core_install_makes_profiles_and_says_what_is_missing(monkeypatch: pyt
         monkeypatch.setitem(sys.modules, name, None)
     made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
     assert (made.exit_code, made.stdout) == (0, ""), made.output
-    assert made.stderr.startswith(
-        "antislop: wordfreq is not installed, so that people's rates are those of the baseline"
-    )
+    assert made.stderr.startswith("antislop: wordfreq is not installed, so human rates are those of the baseline")
     profile = Profile.load("profile.json")
     assert profile.made_with["modern"] is False
     assert all(entry.low is not None for entry in profile.entries)
@@ -131,7 +129,7 @@ def test_human_texts_become_a_baseline_the_same_each_time() -> None:
     assert invoke("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
 
 
-def test_more_human_texts_count_where_they_are_surely_higher() -> None:
+def test_more_human_texts_count_where_they_are_reliably_higher() -> None:
     write("more.jsonl", SLOP, prompts=10, column="human")
     more = ("--also-human", "more.jsonl", "--also-column", "human", "--min-ratio", "0")
     assert invoke("profile", "sloppy.jsonl", *more, "-o", "profile.json").exit_code == 0
@@ -190,32 +188,35 @@ def test_a_comparison_calls_files_what_tells_them_apart() -> None:
 
 def test_the_same_twice_shows_no_change_and_is_drawn_all_the_same() -> None:
     result = invoke("profile", "--compare", "plain.jsonl", "plain.jsonl", "-o", "picture.svg")
-    assert (result.exit_code, result.stdout) == (0, "Nothing surely fell.\nNothing surely rose.\n")
+    assert (result.exit_code, result.stdout) == (0, "Nothing certainly fell.\nNothing certainly rose.\n")
     assert "nothing that is sure" in Path("picture.svg").read_text() or Path("picture.svg").stat().st_size > 1000
 
 
 REFUSED = {
     "no texts": ([], "no texts to profile: pass files"),
-    "no output": (["sloppy.jsonl"], "no place to write the profile: pass -o"),
+    "no output": (["sloppy.jsonl"], "no file to write the profile to: pass -o"),
     "standard input": (["-", "-o", "p.json"], "standard input can't be read twice"),
     "a missing file": (["nowhere.txt", "-o", "p.json"], "nowhere.txt: does not exist"),
     "an unknown column": (["sloppy.jsonl", "--column", "x", "-o", "p.json"], "sloppy.jsonl:1: no column x"),
     "an empty text": (["empty.txt", "-o", "p.json"], "no words in the texts"),
     "no baseline": (["sloppy.jsonl", "--baseline", "list.json", "-o", "p.json"], "list.json: no baseline"),
-    "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: no words in it"),
-    "a text against itself": (["plain.jsonl", "--baseline", "plain.jsonl", "-o", "p.json"], "among TEXTS and behind"),
+    "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: contains no words"),
+    "a text against itself": (
+        ["plain.jsonl", "--baseline", "plain.jsonl", "-o", "p.json"],
+        "is among both TEXTS and --baseline",
+    ),
     "two baselines": (
         ["plain.jsonl", "--baseline", "list.json", "--baseline", "sloppy.jsonl", "-o", "p.json"],
         "can't be joined",
     ),
     "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
-    "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: no kind of picture"),
+    "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: not a kind of picture"),
     "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),
     "two tasks": (
         ["plain.jsonl", "--as-baseline", "--baseline", "a.json", "-o", "b.json"],
         "leave out --baseline",
     ),
-    "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two, and x.txt is one more"),
+    "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two, and x.txt is a third"),
 }
 
 
@@ -251,7 +252,7 @@ def test_texts_to_too_few_prompts_make_no_profile_and_that_is_said() -> None:
     write("one.jsonl", SLOP, prompts=1)
     made = invoke("profile", "one.jsonl", "-o", "profile.json")
     assert "40 texts, 1 prompt; listed: 0 words, 0 phrases, 0 content n-grams, 0 constructions" in made.stderr
-    assert "nothing comes from 2 prompts: give texts to more prompts, or pass --min-prompts 1" in made.stderr
+    assert "no entry comes from 2 prompts: pass texts of more prompts, or --min-prompts 1" in made.stderr
     assert "nothing comes" not in invoke("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
 
 
@@ -268,5 +269,5 @@ def test_too_little_memory_is_said() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "CANDIDATES", 20)
         made = invoke("profile", "sloppy.jsonl", "-o", "profile.json")
-    assert "the smallest count had to be" in made.stderr
+    assert "--memory was too small for counts from 5: counted from " in made.stderr
     assert Profile.load("profile.json").made_with["min_count"] > 5

@@ -21,7 +21,8 @@ from antislop import Ban, BanList, Scope, files
 from antislop.cli import scan as scan_module
 from antislop.cli import terminal
 from antislop.cli.main import app
-from antislop.cli.scanning import Place, ReadingBar, Window, find_places
+from antislop.cli.progress import ProgressBar
+from antislop.cli.scan import Occurrence, Window, find_occurrences
 from antislop.lists.ban_list import PIECE
 from antislop.matching.bans import Match
 from antislop.matching.text_matcher import Detector
@@ -80,9 +81,9 @@ def find_at_once(bans: BanList, text: str) -> set[Match]:
     return {Match(bans._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1) for hit in reading.hits}
 
 
-def place_naively(bans: BanList, text: str) -> list[Place]:
+def place_naively(bans: BanList, text: str) -> list[Occurrence]:
     return [
-        Place(
+        Occurrence(
             "f",
             text.count("\n", 0, match.start) + 1,
             match.start - text.rfind("\n", 0, match.start),
@@ -98,7 +99,7 @@ def test_places_do_not_depend_on_how_a_text_is_cut(seed: int, monkeypatch: pytes
     random = Random(seed)
     monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
     text = write_text(random, 40)
-    found = list(chain.from_iterable(find_places(EVERY_KIND, cut(text, random), file="f")))
+    found = list(chain.from_iterable(find_occurrences(EVERY_KIND, cut(text, random), file="f")))
     assert found == place_naively(EVERY_KIND, text)
     assert set(EVERY_KIND.find(text)) == find_at_once(EVERY_KIND, text)
 
@@ -190,7 +191,7 @@ def test_characters_that_are_cut_between_two_readings_are_read(folder: Path, mon
     Path("a.txt.gz").write_bytes(gzip.compress(Path("a.txt").read_bytes()))
     for name in ("a.txt", "a.txt.gz"):
         assert scan(name, "--ban", "Kätzchen")[1] == f"{name}:1:10: Kätzchen\n{name}:1:23: Kätzchen\n"
-        assert terminal.read(name) == "Über ein Kätzchen 👩‍🚀 Kätzchen"
+        assert terminal.read_input(name) == "Über ein Kätzchen 👩‍🚀 Kätzchen"
 
 
 def test_a_compressed_text_is_read_no_further_than_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,10 +206,9 @@ def test_a_bar_is_shown_on_a_terminal_after_silence_and_makes_room_for_output() 
     for is_terminal, silence, is_shown in ((True, 0.0, True), (True, 1e9, False), (False, 0.0, False)):
         out = io.StringIO()
         screen = Console(file=out, force_terminal=is_terminal, force_interactive=is_terminal, width=200)
-        bar = ReadingBar(screen, "[/a].txt", total=2_000_000, silence=silence)
-        bar.advance(1_000_000)
-        bar.add(1234)
-        bar.hide()
+        with ProgressBar(screen, "[/a].txt", total=2_000_000, silence=silence) as bar:
+            bar.update(advance=1_000_000)
+            bar.update(note="1,234 found")
         assert ("[/a].txt" in out.getvalue() and "1,234 found" in out.getvalue()) == is_shown
         assert bool(out.getvalue()) == is_shown
 
@@ -216,7 +216,7 @@ def test_a_bar_is_shown_on_a_terminal_after_silence_and_makes_room_for_output() 
 def test_a_bar_goes_to_standard_error_and_data_to_standard_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scan_module, "ReadingBar", lambda *args, **kwargs: ReadingBar(*args, **kwargs, silence=0))
+    monkeypatch.setattr(scan_module, "SILENCE", 0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     Path("a.txt").write_text("a cat\n" * 15_000)

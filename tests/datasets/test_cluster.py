@@ -230,7 +230,7 @@ def test_a_command_that_is_killed_with_its_cluster_goes_on(tmp_path: Path, model
     assert 50 <= count() < 240, said
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1, done.stderr  # some failed
-    assert "going on" in done.stderr
+    assert "resuming" in done.stderr
     assert "Traceback" not in done.stderr
     assert "60 failed" in done.stderr
     assert CliRunner().invoke(app, arguments("single")).exit_code == 1
@@ -279,7 +279,7 @@ def test_options_of_a_cluster_are_refused_without_one(model: str, option: tuple[
     out = str(tmp_path / "y.jsonl")
     result = CliRunner().invoke(app, ["dataset", "x.txt", "-o", out, "--model", model, *option])
     assert result.exit_code == 2
-    assert f"{option[0]} means nothing for --engine transformers: pass --engine ray" in result.output
+    assert f"{option[0]} has no effect with --engine transformers: pass --engine ray" in result.output
 
 
 def test_a_tokenizer_is_loaded_alone(model: str) -> None:

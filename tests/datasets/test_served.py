@@ -57,7 +57,7 @@ def test_records_of_a_server_hold_nothing_banned_and_say_how_far_its_alternative
         result = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
         assert result.exit_code == 1, "the empty prompt is a record with an error"
         again = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
-    assert "going on: 8 records are there already" in again.stderr
+    assert "resuming: 8 records exist already" in again.stderr
     records = read(tmp_path)
     assert [record["status"] for record in records].count("error") == 4
     good = [record for record in records if record["status"] != "error"]
@@ -126,7 +126,7 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
         ((), "--engine openai needs --base-url and --model"),
         (
             ("--base-url", "http://127.0.0.1:9", "--model", "x", "--workers", "2"),
-            "--workers means nothing for --engine",
+            "--workers has no effect with --engine",
         ),
         (
             ("--base-url", "http://127.0.0.1:9", "--model", "x", "--repetition-penalty", "1.1"),
@@ -152,4 +152,4 @@ def test_a_url_without_the_engine_is_refused(tmp_path: Path) -> None:
     args = ["dataset", str(tmp_path / "p.txt"), "-o", str(tmp_path / "o.jsonl"), "--base-url", "http://127.0.0.1:9"]
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 2
-    assert "--base-url means nothing for --engine transformers: pass --engine openai" in result.stderr
+    assert "--base-url has no effect with --engine transformers: pass --engine openai" in result.stderr

@@ -1,0 +1,137 @@
+"""The command `antislop bans-from`: a list of bans from a profile. Needs no model."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antislop.cli.profile import KINDS, using_profiles
+from antislop.cli.terminal import check_writable, describe_command, warn, write
+from antislop.errors import InputError
+
+if TYPE_CHECKING:
+    from antislop.profiles.profiles import Profile
+
+
+class NameChoice(str, Enum):
+    """Which entries with names of people and places become bans."""
+
+    ALL = "all"
+    NONE = "none"
+    WORDS = "words"
+    ONLY = "only"
+
+
+@dataclass(frozen=True)
+class EntryOptions:
+    """Which entries of a profile become bans."""
+
+    min_ratio: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Keep entries whose ratio to human usage is, even at its interval's low end, this high."
+        ),
+    ] = 10.0
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Keep at most N, the largest excess over human usage first.")
+    ] = None
+    kinds: Annotated[str, typer.Option(metavar="LIST", help=f"Kinds of entries: some of {', '.join(KINDS)}.")] = (
+        "word,phrase"
+    )
+    max_zipf: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep single words only if their Zipf frequency in English is below this: the log10 of "
+            "occurrences per billion words."
+        ),
+    ] = None
+    min_prompts: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Keep entries that come from at least N prompts.")
+    ] = 2
+
+
+@dataclass(frozen=True)
+class NameOptions:
+    """Which names of people and places become bans."""
+
+    names: Annotated[
+        NameChoice, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")
+    ] = NameChoice.ALL
+    no_names: Annotated[bool, typer.Option("--no-names", help="The same as --names none.")] = False
+    names_only: Annotated[bool, typer.Option("--names-only", help="The same as --names only.")] = False
+
+    @property
+    def choice(self) -> NameChoice:
+        """The choice, from whichever option makes it."""
+        if self.no_names and self.names_only:
+            raise InputError("--no-names and --names-only leave nothing: pass one of them")
+        if self.names is not NameChoice.ALL and (self.no_names or self.names_only):
+            shortcut = "no-names" if self.no_names else "names-only"
+            raise InputError(f"--names {self.names.value} and --{shortcut}: pass one of them")
+        return NameChoice.NONE if self.no_names else NameChoice.ONLY if self.names_only else self.names
+
+
+def bans_from(
+    source: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file that `antislop profile` wrote.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write.", show_default="standard output"),
+    ] = None,
+    *,
+    entries: EntryOptions,
+    names: NameOptions,
+    forbid: Annotated[
+        bool, typer.Option("--forbid", help="Forbid every entry, instead of reducing it to human usage.")
+    ] = False,
+    licence: Annotated[str | None, typer.Option(help="The license of the list, for its header.")] = None,
+) -> int:
+    """Make a list of bans from a profile.
+
+    The weight of a ban is 1 over its ratio, so that phrases which people write as well become as rare as theirs. An
+    entry that doesn't occur in human writing is forbidden. The list is linted, and entries at fault are left out.
+    """
+    from antislop.lists.text_format import write_lines
+    from antislop.profiles.profiles import Profile
+    from antislop.profiles.to_bans import Choice, choose_bans
+
+    choice = Choice(
+        min_ratio=entries.min_ratio,
+        kinds=tuple(kind.strip() for kind in entries.kinds.split(",")),
+        names=names.choice.value,
+        max_zipf=entries.max_zipf,
+        min_prompts=entries.min_prompts,
+        top=entries.top,
+        forbid=forbid,
+    )
+    if out is not None:
+        check_writable(out, or_stdout=True)
+    with using_profiles():
+        is_stdin = str(source) == "-"
+        loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
+        bans, left_out = choose_bans(loaded, choice, source=_describe(loaded))
+        if out is None or str(out) == "-":
+            write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
+        else:
+            bans.save(out, licence=licence)
+    forbidden = sum(ban.weight == 0 for ban in bans)
+    why = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
+    warn(f"{len(bans):,} bans, {forbidden:,} of them forbidden outright; left out: {why or 'nothing'}")
+    return 0
+
+
+def _describe(made: Profile) -> str:
+    """Return the source of a list, for its header."""
+    half = made.made_with.get("half")
+    human = made.baseline or {"name": "nothing", "words": 0}
+    return (
+        f"{', '.join(made.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
+        f"{made.texts:,} texts, {made.prompts:,} prompts, {made.words:,} words, against {human['words']:,} words of "
+        f"{human['name']}; {describe_command()}; "
+        f"{date.today().isoformat()}"
+    )

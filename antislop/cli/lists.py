@@ -1,0 +1,232 @@
+"""The commands that check and convert lists: `lint` and `convert`.
+
+They need no model; `lint --model` loads its tokenizer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+import typer
+from rich.text import Text
+
+from antislop.cli.options import (
+    LenientOption,
+    OutputFormat,
+    OutputFormatOption,
+    RevisionOption,
+    TrustRemoteCodeOption,
+    load_bans,
+)
+from antislop.cli.terminal import (
+    as_input_error,
+    check_writable,
+    console,
+    describe_count,
+    print_line,
+    read_input,
+    say,
+    warn,
+    write_json,
+    writing_or_stdout,
+)
+from antislop.errors import InputError
+from antislop.hf.pretrained import ModelSpec, load_tokenizer
+from antislop.lists.ban_list import BanList
+from antislop.lists.lint import Finding, Kind, find_lines, lint, load_frequencies
+
+if TYPE_CHECKING:
+    from antislop.hf.vocabulary import Vocabulary
+    from antislop.lists.ban_list import Refusal
+    from antislop.lists.reading import Format as ListFormat
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any supported format.")]
+
+
+class EdgesChoice(str, Enum):
+    """`antislop.matching.folding.Edges` for typer."""
+
+    WORD = "word"
+    ANYWHERE = "anywhere"
+
+
+# -- lint -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Checked:
+    """A list and its faults. lines: of each entry in the file, None if unknown."""
+
+    path: str
+    bans: BanList
+    lines: Sequence[int | None]
+    findings: Sequence[Finding]
+
+    def place(self, index: int) -> str:
+        """Return the line of an entry, or its number if the line is unknown."""
+        line = self.lines[index]
+        return f"entry {index + 1}" if line is None else f"line {line}"
+
+    @property
+    def refused(self) -> Sequence[Refusal]:
+        """The entries that can't be loaded."""
+        return self.bans.refused
+
+
+def lint_(
+    list_: ListArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Also check that this model can generate the entries: a Hugging Face id or a folder."),
+    ] = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help=f"Ignore one of {', '.join(KINDS)}. Repeatable.")
+    ] = None,
+    output: OutputFormatOption = OutputFormat.TEXT,
+) -> int:
+    """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
+
+    **duplicate**, **contained**: another entry forbids it already. **short**, **common**: it matches words that every
+    text needs. **joined**: a comma seems to be missing. **slow**: the regex takes too long. With --model, **untypable**
+    and **case**: the model can't generate it. Words are judged by their frequency in English.
+    """
+    ignored = set(ignore or ())
+    if unknown := ignored - set(KINDS):
+        raise InputError(f"--ignore {min(unknown)} is not a kind of finding: choose one of {', '.join(KINDS)}")
+    bans = BanList.load(sys.stdin.buffer if str(list_) == "-" else list_, strict=False)
+    if not bans and not bans.refused:
+        raise InputError(f"{list_}: contains no entry to check: write one phrase per line")
+    spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
+    with console(stderr=True).status("checking the list"):
+        vocabulary = None if model is None else _load_vocabulary(spec)
+        findings = lint(bans, frequencies=_load_frequencies(), vocabulary=vocabulary)
+    kept = sorted(
+        (finding for finding in findings if finding.kind not in ignored),
+        key=lambda finding: KINDS.index(finding.kind),
+    )
+    checked = _Checked(str(list_), bans, _find_lines(list_, bans), kept)
+    if output is OutputFormat.JSON:
+        write_json(_describe_findings(checked))
+    else:
+        _print_findings(checked)
+    return int(bool(checked.findings or checked.refused))
+
+
+def _load_frequencies() -> Any:
+    try:
+        return load_frequencies()
+    except ImportError:
+        warn("common words and missing commas are not checked: that needs pip install 'antislop[lint]'")
+        return None
+
+
+def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
+    tokenizer = load_tokenizer(spec)
+    from antislop.hf.vocabulary import Vocabulary
+
+    with as_input_error():
+        return Vocabulary.of(tokenizer)
+
+
+def _find_lines(path: Path, bans: BanList) -> Sequence[int | None]:
+    if str(path) == "-":  # has been read
+        return [None] * len(bans)
+    try:
+        return find_lines(read_input(str(path)), bans)
+    except InputError:  # not a text, though it could be loaded
+        return [None] * len(bans)
+
+
+def _print_findings(checked: _Checked) -> None:
+    for refusal in checked.refused:
+        print_line(Text.assemble((refusal.place, "magenta"), ": ", ("refused", "bold red"), f": {refusal.reason}"))
+    for finding in checked.findings:
+        place = checked.place(finding.index)
+        line = place.removeprefix("line ")
+        where = f"{checked.path}:{line}" if line != place else f"{checked.path}: {place}"
+        other = "" if finding.other is None else f" ({checked.place(finding.other)})"
+        what = f": {finding.fault}{other}"
+        print_line(
+            Text.assemble((where, "magenta"), ": ", (finding.kind, "bold red"), what, ": ", (finding.fix, "green"))
+        )
+    say(_summarize(checked))
+
+
+def _summarize(checked: _Checked) -> str:
+    counts = Counter[str](finding.kind for finding in checked.findings)
+    if checked.refused:
+        counts = Counter({"refused": len(checked.refused)}) + counts
+    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return f"{describe_count(len(checked.bans), 'entry', 'entries')}: {parts or 'nothing found'}"
+
+
+def _describe_findings(checked: _Checked) -> dict[str, Any]:
+    """Return the findings as plain data, with entries counted from 1."""
+    findings = [
+        {
+            "kind": finding.kind,
+            "entry": finding.index + 1,
+            "line": checked.lines[finding.index],
+            "ban": finding.ban.phrase,
+            "fault": finding.fault,
+            "fix": finding.fix,
+            "other": None if finding.other is None else finding.other + 1,
+        }
+        for finding in checked.findings
+    ]
+    refused = [{"place": place, "reason": reason} for place, reason in checked.refused]
+    return {"list": checked.path, "entries": len(checked.bans), "refused": refused, "findings": findings}
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def convert(
+    list_: ListArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; - is standard output.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="The format of LIST.", show_default="detected")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Keep the N entries with the highest counts.")
+    ] = None,
+    edges: Annotated[
+        EdgesChoice | None,
+        typer.Option(help="Whether phrases match whole words only.", show_default="that of the format"),
+    ] = None,
+    lenient: LenientOption = False,
+    licence: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The license of the list, for the file's header.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> int:
+    """Convert a list from any supported format to antislop's own."""
+    _check_target(out, list_, force=force)
+    list_format = cast("ListFormat | None", format_)  # load refuses any other
+    bans = load_bans(list_, lenient=lenient, format_=list_format, edges=edges.value if edges else None)
+    kept = bans if top is None else bans.top(top)
+    if kept.source == str(list_):  # the file is passed on: the folders of this machine don't belong into it
+        kept.source = Path(list_).name
+    with writing_or_stdout(out) as path:
+        kept.save(path, licence=licence)
+    counts = f"{describe_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused"
+    target = "standard output" if str(out) == "-" else out
+    say(f"{list_} was read as {bans.format}: {counts}; wrote {len(kept):,} to {target}")
+    return 0
+
+
+def _check_target(out: Path, list_: Path, *, force: bool) -> None:
+    check_writable(out, or_stdout=True)
+    if str(out) != "-" and out.exists() and not force:
+        what = "is the list itself" if list_.exists() and out.samefile(list_) else "exists already"
+        raise InputError(f"{out} {what}: pass another path, or --force to overwrite it")

@@ -1,0 +1,338 @@
+"""The options of commands, each defined once: which model, which bans, which prompts, and how texts are generated.
+
+A command takes a group of options as one parameter, a dataclass; `expand_options` shows typer the options in it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from antislop.cli.terminal import warn
+from antislop.errors import InputError
+from antislop.hf.pretrained import ModelSpec
+from antislop.lists.ban_list import BanList
+from antislop.lists.bundled import constructions, default_bans
+from antislop.lists.reading import Format
+from antislop.matching.folding import Edges
+
+MAX_NAMED = 20
+"""How many unusable entries of each list are named."""
+
+
+def expand_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Return a command for typer: each field of an options dataclass is a parameter, and so an option, of its own."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        shown = inspect.signature(hints[name]).parameters.values() if name in groups else [parameter]
+        annotations = get_type_hints(hints[name], include_extras=True) if name in groups else hints
+        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=annotations[one.name]) for one in shown]
+
+    def run(**values: Any) -> int:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        return command(**values)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+class OutputFormat(str, Enum):
+    """How a command writes its results."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TableFormat(str, Enum):
+    """How a command writes a table."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+OutputFormatOption = Annotated[OutputFormat, typer.Option("--format", help="text, or json for programs.")]
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+class DtypeChoice(str, Enum):
+    """What a model computes in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+_model_option = partial(typer.Option, rich_help_panel="Model")
+RevisionOption = Annotated[str | None, _model_option(help="A branch, tag or commit of the model on the hub.")]
+TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", help="Run code that the model ships.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded."""
+
+    model: Annotated[
+        str | None,
+        _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder."),
+    ] = None
+    revision: RevisionOption = None
+    dtype: Annotated[DtypeChoice, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = (
+        DtypeChoice.AUTO
+    )
+    device: Annotated[
+        str, _model_option(help="cpu, cuda, cuda:1 or mps; auto: the first available of cuda, mps and cpu.")
+    ] = "auto"
+    device_map: Annotated[
+        str | None,
+        _model_option(metavar="MAP", help="Spread the model over devices with accelerate: auto, balanced, sequential."),
+    ] = None
+    attention: Annotated[
+        str | None,
+        _model_option(
+            metavar="NAME", show_default="the model's", help="Attention kernel: sdpa, eager, flash_attention_2, …"
+        ),
+    ] = None
+    trust_remote_code: TrustRemoteCodeOption = False
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model as `load_model` takes it."""
+        return ModelSpec(
+            self.model,
+            revision=self.revision,
+            dtype=self.dtype.value,
+            device=self.device,
+            device_map=self.device_map,
+            attention=self.attention,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+# -- bans -------------------------------------------------------------------------------------------------------------
+
+ban_option = partial(typer.Option, rich_help_panel="Bans")
+LenientOption = Annotated[
+    bool, ban_option("--lenient", help="Skip entries that can't be used, with a warning for each.")
+]
+
+
+@dataclass(frozen=True)
+class BanOptions:
+    """Which bans a command uses."""
+
+    bans: Annotated[
+        list[Path] | None,
+        ban_option(
+            metavar="LIST",
+            show_default="the bundled list",
+            help="Use this list instead of the bundled one: a file in any format, - for standard input. Repeatable.",
+        ),
+    ] = None
+    ban: Annotated[list[str] | None, ban_option(metavar="PHRASE", help="Ban this phrase as well. Repeatable.")] = None
+    no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
+    constructions: Annotated[
+        bool, ban_option("--constructions", help="Ban the bundled constructions as well, such as: it's not X; it's Y.")
+    ] = False
+    lenient: LenientOption = False
+
+
+def collect_bans(options: BanOptions) -> BanList:
+    """Return the bans of the command line, with a source that names them.
+
+    They are those of `bans`, else of the bundled list unless `no_bans`; then the constructions, then the phrases.
+    """
+    files, phrases = options.bans or [], options.ban or []
+    if options.no_bans and files:
+        raise InputError("--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list")
+    lists = [load_bans(path, lenient=options.lenient) for path in files]
+    names = [path.name for path in files]
+    if not files and not options.no_bans:
+        lists, names = [default_bans()], ["the bundled list"]
+    if options.constructions:
+        lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
+    if phrases:
+        lists = [*lists, BanList(phrases)]
+        names = [*names, f"{len(phrases):,} {'phrase' if len(phrases) == 1 else 'phrases'} of the command line"]
+    return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
+
+
+def load_bans(
+    path: Path, *, lenient: bool = False, format_: Format | None = None, edges: Edges | None = None
+) -> BanList:
+    """Load a list; "-" is standard input.
+
+    Refuses a list without bans, and one with unusable entries; `lenient` skips these with a warning.
+    """
+    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_, edges=edges, strict=False)
+    if bans.refused and not lenient:
+        place, reason = bans.refused[0]
+        total = f"{len(bans.refused):,} entries" if len(bans.refused) > 1 else "this entry"
+        raise InputError(f"{place}: {reason} ({total} can't be used; --lenient skips them)")
+    for place, reason in bans.refused[:MAX_NAMED]:
+        warn(f"{place}: {reason}")
+    if len(bans.refused) > MAX_NAMED:
+        warn(f"{path}: {len(bans.refused) - MAX_NAMED:,} more entries can't be used and are skipped")
+    if not bans:
+        raise InputError(f"{path}: contains no usable ban: write one phrase per line")
+    return bans
+
+
+# -- prompts and generation -------------------------------------------------------------------------------------------
+
+TEMPERATURE = 1.0
+MIN_P = 0.05
+_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
+_REPETITION_PENALTY_HELP = "Above 1, repeat less."
+StopOption = Annotated[
+    list[str] | None, typer.Option("--stop", metavar="STRING", help="Stop after this string. Repeatable.")
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Resume even if the model, list, settings or prompts have changed.")
+]
+ColumnOption = Annotated[
+    str | None, typer.Option(help="The column of the texts.", show_default="response, output, completion, text")
+]
+PromptColumnOption = Annotated[
+    str | None, typer.Option(help="The column that identifies a text's prompt.", show_default="key, prompt, …")
+]
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Which records of a source are prompts, and what is made of each."""
+
+    column: Annotated[
+        str | None, typer.Option(help="The column of the prompts.", show_default="prompt, messages, …")
+    ] = None
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that identifies a record.", show_default="id, prompt_id, key, or the prompt itself"
+        ),
+    ] = None
+    split: Annotated[str, typer.Option(help="The split of a data set.")] = "train"
+    prompt_template: Annotated[
+        str | None, typer.Option(help="Text around each prompt, such as 'Write about {prompt}.'")
+    ] = None
+    system: Annotated[str | None, typer.Option(help="The system message of each chat.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Read the first N records only.")] = None
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How texts are generated, n for each prompt."""
+
+    n: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 1
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per response.")] = 300
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = TEMPERATURE
+    min_p: Annotated[float, typer.Option(min=0.0, max=1.0, help=_MIN_P_HELP)] = MIN_P
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens that add up to p; 1 is off.")
+    ] = 1.0
+    top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0
+    repetition_penalty: Annotated[float | None, typer.Option(show_default="off", help=_REPETITION_PENALTY_HELP)] = None
+    stop: StopOption = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = 16
+    seed: Annotated[int, typer.Option(help="Determines each text, together with its record's key.")] = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
+        drawn = {
+            "temperature": self.temperature,
+            "min_p": self.min_p,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+        }
+        more = {"repetition_penalty": self.repetition_penalty, "stop_strings": self.stop}
+        return {
+            "max_new_tokens": self.max_new_tokens,
+            "do_sample": bool(self.temperature),
+            **(drawn if self.temperature else {}),
+            **{name: value for name, value in more.items() if value},
+        }
+
+    def check(self) -> None:
+        """Refuse values that typer lets through."""
+        _check_repetition_penalty(self.repetition_penalty)
+
+    def check_samples(self) -> None:
+        """Refuse more than one response to a prompt if all would be equal."""
+        if self.n > 1 and self.temperature == 0:
+            raise InputError(f"with --temperature 0 all {self.n} responses to a prompt are the same: leave out --n")
+
+
+_sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are drawn; replaces the model's own defaults."""
+
+    greedy: Annotated[bool, _sampling_option("--greedy", help="Always take the likeliest token.")] = False
+    temperature: Annotated[
+        float | None, _sampling_option(min=0, show_default=str(TEMPERATURE), help="Above 1, more varied.")
+    ] = None
+    top_k: Annotated[int | None, _sampling_option(min=1, show_default="off", help="Keep the k likeliest tokens.")] = (
+        None
+    )
+    top_p: Annotated[
+        float | None,
+        _sampling_option(min=0, max=1, show_default="off", help="Keep the likeliest tokens that add up to p."),
+    ] = None
+    min_p: Annotated[float | None, _sampling_option(min=0, max=1, show_default=str(MIN_P), help=_MIN_P_HELP)] = None
+    repetition_penalty: Annotated[float | None, _sampling_option(show_default="off", help=_REPETITION_PENALTY_HELP)] = (
+        None
+    )
+    seed: Annotated[
+        int | None, _sampling_option(min=0, max=2**63 - 1, show_default="random", help="Same seed, same text.")
+    ] = None
+
+    def check(self) -> None:
+        """Refuse values that typer lets through, and options without effect."""
+        drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
+        given = [f"--{name.replace('_', '-')}" for name in drawn if getattr(self, name) is not None]
+        if self.greedy and given:
+            raise InputError(f"{given[0]} has no effect with --greedy, which draws nothing: leave one of them out")
+        if self.temperature == 0:
+            raise InputError("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
+        _check_repetition_penalty(self.repetition_penalty)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `generate` that leave nothing about drawing to the model's own defaults."""
+        chosen: dict[str, Any] = {
+            "repetition_penalty": self.repetition_penalty or 1.0,
+            "do_sample": not self.greedy,
+        }
+        if not self.greedy:
+            chosen["temperature"] = TEMPERATURE if self.temperature is None else self.temperature
+            chosen["min_p"] = MIN_P if self.min_p is None else self.min_p
+            chosen["top_k"] = self.top_k or 0
+            chosen["top_p"] = 1.0 if self.top_p is None else self.top_p
+        return chosen
+
+
+def _check_repetition_penalty(penalty: float | None) -> None:
+    """Refuse a penalty that would divide by 0 or change signs."""
+    if penalty is not None and penalty <= 0:
+        raise InputError(f"the repetition penalty is {penalty}, but must be above 0: 1 is none, 1.1 is common")
