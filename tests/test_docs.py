@@ -7,13 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import Browser
 from typer.testing import CliRunner
 
 import antislop
@@ -21,6 +26,7 @@ from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
 from antislop.lists.reading import Format
 from antislop.metrics.definitions import METRICS
+from tests.support.browser import SIZES, open_browser
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
 
 DOCS = ROOT / "docs"
@@ -124,8 +130,8 @@ class Site(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Site]:
-    """The pages of the site, built strictly."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install 'antislop[docs]'")
@@ -139,7 +145,53 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Site]:
         check=False,
     )
     assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> dict[Path, Site]:
     return {path: Site(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))}
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """Where a server of this machine shows the site."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_browser_shows_the_site_without_an_error(size: str, address: str, browser: Browser) -> None:
+    """Nothing is wider than the screen, nothing is loaded from elsewhere, the console stays silent, search finds."""
+    width, height = SIZES[size]
+    page = browser.new_page(viewport={"width": width, "height": height})
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on(
+        "request", lambda request: None if request.url.startswith((address, "data:")) else errors.append(request.url)
+    )
+    page.on("response", lambda response: errors.append(response.url) if response.status >= 400 else None)
+    for path in ("index", "reference/antislop", "reference/commands", "explanation/comparison", "families"):
+        page.goto(f"{address}/{path}.html")
+        assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, path
+    page.keyboard.press("/")  # opens the search
+    page.keyboard.type("mass_floor")
+    page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+    page.close()
+    assert errors == []
 
 
 def test_no_link_of_the_site_is_dead(site: dict[Path, Site]) -> None:

@@ -9,29 +9,19 @@ import csv
 import json
 import random
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from antislop import BanList
 from antislop.evaluation.evaluation import Evaluation, evaluate
 from antislop.evaluation.html_report import format_number, inline, render_page, summarize, write_report
 from antislop.evaluation.outputs import Output, Piece
+from tests.support.browser import SIZES, open_browser
 
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 ABOUT = {
     "command": "antislop eval -o report/ --bans list.txt",
     "made_with": {"model": "a/model", "generation": {"max_new_tokens": 12}, "arms": ["plain", "banned"], "key": None},
@@ -98,13 +88,8 @@ def folder(evaluation: Evaluation, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium is installed: the page is not looked at")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module", params=[(size, scheme) for size in SIZES for scheme in ("light", "dark")])
