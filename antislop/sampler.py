@@ -40,6 +40,7 @@ from antislop.hf.arguments import Prompt, check_prompts, encode, pair, read_inpu
 from antislop.hf.assisted import Assistant, speculate
 from antislop.hf.lengths import measure_prompts, refuse_lengths, warn_if_too_long
 from antislop.hf.model import DecodeMode, device_of, prompt_mask, split_arguments
+from antislop.hf.private import arguments_of_generate, pad_token_of
 from antislop.hf.refusals import refuse_arguments, refuse_settings, refuse_tokenizer
 from antislop.hf.run import Output, ReportedOutput, Run
 from antislop.hf.vocabulary import Vocabulary, encode_after
@@ -170,7 +171,7 @@ class AntiSlop:
         hands on `stop_strings` because they are named here, but not those of a generation config. Raises `ValueError`
         for what is not supported, before the model runs.
         """
-        _refuse_what_generate_keeps()
+        refuse_arguments(arguments_of_generate("streamer", "assistant_model", "synced_gpus"), hook=True)
         if stop_strings:
             stopping_criteria = self._add_stop_strings(stopping_criteria, stop_strings)
         run = self._prepare(
@@ -455,12 +456,12 @@ class AntiSlop:
         capacity = generation_config.max_length - input_ids.shape[1]
         lengths = measure_prompts(input_ids, mask, generation_config, model_kwargs)
         refuse_lengths(model, lengths, new=capacity)
-        drafters, pad = [*self._draft_bans(), *speculation], generation_config._pad_token_tensor
+        drafters = [*self._draft_bans(), *speculation]
         settings = Settings(
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             rows=prompts,
-            pad=None if pad is None else int(pad),
+            pad=pad_token_of(generation_config),
             is_drafted=bool(drafters),
             shares_processors="logits_processor" in shared,
             shares_criteria="stopping_criteria" in shared,
@@ -586,14 +587,3 @@ def _describe_failure(row: Row) -> ValueError:
         f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
         "out, load the model in another dtype, or change its logits processors"
     )
-
-
-def _refuse_what_generate_keeps() -> None:
-    """Refuse what `generate` takes but silently keeps from a callable; only its own frame can tell.
-
-    A streamer would get the prompt and then wait forever; an assistant would be ignored.
-    """
-    frame = sys._getframe(2)
-    if frame.f_code.co_name == "generate":
-        kept = ("streamer", "assistant_model", "synced_gpus")
-        refuse_arguments({name: frame.f_locals.get(name) for name in kept}, hook=True)

@@ -1,8 +1,8 @@
-"""The layers of a cache whose rows go back apart: memory set aside ahead, rows that end in the same column.
+"""The layers of a cache whose rows rewind independently: memory is allocated ahead, and rows end in the same column.
 
-A text takes up the columns from its row's start to the common end, so a batch is left-padded at all times, which every
-family and attention implementation of transformers understands. Going back in all rows alike is moving the end; a row
-that goes back further than others is moved right. Nothing is concatenated in a decoding step.
+A text occupies the columns from its row's start to the common end, so a batch is left-padded at all times, which every
+family and attention implementation of transformers supports. If all rows rewind equally, the end is moved; a row that
+rewinds further than others is moved right. Nothing is concatenated in a decoding step.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from antislop.caches.private import join_layers
+
 AHEAD = 256
-"""Columns that are set aside at once; more would be wasted at a text's end, fewer would be copied more often."""
+"""Columns that are allocated at once; more would be wasted at a text's end, fewer would be copied more often."""
 AHEAD_IN_WINDOW = 64
 """The same for layers that forget; they are small, and copied when they are full."""
 
 
 @dataclass
 class Columns:
-    """What all layers of a cache share.
+    """The state that all layers of a cache share.
 
-    end: columns that are in use, and where the next query is written. settled: columns below which no row goes back.
-    most: the columns that the whole run will need, if known. counts: where rows feed different numbers of tokens, how
-    many each does. row: the one row that is being run alone, if any.
+    end: the number of columns in use, and the column of the next query. settled: columns below which no row rewinds.
+    capacity: the columns that the whole run will need, if known. counts: the tokens that each row feeds, if rows feed
+    different numbers of them. row: the one row that is being run alone, if any.
     """
 
     end: int = 0
     settled: int = 0
-    most: int | None = None
+    capacity: int | None = None
     counts: list[int] | None = None
     row: int | None = None
 
     def room(self, columns: int) -> int:
-        """Return how many columns to set aside for a cache that needs `columns` now."""
+        """Return how many columns to allocate for a cache that needs `columns` now."""
         ahead = columns + AHEAD
-        return ahead if self.most is None else max(columns, min(ahead, self.most))
+        return ahead if self.capacity is None else max(columns, min(ahead, self.capacity))
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -63,10 +65,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self._values: Tensor | None = None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Set memory aside for states like these and for those to come."""
+        """Allocate memory for states like these and for those to come."""
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         room = self.columns.room(self.columns.end - self.base + key_states.shape[2])
-        self._keys, self._values = (_set_aside(states[:, :, :0], room) for states in (key_states, value_states))
+        self._keys, self._values = (_allocate(states[:, :, :0], room) for states in (key_states, value_states))
 
     @property
     def keys(self) -> Tensor | None:
@@ -107,12 +109,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.get_seq_length() + query_length, 0
 
     def reserve(self, columns: int) -> None:
-        """Have memory for so many columns; what is in memory stays."""
+        """Have memory for this many columns; the states in memory stay."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
             self._keep(0, self._keys.shape[2], room=self.columns.room(columns))
 
     def move(self, row: int, start: int, stop: int, by: int) -> None:
-        """Move the columns start..stop of a row to the right by `by`; what was there is overwritten."""
+        """Move the columns start..stop of a row to the right by `by`, over those that are there."""
         if self._keys is None:
             return
         start, stop = max(start - self.base, 0), stop - self.base
@@ -129,7 +131,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
 
     def begin(self) -> None:
-        """Take note that no row holds anything, so that the first column in memory may be any."""
+        """Let any column be the first in memory, since no row holds anything."""
         self.base = 0
 
     def insert(self, count: int) -> None:
@@ -144,7 +146,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._values = self._values.repeat_interleave(times, dim=0)
 
     def adopt(self, row: int, other: GrowingLayer, length: int, *, rows: int) -> None:
-        """Put another layer's one row, the last of whose `length` columns we end in, in the place of one of `rows`."""
+        """Put another layer's only row in the place of one of `rows`; its `length` columns end where ours do."""
         if other._keys is None or other._values is None:
             return
         if not self.is_initialized:
@@ -152,7 +154,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.base = other.base
         assert self._keys is not None and self._values is not None
         lacking = self.base - (self.columns.end - length + other.base)
-        if lacking > 0:  # the new row may go back further than the others
+        if lacking > 0:  # the new row may rewind further than the others
             self._keys, self._values = _insert(self._keys, lacking), _insert(self._values, lacking)
             self.base -= lacking
         here, there = self.columns.end - self.base, length - other.base
@@ -190,24 +192,24 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             memory = memory[row : row + 1]
             memory.narrow(2, at, count).copy_(states)
         else:
-            for number, own in enumerate(self.columns.counts or ()):
-                if own:  # what lies left of a row's own tokens is still its past
-                    memory[number, :, at + count - own : at + count] = states[number, :, count - own :]
+            for number, fed in enumerate(self.columns.counts or ()):
+                if fed:  # to the left of the tokens that a row feeds are those that it holds
+                    memory[number, :, at + count - fed : at + count] = states[number, :, count - fed :]
         return memory.narrow(2, 0, at + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
-        """Leave only the columns start..stop in memory, and set aside `room`; move them where they are if it fits."""
+        """Keep only the columns start..stop, in memory for `room` columns: the same memory if it has that size."""
         assert self._keys is not None and self._values is not None
         if room == self._keys.shape[2]:
             for states in (self._keys, self._values):
                 states[:, :, : stop - start] = states[:, :, start:stop].clone()
         else:
-            self._keys = _set_aside(self._keys[:, :, start:stop], room)
-            self._values = _set_aside(self._values[:, :, start:stop], room)
+            self._keys = _allocate(self._keys[:, :, start:stop], room)
+            self._values = _allocate(self._values[:, :, start:stop], room)
 
 
 class WindowLayer(GrowingLayer):
-    """Attention to the latest `sliding_window` tokens only: what no query can reach after any rewind is forgotten."""
+    """Attention to the latest `sliding_window` tokens; forgets the columns that no query can reach after any rewind."""
 
     is_sliding = True
 
@@ -224,7 +226,7 @@ class WindowLayer(GrowingLayer):
         return keys[:, :, reach:], values[:, :, reach:]
 
     def _count_unreachable(self) -> int:
-        """Return how many of the first columns in memory nothing can reach any more, whatever is taken back."""
+        """Return how many of the first columns in memory no query can reach any more, whatever is rewound."""
         reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
         return max(reach - self.base, 0)
 
@@ -261,11 +263,11 @@ class WindowLayer(GrowingLayer):
         self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         room = length - self.base + AHEAD_IN_WINDOW
-        self._keys, self._values = (_set_aside(s[:, :, self.base :], room) for s in (key_states, value_states))
+        self._keys, self._values = (_allocate(s[:, :, self.base :], room) for s in (key_states, value_states))
         return key_states, value_states
 
     def reserve(self, columns: int) -> None:
-        """Have memory for so many columns, in the place of those that nothing can reach any more."""
+        """Have memory for this many columns, in the place of those that no query can reach any more."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
             start = self._count_unreachable()
             room = columns - self.base - start + AHEAD_IN_WINDOW
@@ -281,13 +283,14 @@ class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: 
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Set memory aside: for keys and values by place, for recurrent states by name."""
+        """Allocate memory: for keys and values by position, for recurrent states by name."""
         owner = GrowingLayer if args else LinearAttentionLayer
         owner.lazy_initialization(self, *args, **kwargs)
 
     def as_standard(self) -> DynamicLayer:
         """Return a layer of transformers' own that holds the same."""
-        return _with_states(self, LinearAttentionAndFullAttentionLayer(self.number_of_states), super().as_standard())
+        layer = LinearAttentionAndFullAttentionLayer(self.number_of_states)
+        return join_layers(layer, states=self, attention=super().as_standard())
 
 
 class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLayer):  # type: ignore[misc]
@@ -298,28 +301,19 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Set memory aside: for keys and values by place, for recurrent states by name."""
+        """Allocate memory: for keys and values by position, for recurrent states by name."""
         owner = WindowLayer if args else LinearAttentionLayer
         owner.lazy_initialization(self, *args, **kwargs)
 
     def as_standard(self) -> DynamicLayer:
         """Return a layer of transformers' own that holds the same, as far as the window reaches."""
         layer = LinearAttentionAndSlidingWindowAttentionLayer(self.sliding_window, self.number_of_states)
-        return _with_states(self, layer, super().as_standard())
+        return join_layers(layer, states=self, attention=super().as_standard())
 
 
-def _with_states(own: LinearAttentionLayer, layer: Any, attention: DynamicLayer) -> DynamicLayer:
-    """Return a hybrid layer of transformers' own, with our recurrent states and the attention of another layer."""
-    layer.__dict__.update(attention.__dict__)
-    states = LinearAttentionLayer(own.number_of_states).__dict__.keys()
-    layer.__dict__.update({name: own.__dict__[name] for name in states})
-    hybrid: DynamicLayer = layer
-    return hybrid
-
-
-def _set_aside(states: Tensor, room: int) -> Tensor:
+def _allocate(states: Tensor, room: int) -> Tensor:
     """Return states [rows, heads, columns, head_dim] in memory for `room` columns."""
-    # Zeros: what no query may attend to is multiplied by 0, and must not be NaN.
+    # Zeros: columns that are masked are multiplied by 0, and must not be NaN.
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
     memory[:, :, : states.shape[2]] = states
     return memory

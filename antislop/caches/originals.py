@@ -1,4 +1,4 @@
-"""Remember a cache as its caller passed it, so that a call that breaks off leaves it as it was.
+"""What a cache of transformers held before a call, so that a call that breaks off leaves it unchanged.
 
 Dynamic layers are replaced by our own while a text is written, and nothing is written to them: a shallow copy is
 enough. Recurrent states and static layers are written in place. What one row holds of full attention is not kept twice:
@@ -10,59 +10,39 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from torch import Tensor
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin, StaticLayer
 
 from antislop.caches.layers import GrowingLayer
-
-_STATES = (
-    "conv_states",
-    "recurrent_states",
-    "is_conv_states_initialized",
-    "is_recurrent_states_initialized",
-    "has_previous_state",
-    "conv_kernel_size",
-)
+from antislop.caches.private import copy_states
 
 
 class Originals:
     """What `cache` holds for `rows` rows now, before anything is read."""
 
     def __init__(self, cache: Cache, *, rows: int) -> None:
-        own = decoders_of(cache)
-        self._layers = [_remember(layer, is_single=rows == 1) for layer in own.layers]
+        decoder = decoder_part(cache)
+        self._layers = [_remember(layer, is_single=rows == 1) for layer in decoder.layers]
         self._crossed: tuple[list[Any], dict[int, bool]] | None = None
         if isinstance(cache, EncoderDecoderCache):
             self._crossed = [copy(layer) for layer in cache.cross_attention_cache.layers], dict(cache.is_updated)
 
     def put_back(self, cache: Cache) -> None:
         """Put the layers back into the cache; ours hold as many columns as the original ones did."""
-        own = decoders_of(cache)
-        own.layers = [
-            _as_it_was(before, now) for before, now in zip(self._layers, own.layers[: len(self._layers)], strict=True)
-        ]
+        decoder = decoder_part(cache)
+        layers = zip(self._layers, decoder.layers[: len(self._layers)], strict=True)
+        decoder.layers = [_restore(before, now) for before, now in layers]
         if self._crossed is not None:
             cache.cross_attention_cache.layers, cache.is_updated = self._crossed
 
 
-def decoders_of(cache: Cache) -> Cache:
+def decoder_part(cache: Cache) -> Cache:
     """Return the part of a cache that a decoder writes to; of most models, all of it."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
-def copy_states(own: LinearAttentionCacheLayerMixin, other: LinearAttentionCacheLayerMixin) -> None:
-    """Give a recurrent layer copies of another's states."""
-    own.device, own.dtype = getattr(other, "device", None), getattr(other, "dtype", None)
-    for name in _STATES:
-        states = {
-            key: value.clone() if isinstance(value, Tensor) else value for key, value in vars(other)[name].items()
-        }
-        setattr(own, name, states)
-
-
 def _remember(layer: Any, *, is_single: bool) -> Any:
-    """Return a layer that holds what this one does, or None where our own layer will hold it anyway."""
+    """Return a layer that holds the same, or None where our own layer will hold it anyway."""
     if type(layer) is DynamicLayer and is_single and layer.is_initialized:
         return None
     before = copy(layer)
@@ -75,7 +55,7 @@ def _remember(layer: Any, *, is_single: bool) -> Any:
     return before
 
 
-def _as_it_was(before: Any, now: Any) -> Any:
+def _restore(before: Any, now: Any) -> Any:
     if before is None:
         return now.as_standard() if isinstance(now, GrowingLayer) else now
     return before

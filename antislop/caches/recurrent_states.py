@@ -1,8 +1,8 @@
-"""Remember recurrent states, so that a row can go back to one of them.
+"""Copies of recurrent states, to which a row can be rewound.
 
-A state of a Mamba or linear-attention layer holds the whole past and can't be cut. A copy is kept every few tokens;
-going back is putting the latest one that is not too late in place, and reading the tokens after it again, one at a time
-as they were read first.
+The state of a Mamba or linear-attention layer summarizes the whole past and can't be cut. It is copied every few
+tokens; a rewind restores the latest copy that is not too late, and the tokens after it are read again, one at a time as
+they were read first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 SNAPSHOT_EVERY = 4
-"""Tokens between two copies: about half of them are read again per rewind, and all unsettled ones are in memory."""
+"""Tokens between two copies: about half of them are read again per rewind; copies of unsettled text are in memory."""
 
 _States = list[Tensor]
 
@@ -30,7 +30,7 @@ class Snapshots:
         self._rows: list[list[tuple[int, int, _States]]] = [[] for _ in range(rows)]  # (length, row in states, states)
 
     def take(self, lengths: Sequence[int], layers: Sequence[object]) -> None:
-        """Copy the states after the rows read some tokens, if that is due."""
+        """Copy the states after the rows have read some tokens, if a copy is due."""
         self._due -= 1
         if self._due > 0:
             return
@@ -39,51 +39,51 @@ class Snapshots:
         for row, length in enumerate(lengths):
             self._rows[row].append((length, row, states))
 
-    def go_back(self, row: int, length: int, layers: Sequence[object]) -> int:
-        """Put a row's latest states at `length` tokens or before in place; return at how many tokens, 0 for none."""
+    def restore(self, row: int, length: int, layers: Sequence[object]) -> int:
+        """Restore a row's latest states at `length` tokens or before; return their length, 0 if there are none."""
         kept = self._rows[row]
         while kept and kept[-1][0] > length:
             kept.pop()
         if not kept:
             return 0
-        at, place, states = kept[-1]
+        length, place, states = kept[-1]
         for current, old in zip(_states_of(layers), states, strict=True):
             current[row] = old[place]
         self._due = min(self._due, 1)
-        return at
+        return length
 
     def settle(self, row: int, length: int) -> None:
-        """Forget what lies before the latest states at `length` tokens or before."""
+        """Drop the copies before the latest one at `length` tokens or before."""
         kept = self._rows[row]
         while len(kept) > 1 and kept[1][0] <= length:
             kept.pop(0)
 
     def forget(self, row: int) -> None:
-        """Remember nothing of a row any more; what it reads next is copied."""
+        """Drop all copies of a row; its states are copied after the next tokens that it reads."""
         self._rows[row].clear()
         self._due = 0
 
     def adopt(self, row: int, other: Snapshots) -> None:
-        """Remember of a row what another's only row does."""
+        """Take over the copies of another's only row for a row."""
         self._rows[row] = list(other._rows[0])
 
 
 def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, rows: int) -> None:
-    """Put the states of another cache's one row in the place of one of `rows`."""
-    for own, new in zip(_recurrent(layers), _recurrent(others), strict=True):
+    """Put the states of another cache's only row in the place of one of `rows`."""
+    for layer, new in zip(_recurrent(layers), _recurrent(others), strict=True):
         for name in ("conv", "recurrent"):
             for key, state in getattr(new, f"{name}_states").items():
-                if state is not None and getattr(own, f"{name}_states")[key] is None:
-                    own.lazy_initialization(
+                if state is not None and getattr(layer, f"{name}_states")[key] is None:
+                    layer.lazy_initialization(
                         **{f"{name}_states": state.expand(rows, *state.shape[1:]), "state_idx": key}
                     )
-        own.has_previous_state = dict(new.has_previous_state)
-    for mine, other in zip(_states_of(layers), _states_of(others), strict=True):
-        mine[row] = other[0]
+        layer.has_previous_state = dict(new.has_previous_state)
+    for state, other in zip(_states_of(layers), _states_of(others), strict=True):
+        state[row] = other[0]
 
 
 def clear_row(layers: Sequence[object], row: int) -> None:
-    """Put a row's states back to what they are before anything is read."""
+    """Reset a row's states to those before any token."""
     for state in _states_of(layers):
         state[row] = 0
 
@@ -96,16 +96,16 @@ def repeat_rows(layers: Sequence[object], times: int) -> None:
 
 
 @contextmanager
-def narrowed(layers: Sequence[object], row: int) -> Iterator[None]:
-    """Let the layers have one row only; what is written to it is written to theirs."""
-    whole = [dict(states) for states in _dicts_of(layers)]
+def narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
+    """Let the layers have one row only inside; what is written to it is written to theirs."""
+    before = [dict(states) for states in _dicts_of(layers)]
     for states in _dicts_of(layers):
         for key, state in states.items():
             states[key] = None if state is None else state[row : row + 1]
     try:
         yield
     finally:
-        for states, old, narrow in zip(_dicts_of(layers), whole, list(map(dict, _dicts_of(layers))), strict=True):
+        for states, old, narrow in zip(_dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True):
             for key, state in old.items():
                 after = narrow[key]
                 if state is not None and after is not None:

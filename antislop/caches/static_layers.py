@@ -12,8 +12,8 @@ from transformers.cache_utils import StaticLayer
 from antislop.caches.layers import Columns
 
 
-class FixedLayer:
-    """Stands beside a transformers `StaticLayer` and moves what it holds; it has room for `max_cache_len` columns."""
+class StaticStore:
+    """The memory of a transformers `StaticLayer`, which has `max_cache_len` columns; moves the rows inside it."""
 
     def __init__(self, layer: StaticLayer, columns: Columns) -> None:
         self.layer = layer
@@ -30,7 +30,7 @@ class FixedLayer:
         return self.layer.values[:, :, : self.columns.end] if self.layer.is_initialized else None
 
     def reserve(self, columns: int) -> None:
-        """Have memory for so many columns; raise `ValueError` where there is none."""
+        """Raise `ValueError` if there is no memory for this many columns."""
         if columns > self.layer.max_cache_len:
             raise ValueError(
                 f"the static cache has room for {self.layer.max_cache_len} tokens, and {columns} are needed: "
@@ -38,7 +38,7 @@ class FixedLayer:
             )
 
     def set_length(self) -> None:
-        """Have the next query written at the columns' end."""
+        """Write the next query at the columns' end."""
         if self.layer.is_initialized:
             self.layer.cumulative_length.fill_(self.columns.end)
 
@@ -49,17 +49,17 @@ class FixedLayer:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Let the layer have one row only; what is written to it is written to its memory."""
-        layer, whole = self.layer, (self.layer.keys, self.layer.values)
+        """Let the layer have one row only inside; what is written to it is written to its memory."""
+        layer, all_rows = self.layer, (self.layer.keys, self.layer.values)
         if layer.is_initialized:
-            layer.keys, layer.values = (states[row : row + 1] for states in whole)
+            layer.keys, layer.values = (states[row : row + 1] for states in all_rows)
         try:
             yield
         finally:
-            layer.keys, layer.values = whole
+            layer.keys, layer.values = all_rows
 
     def begin(self) -> None:
-        """Take note that no row holds anything."""
+        """Do nothing: the first column in memory is always the same."""
 
     def drop(self, count: int) -> None:
         """Forget the first `count` columns of all rows; the end has been moved already."""
@@ -78,7 +78,7 @@ class FixedLayer:
 
 
 def without_window(layer: StaticLayer, room: int) -> StaticLayer:
-    """Return a layer that keeps what a window would forget; the mask leaves it out of attention all the same."""
-    whole = StaticLayer(max_cache_len=room)
-    whole.cumulative_length = torch.zeros_like(layer.cumulative_length)
-    return whole
+    """Return a layer that keeps the columns that a window would forget; the mask still leaves them out of attention."""
+    unlimited = StaticLayer(max_cache_len=room)
+    unlimited.cumulative_length = torch.zeros_like(layer.cumulative_length)
+    return unlimited

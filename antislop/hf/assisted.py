@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.callbacks.memory import is_of_transformers
 from antislop.decoding.row import NO_DRAFT, Draft, Row
+from antislop.hf.private import cache_of, make_candidate_generator
 
 
 class Assistant(NamedTuple):
@@ -45,26 +45,25 @@ def speculate(
         raise ValueError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if by_model and input_ids.shape[0] > 1:
         raise ValueError(f"an assistant drafts for one text, not for {input_ids.shape[0]}: pass one prompt at a time")
-    different = (
-        {} if helper.tokenizer is None else {"target_tokenizer": tokenizer, "assistant_tokenizer": helper.tokenizer}
-    )
-    generator = partial(
-        model._get_candidate_generator,
-        generation_config=config,
-        inputs_tensor=None,
-        assistant_model=helper.model,
-        # The user's own see the text alone: a draft shows them tokens that are never written.
-        logits_processor=LogitsProcessorList(p for p in logits_processor if is_of_transformers(p)),
-        **different,
-    )
+    # The user's own see the text alone: a draft shows them tokens that are never written.
+    processors = LogitsProcessorList(p for p in logits_processor if is_of_transformers(p))
+    tokenizers = None if helper.tokenizer is None else (tokenizer, helper.tokenizer)
     mask = model_kwargs.get("attention_mask")
 
     def make(row: Row) -> CandidateGenerator:
-        """The assistant finds positions by itself, and would take for padding what looks like it."""
-        own = torch.ones_like(row.ids)
+        # Without a mask, an assistant would take pad tokens of the text for padding.
+        row_mask = torch.ones_like(row.ids)
         if mask is not None:
-            own[:, : mask.shape[1]] = mask[row.place]
-        return generator(input_ids=row.ids, model_kwargs={"attention_mask": own})
+            row_mask[:, : mask.shape[1]] = mask[row.place]
+        return make_candidate_generator(
+            model,
+            row.ids,
+            config=config,
+            logits_processor=processors,
+            model_kwargs={"attention_mask": row_mask},
+            assistant_model=helper.model,
+            tokenizers=tokenizers,
+        )
 
     return [CandidateDrafter(make, do_sample=config.do_sample)]
 
@@ -108,7 +107,7 @@ class CandidateDrafter:
         generator = self._generators.get(row.place)
         if generator is None:
             return self._begin(row)
-        cache = getattr(generator, "assistant_kwargs", {}).get("past_key_values")
+        cache = cache_of(generator)
         read = self._read.get(row.place, [])
         shared = next((i for i, (a, b) in enumerate(zip(read, ids, strict=False)) if a != b), min(len(read), len(ids)))
         if cache is None or cache.get_seq_length() <= min(shared, len(ids) - 1):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from antislop.caches.originals import decoders_of
+from antislop.caches.originals import decoder_part
+from antislop.hf.private import mask_length_of
 
 
 class PromptLengths(NamedTuple):
@@ -33,7 +34,7 @@ def measure_prompts(
     if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:
         counts: list[int] = mask.sum(dim=1).tolist()
     else:
-        counts = [max(tokens, getattr(config, "_mask_length", 0))]
+        counts = [max(tokens, mask_length_of(config))]
     return PromptLengths(tuple(counts * (input_ids.shape[0] // len(counts))), held)
 
 
@@ -75,7 +76,7 @@ def has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
         is_named = isinstance(module, nn.Embedding) and ("pos" in own or own == "wpe")
         if is_named and module.num_embeddings - getattr(module, "offset", 0) == positions:
             return True
-        tensors = {**vars(module), **module._buffers}
+        tensors = {**vars(module), **dict(module.named_buffers(recurse=False))}
         if any(_is_table(value, positions) for key, value in tensors.items() if "pos" in key):
             return True
     return False
@@ -116,5 +117,5 @@ def _find_boundary(model: PreTrainedModel) -> int | None:
 
 
 def _count_held(cache: Any) -> int:
-    layers = [layer for layer in decoders_of(cache).layers if hasattr(layer, "get_seq_length")]
+    layers = [layer for layer in decoder_part(cache).layers if hasattr(layer, "get_seq_length")]
     return max((int(layer.get_seq_length()) for layer in layers), default=0)

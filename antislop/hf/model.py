@@ -14,14 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 
-from antislop.caches.cache import TransformersCache, choose_cache
+from antislop.caches.cache import TransformersCache
 from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
+from antislop.hf.cache_support import choose_cache, refuse_unread
+from antislop.hf.private import (
+    PREFILL_INPUTS,
+    attention_of,
+    belongs_to_caller,
+    compiled_if_possible,
+    has_remote_code,
+    optimized_for_decoding,
+    prefill,
+)
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
-PROMPT_ONLY = {*MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL, *_TYPES, "position_ids", "inputs_embeds"}
+PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
 """Arguments of a forward that belong to one prompt; so does the attention mask of a model without an encoder."""
 
 
@@ -39,7 +48,7 @@ class DecodeMode:
         """Change the model, if it is not changed yet."""
         if self._stack is None and self._model is not None:
             self._stack = ExitStack()
-            self._stack.enter_context(self._model._optimize_model_for_decode())
+            self._stack.enter_context(optimized_for_decoding(self._model))
 
     def leave(self) -> None:
         """Undo the change, if there is one."""
@@ -73,7 +82,7 @@ class TransformersModel:
         self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
         self._device = device_of(model)  # looked for in all parameters each time it is asked for
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
-        self._is_plain = prepares and not model.config.is_encoder_decoder and not model.is_remote_code()
+        self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         # Where every layer attends to all that is there, transformers need not make a mask of a mask in each step.
         self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
@@ -104,7 +113,7 @@ class TransformersModel:
         ids = query_token_ids.to(self._device)
         if max(counts) > 1 and kv_cache.is_recurrent:
             return self._feed_one_by_one(ids, kv_cache, counts)
-        if max(counts) > 1 and kv_cache.is_fixed:
+        if max(counts) > 1 and kv_cache.is_static:
             return self._feed_in_step(ids, kv_cache)
         with kv_cache.feeding(counts):
             return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
@@ -115,20 +124,21 @@ class TransformersModel:
         if is_padded and not cache.prompt:
             cache.mask_prompts(prompt[self._mask_name])
         ids = ids.clamp(min=0).to(self._device)
-        cache.start(prompt.get(self._positions_name), {name: prompt[name] for name in _TYPES if name in prompt})
+        token_types = {name: prompt[name] for name in _TYPES if name in prompt}
+        cache.positions.start(prompt.get(self._positions_name), token_types)
         few = {name: _every(value, self._copies) for name, value in prompt.items()}
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
         kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
         in_parts = cache.following(self._model) if self._config.prefill_chunk_size else nullcontext()
         with cache.feeding([length - cache.get_num_tokens()] * cache.rows), in_parts:
-            outputs = self._model._prefill(ids[:: self._copies], self._config, kwargs)
+            outputs = prefill(self._model, ids[:: self._copies], self._config, kwargs)
             held = outputs.get("past_key_values")
             if held is not None and held is not cache.cache:
                 cache.take_layers(held)
             if self._copies > 1:
                 cache.repeat(self._copies)
-        cache.refuse_unread(self._model)
+        refuse_unread(cache, model=self._model)
         logits: Tensor = outputs.logits[:, -1:]
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
@@ -167,22 +177,22 @@ class TransformersModel:
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
         """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
         queries = ids.shape[1]
-        if cache.offsets is None and self._takes_positions:  # states that were put in count from 0
-            cache.start(ids.new_zeros((1, 1)), {})
+        if cache.positions.offsets is None and self._takes_positions:  # states that were put in count from 0
+            cache.positions.start(ids.new_zeros((1, 1)), {})
         mask = cache.attention_mask(queries, row=row)
-        if mask is not None and queries == 1 and self._takes_ready_masks and not cache.is_fixed:
+        if mask is not None and queries == 1 and self._takes_ready_masks and not cache.is_static:
             mask = mask.bool()[:, None, None]  # [rows, heads, queries, columns]
         kwargs = {
             **self._kwargs,
-            **cache.token_types(queries, row=row),
+            **cache.positions.token_types(queries, row=row),
             self._cache_name: cache.cache,
             self._mask_name: mask,
         }
-        if (positions := cache.positions(queries, row=row)) is not None:
+        if (positions := cache.positions.of(cache.lengths, queries, row=row)) is not None:
             kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
             kwargs["logits_to_keep"] = queries
-        if self._is_plain and not cache.is_fixed:  # it would only look for what is not there
+        if self._is_plain and not cache.is_static:  # it would only look for what is not there
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
@@ -191,11 +201,7 @@ class TransformersModel:
 
     def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
         """Return the model, compiled where `generate` would compile it."""
-        call: Callable[..., Any] = self._model
-        own = {"past_key_values": cache.cache}
-        if cache.is_fixed and self._model._valid_auto_compile_criteria(own, self._config):
-            call = self._model.get_compiled_call(self._config.compile_config)
-        return call
+        return compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
@@ -223,7 +229,7 @@ def _attends_to_all(model: PreTrainedModel) -> bool:
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
     limits = ("sliding_window", "attention_chunk_size", "alibi")
     is_limited = any(getattr(config, name, None) for name in limits) or not kinds <= {"full_attention", "global"}
-    return config._attn_implementation == "sdpa" and not is_limited
+    return attention_of(config) == "sdpa" and not is_limited
 
 
 def _every(value: Any, step: int) -> Any:
@@ -255,7 +261,7 @@ def split_arguments(
         own,
         rows=rows,
         attention_mask=prompt.get(mask),
-        most=config.max_length,
+        capacity=config.max_length,
         prompt={mask: None, **prompt},
     )
     language_model = TransformersModel(
@@ -286,7 +292,7 @@ def _split_row(
 ) -> tuple[LanguageModel, RewindableCache]:
     """Do as `split_arguments` for one row of an encoder-decoder model's batch."""
     given = choose_cache(model_kwargs.get("past_key_values"), model=model)
-    if getattr(given, "_is_user_defined", False):
+    if belongs_to_caller(given):
         raise ValueError(
             f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
             "leave out past_key_values, or pass one prompt"
@@ -301,6 +307,6 @@ def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: Transformer
     """Return how often each prompt stands in the batch, or 1 where reading it once is not known to be the same."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
-    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_fixed:
+    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_static:
         return config.num_return_sequences or 1
     return 1

@@ -22,6 +22,7 @@ from antislop.decoding.row import Row
 from antislop.decoding.walker import Drafter, Policy
 from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
+from antislop.hf.private import belongs_to_caller, pad_token_of
 from antislop.matching.token_matcher import Matcher, Surfaces, Violation
 from antislop.trace.events import Conceded, Event, Finished, Forwarded, Settled
 from antislop.trace.report import Report
@@ -77,8 +78,7 @@ class Run:
     @property
     def pad(self) -> int:
         """The token that finished rows are filled with."""
-        pad = self.config._pad_token_tensor
-        return 0 if pad is None else int(pad)
+        return pad_token_of(self.config) or 0
 
     def events(self) -> Iterator[Event]:
         """Yield what happens to the only row."""
@@ -109,7 +109,7 @@ class Run:
 
     def _finish(self, reports: list[Report]) -> None:
         """Have a cache that somebody will see hold all of a text but its last token, and count what was cut."""
-        is_seen = isinstance(self.cache, TransformersCache) and getattr(self.cache.cache, "_is_user_defined", False)
+        is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
             for report, row in zip(reports, self.rows, strict=True):

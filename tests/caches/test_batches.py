@@ -492,7 +492,7 @@ def test_rows_that_all_go_back_far_need_no_more_memory(llama: PreTrainedModel) -
     """Each in its turn: whoever goes back is moved to the end of the others."""
     language_model = TransformersModel(llama)
     most = 100
-    cache = TransformersCache(DynamicCache(config=llama.config), rows=2, most=most)
+    cache = TransformersCache(DynamicCache(config=llama.config), rows=2, capacity=most)
     set_seed(0)
     language_model.forward(torch.randint(2, VOCABULARY, (2, 50)), cache)
     for row in (0, 1) * 5:

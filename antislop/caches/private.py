@@ -1,0 +1,57 @@
+"""What the package uses of transformers' caches beyond their documented interface: a function for each.
+
+Each docstring says why it is needed. tests/caches/test_private.py checks what each relies on, so that a version of
+transformers in which one is different fails there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+
+STATES = (
+    "conv_states",
+    "recurrent_states",
+    "is_conv_states_initialized",
+    "is_recurrent_states_initialized",
+    "has_previous_state",
+    "conv_kernel_size",
+)
+"""The attributes in which a recurrent layer keeps its states: dicts by the number of the state."""
+
+
+def set_layer_factory(cache: Cache, make: Callable[[], Any]) -> None:
+    """Have a cache whose number of layers is not fixed make its next layers by calling `make`.
+
+    Reason: `DynamicCache()` appends a layer whenever a model first writes to it. What it calls is an attribute that the
+    documentation describes as an argument of the constructor, and as a class.
+    """
+    if cache.layer_class_to_replicate is not None:
+        cache.layer_class_to_replicate = make
+
+
+def copy_states(target: LinearAttentionCacheLayerMixin, source: LinearAttentionCacheLayerMixin) -> None:
+    """Give a recurrent layer copies of another layer's states.
+
+    Reason: models write into these tensors, and no method of a layer copies them.
+    """
+    target.device, target.dtype = getattr(source, "device", None), getattr(source, "dtype", None)
+    for name in STATES:
+        states = vars(source)[name].items()
+        copies = {number: state.clone() if isinstance(state, Tensor) else state for number, state in states}
+        setattr(target, name, copies)
+
+
+def join_layers(hybrid: Any, *, states: LinearAttentionLayer, attention: DynamicLayer) -> DynamicLayer:
+    """Fill a hybrid layer of transformers with the states of a recurrent layer and the attention of another one.
+
+    Reason: a hybrid layer is both at once, and can't be made of two layers that hold something already.
+    """
+    vars(hybrid).update(vars(attention))
+    names = vars(LinearAttentionLayer(states.number_of_states)).keys()
+    vars(hybrid).update({name: vars(states)[name] for name in names})
+    joined: DynamicLayer = hybrid
+    return joined

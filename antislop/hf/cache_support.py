@@ -1,0 +1,124 @@
+"""Which caches can be rewound exactly: refuse all others, with one sentence each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionAndStaticFullAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+
+from antislop.caches.borrowed import length_of
+from antislop.caches.cache import TransformersCache
+from antislop.caches.layers import GrowingLayer
+from antislop.caches.originals import decoder_part
+from antislop.hf.private import placeholder_layer, supports_dynamic_cache
+
+_LAYERS = {
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionAndStaticFullAttentionLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+    placeholder_layer(),
+}
+
+
+def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
+    """Return the cache that `generate` prepared, or a new one for a model whose default is to generate without.
+
+    Raises `ValueError`, before anything is computed, for a cache that can't be rewound exactly.
+    """
+    if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    if cache is None and not supports_dynamic_cache(model):
+        raise ValueError(
+            f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that tokens can be "
+            "taken back from: choose a model of a family in docs/families.md"
+        )
+    if cache is None:
+        raise ValueError("the model generates without a cache, so tokens can't be taken back: pass use_cache=True")
+    _refuse_unknown(decoder_part(cache))
+    if type(decoder_part(cache)) is StaticCache:
+        _refuse_static(decoder_part(cache), model=model)
+    return cache
+
+
+def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
+    """Raise `ValueError` if a model kept a prompt, or a part of it, elsewhere than in its cache.
+
+    A rewind does not reach what a model keeps elsewhere.
+    """
+    config = model.config.get_text_config(decoder=True)
+    images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
+    if any(layer.is_initialized for layer in images):
+        raise ValueError(
+            f"{type(model).__name__} keeps an image in layers of its cache, where only tokens can be taken back: "
+            "pass text alone"
+        )
+    is_read = [layer in images or _holds(layer, cache.columns.end) for layer in cache.layers]
+    if isinstance(cache.cache, EncoderDecoderCache):  # there is a layer for each of the encoder's, too
+        while len(is_read) > 1 and not is_read[-1]:
+            is_read.pop()
+    if not all(is_read) or not is_read:
+        raise ValueError(
+            f"{type(model).__name__} does not keep all that it has read in its cache, the only place where tokens "
+            "can be taken back: choose a model of a family in docs/families.md"
+        )
+
+
+def _refuse_unknown(cache: Cache) -> None:
+    """Raise `ValueError` for caches and layers of other types than those that were measured."""
+    if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
+        name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
+        raise ValueError(
+            f"tokens can't be taken back from a {name} yet: "
+            "leave out past_key_values and cache_implementation, or pass a DynamicCache or StaticCache"
+        )
+    unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
+    if unknown:
+        raise ValueError(
+            f"tokens can't be taken back from cache layers of type {', '.join(sorted(unknown))} yet: "
+            "choose a model with full, sliding-window or recurrent layers"
+        )
+
+
+def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
+    """Raise `ValueError` for a static cache that misleads the model, or whose windows hold tokens already."""
+    config = model.config.get_text_config(decoder=True)
+    counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong
+    if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
+        raise ValueError(
+            f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "
+            "leave out cache_implementation, or pass a DynamicCache"
+        )
+    if any(isinstance(layer, StaticSlidingWindowLayer) for layer in cache.layers) and length_of(cache):
+        raise ValueError(
+            "the StaticCache passed holds tokens in sliding windows, which forget what a rewind needs: pass a new one"
+        )
+
+
+def _holds(layer: Any, columns: int) -> bool:
+    """Return whether a layer holds the states of this many columns."""
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
+        if any(state is not None for state in states):
+            return not isinstance(layer, GrowingLayer) or not layer.is_initialized or layer.reached == columns
+    if isinstance(layer, GrowingLayer):
+        return layer.is_initialized and layer.reached == columns
+    if isinstance(layer, StaticLayer):
+        return layer.is_initialized and int(layer.cumulative_length) == columns
+    return not isinstance(layer, LinearAttentionCacheLayerMixin)

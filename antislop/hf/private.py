@@ -1,0 +1,150 @@
+"""Everything private or undocumented that is used of transformers' models and of `generate`: a function for each.
+
+Each docstring says why it is needed. tests/hf/test_private.py checks what each relies on, so that a version of
+transformers in which one is different fails there; caches have antislop/caches/private.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, cache_utils
+from transformers.cache_utils import Cache
+from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
+
+PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
+"""Images, sounds and the like: arguments that `generate` passes to the first forward pass only."""
+
+
+def prefill(model: PreTrainedModel, ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
+    """Read a prompt as `generate` does, in parts if the configuration says so; return the model's output.
+
+    Reason: what is cut off because the cache holds it, and what images need, differs by model and version.
+    """
+    return model._prefill(ids, config, model_kwargs)
+
+
+def optimized_for_decoding(model: PreTrainedModel) -> AbstractContextManager[None]:
+    """Run the forward passes inside with the kernels that `generate` decodes with.
+
+    Reason: on a GPU, the experts of a mixture are computed by other kernels than for a prompt, with other bits.
+    """
+    context: AbstractContextManager[None] = model._optimize_model_for_decode()
+    return context
+
+
+def compiled_if_possible(model: PreTrainedModel, cache: Cache, config: GenerationConfig) -> Callable[..., Any]:
+    """Return the model, compiled if `generate` would compile it for this cache.
+
+    Reason: the conditions depend on device, cache and quantization, and the compiled model is kept by the model.
+    """
+    call: Callable[..., Any] = model
+    if model._valid_auto_compile_criteria({"past_key_values": cache}, config):
+        call = model.get_compiled_call(config.compile_config)
+    return call
+
+
+def make_candidate_generator(
+    model: PreTrainedModel,
+    ids: Tensor,
+    *,
+    config: GenerationConfig,
+    logits_processor: LogitsProcessorList,
+    model_kwargs: dict[str, Any],
+    assistant_model: PreTrainedModel | None = None,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
+) -> CandidateGenerator:
+    """Return what drafts for `generate`: an assistant, early layers or prompt lookup, by the configuration.
+
+    tokenizers: the model's and the assistant's if they differ. Reason: which generator is made, and from which parts,
+    differs by version.
+    """
+    target, assistant = tokenizers or (None, None)
+    return model._get_candidate_generator(
+        generation_config=config,
+        input_ids=ids,
+        inputs_tensor=None,
+        logits_processor=logits_processor,
+        model_kwargs=model_kwargs,
+        assistant_model=assistant_model,
+        target_tokenizer=target,
+        assistant_tokenizer=assistant,
+    )
+
+
+def cache_of(generator: CandidateGenerator) -> Cache | None:
+    """Return the cache of an assistant, None for what has none or has read nothing yet.
+
+    Reason: a candidate generator crops its cache by lengths alone, which is wrong after a rewind.
+    """
+    arguments: Mapping[str, Any] = getattr(generator, "assistant_kwargs", {})
+    return arguments.get("past_key_values")
+
+
+def pad_token_of(config: GenerationConfig) -> int | None:
+    """Return the token that `generate` fills finished rows with, if it has one.
+
+    Reason: it is chosen from the configuration, the model and the end tokens before a custom loop is called.
+    """
+    pad = config._pad_token_tensor
+    return None if pad is None else int(pad)
+
+
+def mask_length_of(config: GenerationConfig) -> int:
+    """Return the columns of an attention mask that `generate` left out because it masked nothing; 0 if unknown.
+
+    Reason: with a cache that holds tokens, the ids may be the new ones alone, and only the mask counted all.
+    """
+    return int(getattr(config, "_mask_length", 0))
+
+
+def belongs_to_caller(cache: object) -> bool:
+    """Return whether the caller of `generate` passed this cache, and will see what it holds afterwards.
+
+    Reason: `generate` prepares a cache of the same type if none was passed, under the same name.
+    """
+    return bool(getattr(cache, "_is_user_defined", False))
+
+
+def supports_dynamic_cache(model: PreTrainedModel) -> bool:
+    """Return whether a model keeps everything it has read in a cache that `generate` can prepare.
+
+    Reason: models with states of their own are known by name only.
+    """
+    return bool(model._supports_default_dynamic_cache())
+
+
+def attention_of(config: Any) -> str | None:
+    """Return the name of the attention implementation that was chosen for a model's (text) configuration.
+
+    Reason: a configuration has no public attribute for it.
+    """
+    name: str | None = config._attn_implementation
+    return name
+
+
+def has_remote_code(model: PreTrainedModel) -> bool:
+    """Return whether a model's code comes from the hub, where any method may differ from transformers'."""
+    return bool(model.is_remote_code())
+
+
+def placeholder_layer() -> type | None:
+    """Return the type of a cache layer that stands for a model layer without a cache; None before transformers 5.23."""
+    return getattr(cache_utils, "DummyLayer", None)
+
+
+def arguments_of_generate(*names: str) -> dict[str, Any]:
+    """Return arguments of the `generate` that called the caller of this function; empty if none did.
+
+    Reason: `generate` never passes these to a `custom_generate`, and does not say so. Its frame is the only place to
+    see that a streamer would wait forever, or that an assistant would be ignored.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code.co_name != "generate":
+        return {}
+    return {name: frame.f_locals.get(name) for name in names}

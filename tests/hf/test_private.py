@@ -1,0 +1,229 @@
+"""What `antislop.hf.private` relies on in transformers is so, and no other module relies on more."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import CompileConfig, DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel, StaticCache
+from transformers.generation.logits_process import LogitsProcessorList
+
+import antislop
+from antislop.hf import private
+from tests.support.families import build, build_refused
+from tests.support.models import build_model
+
+PACKAGE = Path(antislop.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+ALLOWED = {PACKAGE / "hf" / "private.py", PACKAGE / "caches" / "private.py"}
+OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_getframe"}
+"""Names with an underscore that Python documents."""
+PROMPT = torch.tensor([[4, 8, 3, 30, 22]])
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+class Call:
+    """What `generate` passes to a custom loop."""
+
+    def __call__(self, model: PreTrainedModel, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        self.config: GenerationConfig = kwargs["generation_config"]
+        self.kwargs = kwargs
+        return input_ids
+
+
+def call(model: PreTrainedModel, prompt: Tensor = PROMPT, **kwargs: Any) -> Call:
+    taken = Call()
+    model.generate(prompt, custom_generate=taken, **{"max_new_tokens": 3, **kwargs})
+    return taken
+
+
+# -- each name does what its function says -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_prompt_is_read_into_the_cache_in_as_many_parts_as_asked(llama: PreTrainedModel, chunk: int | None) -> None:
+    assert parameters(GenerationMixin._prefill)[:4] == ["self", "input_ids", "generation_config", "model_kwargs"]
+    passes: list[int] = []
+    handle = llama.register_forward_hook(lambda *_: passes.append(1))
+    cache = DynamicCache(config=llama.config)
+    config = GenerationConfig(prefill_chunk_size=chunk)
+    kwargs = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(PROMPT)}
+    output = private.prefill(llama, PROMPT, config, kwargs)
+    handle.remove()
+    assert cache.get_seq_length() == PROMPT.shape[1]
+    assert len(passes) == (1 if chunk is None else 3)
+    assert torch.allclose(output.logits[:, -1], llama(PROMPT).logits[:, -1], atol=1e-5)
+
+
+def test_the_mode_of_decoding_is_a_context_that_leaves_the_model_as_it_was(llama: PreTrainedModel) -> None:
+    assert parameters(GenerationMixin._optimize_model_for_decode) == ["self"]
+    before = llama.get_experts_implementation()
+    with private.optimized_for_decoding(llama):
+        pass
+    assert llama.get_experts_implementation() == before
+
+
+def test_a_model_is_compiled_for_a_static_cache_if_asked_and_never_for_a_dynamic_one() -> None:
+    assert parameters(GenerationMixin._valid_auto_compile_criteria) == ["self", "model_kwargs", "generation_config"]
+    model = build_model("llama")
+    compiled = CompileConfig(backend="eager")
+    compiled._compile_all_devices = True
+    config = GenerationConfig(compile_config=compiled)
+    static, dynamic = StaticCache(config=model.config, max_cache_len=9), DynamicCache(config=model.config)
+    assert private.compiled_if_possible(model, static, GenerationConfig()) is model
+    assert private.compiled_if_possible(model, static, config) is not model
+    assert private.compiled_if_possible(model, dynamic, GenerationConfig()) is model
+
+
+def test_an_assistant_drafts_for_ids_and_its_cache_is_found(llama: PreTrainedModel) -> None:
+    prepared = call(llama, attention_mask=torch.ones_like(PROMPT), do_sample=False, max_new_tokens=9)
+    generator = private.make_candidate_generator(
+        llama,
+        PROMPT,
+        config=prepared.config,
+        logits_processor=LogitsProcessorList(),
+        model_kwargs={"attention_mask": torch.ones_like(PROMPT)},
+        assistant_model=build_model("llama", seed=1),
+    )
+    assert private.cache_of(generator) is None
+    candidates, logits = generator.get_candidates(PROMPT)
+    assert torch.equal(candidates[:, : PROMPT.shape[1]], PROMPT)
+    assert candidates.shape[1] > PROMPT.shape[1]
+    assert logits is not None and logits.shape[1] == candidates.shape[1] - PROMPT.shape[1]
+    cache = private.cache_of(generator)
+    assert cache is not None
+    assert PROMPT.shape[1] <= cache.get_seq_length() < candidates.shape[1]
+
+
+def test_prompt_lookup_has_no_cache(llama: PreTrainedModel) -> None:
+    prepared = call(llama, prompt_lookup_num_tokens=2)
+    generator = private.make_candidate_generator(
+        llama, PROMPT, config=prepared.config, logits_processor=LogitsProcessorList(), model_kwargs={}
+    )
+    assert private.cache_of(generator) is None
+
+
+def test_a_custom_loop_knows_the_pad_token(llama: PreTrainedModel) -> None:
+    assert private.pad_token_of(call(llama).config) == llama.generation_config.pad_token_id
+    assert private.pad_token_of(call(llama, pad_token_id=7).config) == 7
+
+
+def test_the_length_of_a_mask_that_was_left_out_is_known(llama: PreTrainedModel) -> None:
+    prepared = call(llama, attention_mask=torch.ones_like(PROMPT))
+    assert prepared.kwargs.get("attention_mask") is None
+    assert private.mask_length_of(prepared.config) == PROMPT.shape[1]
+    assert private.mask_length_of(GenerationConfig()) == 0
+
+
+def test_a_cache_that_the_caller_passed_is_told_from_one_that_generate_made(llama: PreTrainedModel) -> None:
+    passed = call(llama, past_key_values=DynamicCache(config=llama.config))
+    assert private.belongs_to_caller(passed.kwargs["past_key_values"])
+    assert not private.belongs_to_caller(call(llama).kwargs["past_key_values"])
+    assert not private.belongs_to_caller(None)
+
+
+def test_models_with_states_of_their_own_are_known(llama: PreTrainedModel) -> None:
+    assert private.supports_dynamic_cache(llama)
+    assert private.supports_dynamic_cache(build("mamba"))
+    assert not private.supports_dynamic_cache(build_refused("xlnet"))
+
+
+def test_the_attention_that_was_chosen_is_known() -> None:
+    for name in ("sdpa", "eager"):
+        model = build_model("llama")
+        model.set_attn_implementation(name)
+        assert private.attention_of(model.config.get_text_config(decoder=True)) == name
+
+
+def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
+    assert not private.has_remote_code(llama)
+
+
+def test_images_are_among_what_only_a_prompt_is_read_with() -> None:
+    assert "pixel_values" in private.PREFILL_INPUTS
+    assert not {"attention_mask", "past_key_values", "position_ids"} & private.PREFILL_INPUTS
+
+
+def test_a_loop_sees_the_arguments_of_generate_that_it_is_not_given(llama: PreTrainedModel) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def loop(model: PreTrainedModel, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        assert "streamer" not in kwargs
+        seen.append(private.arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
+        return input_ids
+
+    llama.generate(PROMPT, custom_generate=loop, max_new_tokens=3, streamer=Ignored())
+    assert isinstance(seen[0]["streamer"], Ignored)
+    assert not seen[0]["assistant_model"] and not seen[0]["synced_gpus"]
+    loop(llama, PROMPT)
+    assert seen[1] == {}
+
+
+class Ignored:
+    """A streamer."""
+
+    def put(self, value: Tensor) -> None:
+        """Take the prompt."""
+
+    def end(self) -> None:
+        """Never called for a custom loop."""
+
+
+# -- and no other module relies on more --------------------------------------------------------------------------------
+
+
+def foreign_names(path: Path) -> Iterator[str]:
+    """Yield the names with an underscore that a module reads off anything but itself, or imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "setattr", "hasattr"):
+            named = node.args[1]
+            if isinstance(named, ast.Constant) and str(named.value).startswith("_"):
+                yield str(named.value)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("torch", "transformers"):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    """Yield the names with an underscore that a module defines: functions, classes, attributes and fields."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+PRIVATE = {name for path in ALLOWED for name in foreign_names(path)} - OF_PYTHON
+DEFINED = {name for path in MODULES for name in defined_names(path)}
+
+
+def test_names_of_transformers_are_found_where_they_are_used() -> None:
+    assert {"_prefill", "_is_user_defined", "_pad_token_tensor", "_get_candidate_generator"} <= PRIVATE
+
+
+@pytest.mark.parametrize("path", sorted(set(MODULES) - ALLOWED), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_other_module_reads_a_private_name_that_is_not_the_packages_own(path: Path) -> None:
+    names = set(foreign_names(path)) - OF_PYTHON
+    assert not names & PRIVATE
+    assert names <= DEFINED
+    text = path.read_text(encoding="utf-8")
+    assert not any(name in text for name in ("layer_class_to_replicate", "f_locals", "DROP_OUTSIDE_PREFILL"))
