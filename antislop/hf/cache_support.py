@@ -22,7 +22,7 @@ from antislop.caches.borrowed import length_of
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import GrowingLayer
 from antislop.caches.originals import decoder_part
-from antislop.hf.private import placeholder_layer, supports_dynamic_cache
+from antislop.hf.private import needs_mask_with_static_cache, placeholder_layer, supports_dynamic_cache
 
 _LAYERS = {
     DynamicLayer,
@@ -104,6 +104,11 @@ def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
         raise ValueError(
             f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "
             "leave out cache_implementation, or pass a DynamicCache"
+        )
+    if needs_mask_with_static_cache(model):
+        raise ValueError(
+            f"{type(model).__name__} fails with a static cache in this version of transformers, in generate() too: "
+            "leave out cache_implementation, pass a DynamicCache, or install transformers 5.23 or newer"
         )
     if any(isinstance(layer, StaticSlidingWindowLayer) for layer in cache.layers) and length_of(cache):
         raise ValueError(

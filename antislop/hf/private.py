@@ -138,6 +138,15 @@ def placeholder_layer() -> type | None:
     return getattr(cache_utils, "DummyLayer", None)
 
 
+def needs_mask_with_static_cache(model: PreTrainedModel) -> bool:
+    """Return whether a model fails with a static cache unless the prompt is padded: BLOOM before transformers 5.23.
+
+    Reason: it can't be seen before the first forward pass. The function that mends it tells the versions apart.
+    """
+    module = sys.modules[type(model).__module__]
+    return bool(model.config.model_type == "bloom") and not hasattr(module, "_get_alibi_slopes")
+
+
 def arguments_of_generate(*names: str) -> dict[str, Any]:
     """Return arguments of the `generate` that called the caller of this function; empty if none did.
 

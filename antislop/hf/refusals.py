@@ -15,7 +15,7 @@ _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWa
 def refuse_arguments(
     arguments: Mapping[str, Any], *, hook: bool = False, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
-    """Raise `ValueError` for arguments of `generate` that never reach the loop."""
+    """Raise `ValueError` for arguments of `generate` that never reach the loop, or that it prepares a cache by."""
     if hook and arguments.get("assistant_model") is not None:
         raise ValueError(
             "generate() does not hand its assistant_model to a custom_generate: "
@@ -28,6 +28,9 @@ def refuse_arguments(
         )
     if arguments.get("cache_implementation") == "paged":
         raise ValueError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
+    config = arguments.get("generation_config")
+    # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
+    _refuse_cache(arguments.get("cache_implementation") or getattr(config, "cache_implementation", None))
     if not hook and arguments.get("streamer") is not None:
         raise ValueError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
     if arguments.get("tokenizer") not in (None, tokenizer):
@@ -40,6 +43,7 @@ def refuse_arguments(
 
 def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
     """Raise `ValueError` for a model or settings under which the sampler would not be exact, or not do as asked."""
+    _refuse_cache(config.cache_implementation)
     for name, allowed, advice in _SETTINGS:
         value = getattr(config, name, None)
         if value not in allowed:
@@ -56,6 +60,14 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
         raise ValueError(
             "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
             "load the model with another rope_type, 'yarn' or 'linear' for instance"
+        )
+
+
+def _refuse_cache(implementation: str | None) -> None:
+    if implementation not in (None, "dynamic", "static"):
+        raise ValueError(
+            f"cache_implementation={implementation!r} is not supported: only dynamic and static caches can be rewound: "
+            "leave it out"
         )
 
 
@@ -79,11 +91,6 @@ def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 _NO = (None, False)
 _SETTINGS = (
     ("num_beams", (None, 1), "beams can't go back one by one; use num_beams=1"),
-    (
-        "cache_implementation",
-        (None, "dynamic", "static"),
-        "only dynamic and static caches can be cut back so far; leave it out",
-    ),
     ("assistant_ensemble_weight", (None,), "it changes what is written, by design; leave it out"),
     ("use_mtp", _NO, "drafts of multi-token heads need the model's hidden states; leave it out"),
     ("speculation_type", (None,), "it drafts with the model's hidden states; leave it out"),

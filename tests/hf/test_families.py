@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers import PreTrainedModel, set_seed
 
@@ -46,7 +48,9 @@ GREEDY: dict[str, Any] = {**ASKED, "do_sample": False}
 DTYPES = (torch.float32, torch.bfloat16)
 KINDS = (None, "static")
 """What `cache_implementation` is; None leaves the cache to transformers."""
-MISLED = ("gpt-neo", "falcon-alibi")
+MENDED = () if Version(transformers.__version__) >= Version("5.23") else ("bloom",)
+"""Families that `generate` can run with a static cache in newer versions of transformers only."""
+MISLED = ("gpt-neo", "falcon-alibi", *MENDED)
 """Families that `generate` itself can't run with a static cache."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "families.md"
 
@@ -321,7 +325,7 @@ def trouble(family: str) -> str:
     model, inputs = build(family), prepare(family, PROMPTS[0])
     try:
         text = model.generate(**inputs, **GREEDY, cache_implementation="static").sequences
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return "`generate` fails"
     return "" if torch.equal(text, model.generate(**inputs, **GREEDY).sequences) else "`generate` writes something else"
 
@@ -356,9 +360,9 @@ def _layers(cache: Any) -> str:
 
 
 def verdicts(table: str) -> list[list[str]]:
-    """Read the rows of a table, without its figures."""
+    """Read the rows of a table: without its figures, and without families that differ by version."""
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    return [cells[:-FIGURES] for cells in rows]
+    return [cells[:-FIGURES] for cells in rows if cells[0] not in MENDED]
 
 
 def test_the_document_says_what_is_so() -> None:

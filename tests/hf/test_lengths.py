@@ -113,6 +113,7 @@ def asked(new: int, prompt: torch.Tensor = PROMPT) -> dict[str, Any]:
     return {"attention_mask": mask, "max_new_tokens": new, "do_sample": True, "suppress_tokens": [0, 1]}
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # on import of GPT BigCode
 @pytest.mark.parametrize("family", LOOKING_UP)
 def test_what_generate_fails_at_is_refused_and_nothing_shorter(family: str) -> None:
     model = build(LOOKING_UP[family])

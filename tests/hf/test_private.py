@@ -195,7 +195,7 @@ def foreign_names(path: Path) -> Iterator[str]:
                 yield node.attr
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "setattr", "hasattr"):
             named = node.args[1]
-            if isinstance(named, ast.Constant) and str(named.value).startswith("_"):
+            if isinstance(named, ast.Constant) and str(named.value).startswith("_") and named.value[:2] != "__":
                 yield str(named.value)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("torch", "transformers"):
             yield from (alias.name for alias in node.names if alias.name.startswith("_"))

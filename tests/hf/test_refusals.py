@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import (
     DynamicCache,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessor,
@@ -53,7 +54,6 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
     [
         ({"num_beams": 3}, "num_beams=3 is not supported: .* use num_beams=1"),
         ({"use_cache": False}, "use_cache"),
-        ({"cache_implementation": "offloaded"}, "cache_implementation='offloaded' is not supported"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
         ({"guidance_scale": 1.5}, "guidance"),
         ({"output_attentions": True}, "output_attentions"),
@@ -62,6 +62,24 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
 )
 def test_settings_that_the_loop_can_not_honor(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
     refuses(llama, match, **kwargs)
+
+
+def test_an_offloaded_cache_is_refused_before_it_is_made(llama: PreTrainedModel) -> None:
+    """Making one needs a GPU, or a build of torch without CUDA."""
+    match = "cache_implementation='offloaded' is not supported"
+    config = GenerationConfig(cache_implementation="offloaded")
+    for asked in ({"cache_implementation": "offloaded"}, {"generation_config": config}):
+        with pytest.raises(ValueError, match=match):
+            SAMPLER.generate(llama, PROMPT, **asked)
+    offload(llama)
+    refuses(llama, match, cache_implementation="offloaded")
+
+
+def offload(model: PreTrainedModel) -> DynamicCache:
+    try:
+        return DynamicCache(config=model.config, offloading=True)
+    except RuntimeError as error:
+        pytest.skip(f"no offloaded cache can be made here: {str(error).splitlines()[0]}")
 
 
 @pytest.mark.parametrize("family", ["gpt-neo", "falcon-alibi"])
@@ -97,8 +115,11 @@ def test_more_than_one_prompt_at_a_stream(llama: PreTrainedModel) -> None:
         list(SAMPLER.stream(llama, PROMPT.repeat(2, 1), max_new_tokens=3))
 
 
+def test_an_offloaded_cache_that_was_passed(llama: PreTrainedModel) -> None:
+    refuses(llama, "DynamicCache with offloading", past_key_values=offload(llama))
+
+
 def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
-    refuses(llama, "DynamicCache with offloading", past_key_values=DynamicCache(config=llama.config, offloading=True))
     refuses(llama, "a Half can't|from a Half yet", past_key_values=Half(config=llama.config))
     mistral = build_model("mistral")
     cache = StaticCache(config=mistral.config, max_cache_len=40)
