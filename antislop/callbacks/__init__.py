@@ -1,1 +1,1 @@
-"""Logits processors and stopping criteria of the caller, asked about kept text only."""
+"""The caller's logits processors and stopping criteria, called with kept text only."""

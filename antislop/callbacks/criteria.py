@@ -1,8 +1,9 @@
-"""The stopping criteria of a batch: asked when `generate` would ask them, about kept text.
+"""The stopping criteria of a batch: called when `generate` would call them, with kept text.
 
-End tokens and the length limit are integers to compare. Criteria of transformers' own look at one row and remember
-nothing, so each row asks them by itself. All others are asked about all rows at once, in step: step n shows the first n
-tokens of every row. What they remember of a step is undone when a row rewinds below it, and the step is asked again.
+End tokens and the length limit are compared as integers. Transformers' own criteria look at one row and remember
+nothing, so each row calls them by itself. All others are called with all rows at once, step by step: step n shows the
+first n tokens of every row. If a row rewinds below a step, the changes that criteria made to themselves in that step
+are undone, and the step is repeated.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from antislop.callbacks.rewindable import Rewindable
 from antislop.decoding.row import Row
 
 CHECKS = 3
-"""Rewinds after which each criterion is asked once more about a step, to see whether it remembers withdrawn text."""
+"""Rewinds after which a step is repeated for each criterion, to see whether it remembers withdrawn text."""
 
 
 class _Answer(NamedTuple):
-    """Whether each row is to end, and what the criterion changed in itself when it was asked."""
+    """Whether each row is to end, and what the criterion changed in itself when it was called."""
 
     is_done: list[bool]
     changes: list[Change]
 
 
 class _Step(NamedTuple):
-    """What all criteria answered. is_flagged: the rows to end at this step or before."""
+    """The answers of all criteria. is_flagged: the rows to end at this step or before."""
 
     answers: list[_Answer]
     is_flagged: list[bool]
@@ -41,47 +42,48 @@ class _Step(NamedTuple):
 class Criteria:
     """The criteria of a batch of `rows` rows, which all begin together.
 
-    pad: the token that finished rows are filled with, if there is one. is_shared: whether other texts are asked about
-    with the same criteria. Raises `ValueError` for a criterion that `generate` can't use, or whose memory can't be
-    rewound.
+    pad: the token that finished rows are filled with, if there is one. is_shared: whether the same criteria are called
+    with other texts. Raises `ValueError` for a criterion that `generate` can't use, or whose memory can't be rewound.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, *, rows: int, pad: int | None, is_shared: bool) -> None:
         eos = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
         self.eos_token_ids = frozenset(int(i) for criterion in eos for i in criterion.eos_token_id.flatten())
-        # The two criteria that every run has are a look at an int; only others are worth their tensors.
+        # The two criteria that every run has compare an int; only others need tensors.
         self.others = [c for c in criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
-        # As in `generate`: without an end token, a row is not filled, but written until all rows are to end.
+        # As in `generate`: without an end token, a row is not filled, but continued until all rows are to end.
         ends = [c for c in criteria if hasattr(c, "eos_token_id")]
         if ends and pad is None and type(ends[0]) is not EosTokenCriteria:
             raise ValueError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
         self._fills = bool(ends)
-        known = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
-        strangers = [c for c in self.others if type(c) not in known]
+        built_in = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
+        strangers = [c for c in self.others if type(c) not in built_in]
         self.is_together = bool(strangers or (self.others and rows > 1 and not self._fills))
         self._memories = [Memory(c) if c in strangers and not isinstance(c, Rewindable) else None for c in self.others]
         self._is_shared = is_shared
         self._pad = pad or 0
-        self._settled = 0  # steps that are not asked again
+        self._settled = 0  # steps that are never repeated
         self._steps: list[_Step] = []  # those after them
         self._checks = CHECKS
 
     @property
     def asked(self) -> int:
-        """How many steps were asked about; each shows one token more."""
+        """The number of steps so far; each shows one more token."""
         return self._settled + len(self._steps)
 
     def is_done(self, row: Row) -> bool:
-        """Tell whether a criterion that remembers nothing ends the text of one row."""
+        """Return whether a criterion that remembers nothing ends the text of one row."""
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
         return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
 
     def ask(self, rows: Sequence[Row]) -> list[bool]:
-        """Ask about the next step of all rows; return whether each is to end there."""
+        """Call all criteria with the next step of all rows; return whether each row is to end there."""
         step = self.asked + 1
         ids, scores = self._show(rows, step)
         answers = [self._ask(number, ids, scores) for number in range(len(self.others))]
-        flags = [any(own) for own in zip(*(answer.is_done for answer in answers), strict=True)] or [False] * len(rows)
+        flags = [any(is_done) for is_done in zip(*(answer.is_done for answer in answers), strict=True)] or [
+            False
+        ] * len(rows)
         before = self._steps[-1].is_flagged if self._steps else [False] * len(rows)
         is_flagged = [new or old for new, old in zip(flags, before, strict=True)]
         self._steps.append(_Step(answers, is_flagged))
@@ -91,7 +93,7 @@ class Criteria:
         return [all(flag or end for flag, end in zip(is_flagged, has_ended, strict=True))] * len(rows)
 
     def rewind(self, rows: Sequence[Row], length: int) -> None:
-        """Undo what the criteria remember of all steps but the first `length`."""
+        """Undo the changes of all steps but the first `length`."""
         if length >= self.asked:
             return
         while self.asked > length:
@@ -108,7 +110,7 @@ class Criteria:
             self._check(rows)
 
     def settle(self, length: int) -> None:
-        """Take note that no rewind goes below `length` tokens; that step itself is kept for comparison."""
+        """Drop the steps below `length` tokens, to which no row rewinds; that step itself is kept for comparison."""
         over = length - 1 - self._settled
         if over > 0:
             self._settled += over
@@ -120,13 +122,13 @@ class Criteria:
         answer, changes = (call(), []) if memory is None else memory.watch(call)
         if self._is_shared and memory is not None and memory.has_rewritten(changes):
             raise ValueError(
-                f"{name_of(criterion)} remembers what it was asked, and all texts of generate_many share it: pass a "
+                f"{name_of(criterion)} remembers the text, and all texts of generate_many share it: pass a "
                 "function that makes criteria for each text, stopping_criteria=lambda: [...]"
             )
         return _Answer(_to_rows(criterion, answer, rows=len(ids)), changes)
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Ask once more about the latest step; raise `ValueError` where the answer is another one."""
+        """Repeat the latest step; raise `ValueError` if an answer differs."""
         step = self._steps.pop()
         ids, scores = self._show(rows, self.asked + 1)
         for number, (criterion, memory) in enumerate(zip(self.others, self._memories, strict=True)):
@@ -144,13 +146,13 @@ class Criteria:
         self._steps.append(step)
 
     def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return ids [rows, tokens] and scores of a step as `generate` would show them."""
+        """Return the ids [rows, tokens] and scores of a step as `generate` would pass them."""
         ids = torch.cat([row.ids_filled(step, self._pad) for row in rows])
         if rows[0].kept is None:
             return ids, None
         kept = [row.kept or [] for row in rows]
         blank = torch.zeros_like(kept[0][0][1])
-        scores = (torch.cat([own[i][1] if i < len(own) else blank for own in kept]) for i in range(step))
+        scores = (torch.cat([row[i][1] if i < len(row) else blank for row in kept]) for i in range(step))
         return ids, tuple(scores)
 
 
@@ -163,4 +165,4 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
         raise ValueError(
             f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: one, or one each, expected"
         )
-    return [bool(own) for own in answers] * (rows if len(answers) == 1 else 1)
+    return [bool(is_done) for is_done in answers] * (rows if len(answers) == 1 else 1)

@@ -1,7 +1,7 @@
-"""Notice what a call changes in an object of the user's, and undo it.
+"""Detect the changes that a call makes to an object of the user's, and undo them.
 
 A stopping criterion may keep a flag for each row, counters, or parts of the text, in attributes, lists and objects of
-its own. Only what the call itself changed is undone: a flag that another thread sets to cancel the run stays set.
+its own. Only the changes of the call itself are undone: a flag that another thread sets to cancel the run stays set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 Result = TypeVar("Result")
 
 LIMIT = 10_000
-"""Objects that may be looked through at each call."""
+"""Objects that may be compared at each call."""
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 # These don't remember the text, and some are large.
@@ -37,18 +37,18 @@ _ABSENT = object()
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
-    """Tell whether a processor is one of transformers' own, which depend on ids and scores alone."""
+    """Return whether a processor is one of transformers' own, which depend on ids and scores alone."""
     return type(processor).__module__.startswith("transformers.")
 
 
 def memory_of(processor: Callable[..., Any]) -> dict[str, tuple[int, int]]:
-    """Return what tells whether a processor's own attributes were bound anew or have grown."""
+    """Return the identity and size of each attribute of a processor, which change if it is bound anew or grows."""
     attributes: dict[str, Any] = getattr(processor, "__dict__", {})
     return {name: (id(value), len(value) if isinstance(value, Sized) else 0) for name, value in attributes.items()}
 
 
 def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int, int]]) -> None:
-    """Raise `ValueError` for a processor whose attributes change from call to call; what it sets up first is fine."""
+    """Raise `ValueError` for a processor whose attributes change from call to call; a first call may set some up."""
     if memory_of(processor) != before:
         raise ValueError(
             f"{type(processor).__name__} changes with every call, and a rewind would not change it back: "
@@ -57,16 +57,16 @@ def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int,
 
 
 class Change(NamedTuple):
-    """What an object held before a call: all of its contents, or of attributes those that are different now."""
+    """The contents of an object before a call: all of them, or of attributes those that differ now."""
 
     where: Any
     before: Any
 
 
 class Memory:
-    """All that can be reached from an object and be changed: attributes, containers, tensors, closures.
+    """Everything that can be reached from an object and be changed: attributes, containers, tensors, closures.
 
-    Raises `ValueError` for what can't be undone: an iterator, or more than 10,000 objects.
+    Raises `ValueError` for an iterator, which can't be rewound, and for more than 10,000 objects.
     """
 
     def __init__(self, owner: Callable[..., Any]) -> None:
@@ -76,24 +76,24 @@ class Memory:
         self._look()
 
     def watch(self, call: Callable[[], Result]) -> tuple[Result, list[Change]]:
-        """Return what a call returns, and what it changed."""
-        self._look()  # what others changed in the meantime is not the call's
+        """Return the result of a call, and the changes that it made."""
+        self._look()  # changes by others in the meantime are not the call's
         result = call()
         return result, self._look()
 
     def has_rewritten(self, changes: Sequence[Change]) -> bool:
-        """Tell whether anything changed that was there before: attributes that a first call sets up are new."""
+        """Return whether the changes are to anything but new attributes, which a first call may set up."""
         return any(
             not isinstance(c.before, dict) or any(old is not _ABSENT for old in c.before.values()) for c in changes
         )
 
     def undo(self, changes: Sequence[Change]) -> None:
-        """Put back what was there before a call."""
+        """Undo the changes of a call."""
         for where, before in reversed(changes):
             _restore(where, before)
 
     def _look(self) -> list[Change]:
-        """Return what is different from the last look, and remember what is there now."""
+        """Return the changes since the last look, and remember the present contents."""
         changes = [
             Change(where, difference)
             for where, before in self._known.values()
@@ -104,31 +104,31 @@ class Memory:
         return changes
 
     def _find(self) -> dict[int, tuple[Any, Any]]:
-        """Return all that can be reached and be changed, by identity, with its contents."""
-        found: dict[int, tuple[Any, Any]] = {}
-        coming: list[Any] = [self._owner, *self._shared]
-        while coming:
-            value = coming.pop()
-            if type(value) in _ATOMS or id(value) in found or isinstance(value, _CONSTANTS):
+        """Return all objects that can be reached and be changed, by identity, with their contents."""
+        reached: dict[int, tuple[Any, Any]] = {}
+        pending: list[Any] = [self._owner, *self._shared]
+        while pending:
+            value = pending.pop()
+            if type(value) in _ATOMS or id(value) in reached or isinstance(value, _CONSTANTS):
                 continue
             if isinstance(value, Iterator):
                 raise ValueError(
                     f"{name_of(self._owner)} keeps a {type(value).__name__}, which can't be rewound: keep a list and "
                     "an index, or give it a method rewind(row, length)"
                 )
-            found[id(value)] = value, _copy(value)
-            coming.extend(_children(value))
-            if len(found) > LIMIT:
+            reached[id(value)] = value, _copy(value)
+            pending.extend(_children(value))
+            if len(reached) > LIMIT:
                 raise ValueError(
-                    f"{name_of(self._owner)} holds more than {LIMIT} objects, too many to find what a rewind must undo "
-                    "in them: keep less in it, or give it a method rewind(row, length)"
+                    f"{name_of(self._owner)} holds more than {LIMIT} objects, too many to find the changes that a "
+                    "rewind must undo: keep less in it, or give it a method rewind(row, length)"
                 )
-        return found
+        return reached
 
 
-def name_of(asked: object) -> str:
-    """Return how to refer to a criterion or processor of the user's in a message."""
-    named = asked if hasattr(asked, "__name__") else type(asked)
+def name_of(called: object) -> str:
+    """Return the name of a criterion or processor of the user's for a message."""
+    named = called if hasattr(called, "__name__") else type(called)
     return f"{named.__module__}.{named.__name__}"
 
 
@@ -146,7 +146,7 @@ def _copy(value: Any) -> Any:
 
 
 def _children(value: Any) -> Iterator[Any]:
-    """Yield what an object refers to, its own attributes as the dict that holds them."""
+    """Yield the objects that an object refers to, its attributes as the dict that holds them."""
     if isinstance(value, (list, deque, tuple, set, frozenset)):
         yield from value
     elif isinstance(value, dict):
@@ -204,7 +204,7 @@ def _compare(where: Any, before: Any) -> Any:
 
 
 def _holds(where: Any, before: Any) -> bool:
-    """Tell whether a container holds the same objects as before."""
+    """Return whether a container holds the same objects as before."""
     if len(where) != len(before):
         return False
     if isinstance(where, dict):
@@ -213,7 +213,7 @@ def _holds(where: Any, before: Any) -> bool:
 
 
 def _are_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
-    """Tell whether two sequences hold the same objects, or equal numbers and texts."""
+    """Return whether two sequences hold the same objects, or equal numbers and texts."""
     if len(now) != len(before):
         return False
     if all(map(is_, now, before)):

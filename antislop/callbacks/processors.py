@@ -1,8 +1,8 @@
-"""The logits processors of a batch: asked in the order of the text, and checked for a memory that can't be rewound.
+"""The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
 
-Processors of transformers' own depend on ids and scores alone. One of the user's may remember the text. If it is
-`Rewindable`, it is rewound with the text and sees each position once, in order. If not, it is asked a second time about
-stored positions at the first rewinds, and refused if its scores are different.
+Transformers' own processors depend on ids and scores alone. A processor of the user's may remember the text. If it is
+`Rewindable`, it is rewound with the text and sees each position once, in order. If not, it is called a second time for
+stored positions at the first rewinds, and refused if its scores differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BLIND = {
     "SuppressTokensLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
 }
-# These ask which row of the batch they look at.
+# These depend on the index of the row in the batch.
 _COUNTING = {
     "RepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
@@ -41,13 +41,13 @@ _COUNTING = {
     "EncoderNoRepeatNGramLogitsProcessor",
 }
 CHECKS = 3
-"""Rewinds at which processors of the user's are asked a second time about stored positions."""
+"""Rewinds at which processors of the user's are called a second time for stored positions."""
 
 
 class Processors:
     """The processors of a batch of `rows` rows.
 
-    pad: the token that finished rows are filled with. is_shared: whether other texts go through the same processors.
+    pad: the token that finished rows are filled with. is_shared: whether other texts are processed by the same objects.
     """
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
@@ -63,10 +63,10 @@ class Processors:
         self._is_shared = is_shared
         self._attributes: list[dict[str, tuple[int, int]]] = []
         self._watched = self._opaque
-        self._first: _Asked | None = None
+        self._first: _Query | None = None
         self._checks = CHECKS
         self._is_disturbed = False  # whether anything but a text from its beginning to its end was shown
-        self._shown = -1  # how many generated tokens the rewindable processors have seen; -1: not even the prompt
+        self._shown = -1  # generated tokens that the rewindable processors have seen; -1: not even the prompt
         self.batch: Sequence[Row] = ()
         if is_shared and self.rewindable:
             raise ValueError(
@@ -76,7 +76,7 @@ class Processors:
 
     @property
     def has_strangers(self) -> bool:
-        """Whether some are the user's own."""
+        """Whether some are the user's."""
         return bool(self._strangers)
 
     @torch.no_grad()
@@ -96,14 +96,14 @@ class Processors:
         scores = logits.clone()
         can_follow = self._find_rejected(rows, lengths, scores)
         for size in sorted(set(sizes)):
-            numbers = [number for number, own in enumerate(sizes) if own == size and can_follow(number)]
+            numbers = [number for number, of_row in enumerate(sizes) if of_row == size and can_follow(number)]
             if numbers:
                 some, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
                 scores[index] = self._process(some, lengths[numbers[0]], logits[index])
         return scores
 
     def rewind(self, row: Row, length: int) -> None:
-        """Rewind what can be, and check what can't: raise `ValueError` if it remembers withdrawn text."""
+        """Rewind rewindable processors, and check the others: raise `ValueError` if one remembers withdrawn text."""
         if not self._strangers:
             return
         self._is_disturbed = True
@@ -114,10 +114,10 @@ class Processors:
                 self._compare(self._first)
             if row.settled <= length and self.may_ask_again(length):
                 node = row.node.back_to(length)
-                self._compare(_Asked(row, length, node.logits, node.scores))
+                self._compare(_Query(row, length, node.logits, node.scores))
 
     def may_ask_again(self, length: int) -> bool:
-        """Tell whether scores after `length` tokens can be had twice: a rewindable one sees the bare prompt once."""
+        """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
         return not self.rewindable or length > 0
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class Processors:
         else:
             scores = self._ask(torch.cat([row.ids_up_to(length) for row in rows]), logits)
         if self._strangers:
-            self._take_note(_Asked(rows[0], length, logits[:1], scores[:1]))
+            self._take_note(_Query(rows[0], length, logits[:1], scores[:1]))
         return scores
 
     def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class Processors:
         return scores
 
     def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
-        """Return ids [rows of the batch, tokens]; a row that has fewer tokens is shown as a copy of the first asked."""
+        """Return ids [rows of the batch, tokens]; the first of `rows` in the place of a row with fewer tokens."""
         ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
         for row in {row.place: row for row in (*self.batch, *rows)}.values():
             if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
@@ -157,9 +157,9 @@ class Processors:
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return what tells whether a position follows one whose scores, known by then, allow its token.
+        """Return a function that says whether the scores of the position before, computed by then, allow a token.
 
-        A draft may hold tokens that a processor of the user's has ruled out and could not read.
+        A draft may contain tokens that a processor of the user's has ruled out and could not read.
         """
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
@@ -178,7 +178,7 @@ class Processors:
         return can_follow
 
     def _rewind_to(self, length: int, row: Row | None = None) -> None:
-        """Rewind one row, or with it all rows of the batch that were shown further than that."""
+        """Rewind one row, and with it all rows of the batch of which more was shown."""
         if length > self._shown:
             return
         for place, other in enumerate(self.batch):
@@ -188,7 +188,7 @@ class Processors:
         self._shown = length
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
-        """Have rewindable processors see what lies between what they were shown and a position."""
+        """Show rewindable processors the positions between the last one that they saw and `length`."""
         if not self.rewindable:
             return
         if length <= self._shown:
@@ -199,10 +199,10 @@ class Processors:
                 processor(ids, like.new_zeros((self._rows, like.shape[-1])))  # type: ignore[operator]
         self._shown = length
 
-    def _take_note(self, asked: _Asked) -> None:
-        """Remember what was asked first; compare attributes after the first and the second call."""
+    def _take_note(self, query: _Query) -> None:
+        """Keep the first query; compare the attributes after the first and the second call."""
         if self._opaque and self._first is None:
-            self._first = _Asked(asked.row, asked.length, asked.logits.clone(), asked.scores.clone())
+            self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
             if self._is_shared:
                 self._is_disturbed = True
                 self._compare(self._first)
@@ -213,15 +213,15 @@ class Processors:
             self._watched = []
         self._attributes = [memory_of(processor) for processor in self._watched]
 
-    def _compare(self, asked: _Asked) -> None:
-        """Ask once more; raise `ValueError` where the scores are other ones."""
-        again = self.process([asked.row], [asked.length], asked.logits)
-        if not torch.allclose(again, asked.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
+    def _compare(self, query: _Query) -> None:
+        """Repeat a query; raise `ValueError` if the scores differ."""
+        again = self.process([query.row], [query.length], query.logits)
+        if not torch.allclose(again, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
             raise ValueError(_describe(self._opaque, "gave other scores"))
 
 
-class _Asked(NamedTuple):
-    """A position that was asked about: logits and scores [1, vocab] after `length` tokens of a row."""
+class _Query(NamedTuple):
+    """A position that was processed: logits and scores [1, vocab] after `length` tokens of a row."""
 
     row: Row
     length: int
@@ -231,7 +231,7 @@ class _Asked(NamedTuple):
 
 def _describe(processors: Sequence[Callable[..., Any]], what: str) -> str:
     return (
-        f"{' or '.join(map(name_of, processors))} {what} when it was asked again about a text that it had seen: it "
+        f"{' or '.join(map(name_of, processors))} {what} when it was called again for a text that it had seen: it "
         "remembers the text, and tokens are withdrawn here. Give it a method rewind(row, length), see "
         "antislop.Rewindable, or make its scores depend on the ids and scores alone"
     )

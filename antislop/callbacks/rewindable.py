@@ -1,4 +1,4 @@
-"""The protocol for logits processors and stopping criteria that remember the text and can forget a part of it."""
+"""The protocol of logits processors and stopping criteria that remember the text and can be rewound."""
 
 from __future__ import annotations
 

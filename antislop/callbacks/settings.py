@@ -1,4 +1,4 @@
-"""What a call of `generate` asks for: its logits processors and stopping criteria, for rows of any length."""
+"""The settings of a call of `generate`: its logits processors and stopping criteria, for rows of any length."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Settings:
     """The processors and criteria of a batch of `rows` rows.
 
     pad: the token that finished rows are filled with, if there is one. is_drafted: whether tokens are read ahead.
-    shares_processors, shares_criteria: whether other texts use the same objects. Raises `ValueError` for those that
-    can't be used in this way.
+    shares_processors, shares_criteria: whether other texts use the same objects. Raises `ValueError` for processors and
+    criteria that can't be shared, drafted for or rewound.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Settings:
 
     @property
     def asked(self) -> int:
-        """About how many tokens of each row the criteria were asked."""
+        """The number of tokens of each row that the criteria have seen."""
         return self._criteria.asked
 
     def follow(self, rows: Sequence[Row]) -> None:
-        """Take the rows of the batch, and have them report their rewinds if anything here may remember their text."""
+        """Follow the rows of a batch; they report their rewinds if a processor or criterion may remember their text."""
         self._batch = self._processors.batch = rows
         if self.is_together or self._processors.has_strangers:
             for row in rows:
@@ -69,25 +69,25 @@ class Settings:
         return self._processors.process(rows, lengths, logits)
 
     def may_ask_again(self, length: int) -> bool:
-        """Tell whether the processors can be asked a second time after `length` tokens."""
+        """Return whether the processors may be called a second time after `length` tokens."""
         return self._processors.may_ask_again(length)
 
     def is_done(self, row: Row) -> bool:
-        """Tell whether the text is at its end: an end token, the length limit or a criterion that looks at one row."""
+        """Return whether a text is finished: by an end token, the length limit or a criterion that looks at one row."""
         if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:
             return True
         return not self.is_together and bool(self._criteria.others) and self._criteria.is_done(row)
 
     def ask(self) -> list[bool]:
-        """Ask the criteria about one token more of each row; return for each whether it ends there."""
+        """Call the criteria with one more token of each row; return for each row whether it ends there."""
         return self._criteria.ask(self._batch)
 
     def rewind(self, row: Row, length: int) -> None:
-        """Take note that a row was taken back to `length` tokens; raise `ValueError` if that can't be followed."""
+        """Follow the rewind of a row to `length` tokens; raise `ValueError` if a processor or criterion can't."""
         self._processors.rewind(row, length)
         if self.is_together:
             self._criteria.rewind(self._batch, length)
 
     def settle(self, length: int) -> None:
-        """Take note that no row will be taken back below `length` tokens."""
+        """Drop what only a rewind below `length` tokens would need."""
         self._criteria.settle(length)

@@ -1,4 +1,4 @@
-"""Read the prompts that a caller passes; refuse anything else, in one sentence each, before any work is done."""
+"""Prompts as callers pass them; anything else is refused, with one sentence each, before any work is done."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, device: torch.dev
 
 
 def check_prompts(prompts: Iterable[Prompt]) -> None:
-    """Raise `ValueError` for what is one prompt in the place of several, or is iterated over by its names."""
+    """Raise `ValueError` for one prompt in the place of several, and for a mapping, whose keys would be the prompts."""
     if isinstance(prompts, (str, bytes)):
         raise ValueError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
     if isinstance(prompts, (Mapping, BatchEncoding)) or not isinstance(prompts, Iterable):
@@ -76,7 +76,7 @@ def check_prompts(prompts: Iterable[Prompt]) -> None:
 
 
 def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for arguments of `generate` that belong to one prompt, where many are passed."""
+    """Raise `ValueError` for arguments of `generate` that belong to one prompt if many are passed."""
     if arguments.get("streamer") is not None:
         raise ValueError(
             "a streamer shows one text, and generate_many writes several at a time: leave streamer out and read the "
@@ -85,7 +85,7 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
     if arguments.get("assistant_model") is not None:
         raise ValueError("assistant_model drafts for one prompt at a time: use generate, or leave it out")
     if arguments.get("return_dict_in_generate"):
-        raise ValueError("return_dict_in_generate changes nothing here, where each Completion has it all: leave it out")
+        raise ValueError("return_dict_in_generate has no effect here: leave it out, each Completion has all fields")
     for name, value in arguments.items():
         if isinstance(value, (Tensor, Cache)) or (name in _PER_PROMPT and value is not None):
             raise ValueError(
@@ -95,7 +95,7 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
 
 
 def pair(prompts: Iterable[T], seeds: Iterable[int]) -> Iterator[tuple[T, int]]:
-    """Yield each prompt with its seed, which is read after it. Raises `ValueError` where there is none."""
+    """Yield each prompt with its seed, which is read after it. Raises `ValueError` if the seeds run out."""
     numbers = iter(seeds)
     for prompt in prompts:
         seed = next(numbers, None)

@@ -1,4 +1,4 @@
-"""Guess what comes next as transformers does: by an assistant model, early layers, or looking it up in the text."""
+"""Drafts as transformers makes them: by an assistant model, by early layers, or by prompt lookup."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def speculate(
     generation_config: GenerationConfig,
     model_kwargs: Mapping[str, Any],
 ) -> list[CandidateDrafter]:
-    """Return the drafter that a call of `generate` asks for, or none; raise `ValueError` for a batch with a model.
+    """Return the drafter of `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
-    What is asked for: `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`.
+    Raises `ValueError` for encoder-decoder models, and for a batch with an assistant.
     """
     config, helper = generation_config, assistant or Assistant()
     by_model = helper.model is not None or config.assistant_early_exit is not None
@@ -45,7 +45,7 @@ def speculate(
         raise ValueError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if by_model and input_ids.shape[0] > 1:
         raise ValueError(f"an assistant drafts for one text, not for {input_ids.shape[0]}: pass one prompt at a time")
-    # The user's own see the text alone: a draft shows them tokens that are never written.
+    # Not the user's processors: a draft would show them tokens that are never written.
     processors = LogitsProcessorList(p for p in logits_processor if is_of_transformers(p))
     tokenizers = None if helper.tokenizer is None else (tokenizer, helper.tokenizer)
     mask = model_kwargs.get("attention_mask")
@@ -71,14 +71,14 @@ def speculate(
 class CandidateDrafter:
     """Drafts by transformers' candidate generators, one for each row, since they remember its text.
 
-    make: returns a new generator for a row. do_sample: whether the generators draw from distributions that they report.
+    make: returns a new generator for a row. do_sample: whether the generators sample, and return their distributions.
     """
 
     def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
         self._make = make
         self._do_sample = do_sample
         self._generators: dict[int, CandidateGenerator] = {}
-        self._read: dict[int, list[int]] = {}  # what a generator's own cache may hold: the candidates that it gave last
+        self._read: dict[int, list[int]] = {}  # the ids that a generator's cache may hold: its latest candidates
 
     def propose(self, row: Row) -> Draft:
         """Return a generator's candidates."""
@@ -94,15 +94,15 @@ class CandidateDrafter:
         return Draft(tokens, torch.softmax(logits[0].float(), dim=-1).to(ids.device))
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Let the generator choose how far to guess from now on."""
-        scores = torch.empty(1, proposed + 1, 0)  # only its length is looked at
+        """Let the generator choose how many tokens to draft from now on."""
+        scores = torch.empty(1, proposed + 1, 0)  # only its length is used
         self._generators[row.place].update_candidate_strategy(row.ids, scores, accepted)
 
     def _follow(self, row: Row, ids: list[int]) -> CandidateGenerator:
         """Return the row's generator, its cache cut back to what it shares with the ids.
 
-        A generator cuts by lengths alone: after a rewind its cache could hold another path of the same length, and
-        nearly every draft would be wrong. A cache that can't be cut twice is begun anew.
+        A generator crops by lengths alone: after a rewind its cache could hold another path of the same length, and
+        nearly every draft would be wrong. A cache that can't be cropped twice is replaced.
         """
         generator = self._generators.get(row.place)
         if generator is None:

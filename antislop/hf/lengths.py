@@ -1,4 +1,4 @@
-"""How long the texts of a call may become: refuse what a model would fail at, or read by other rules half-way.
+"""How long the texts of a call may become: refuse lengths at which a model fails or changes its positions.
 
 Positions count from 0, and the last token of a text is never read: a text of n tokens takes n - 1 positions.
 """
@@ -26,7 +26,7 @@ class PromptLengths(NamedTuple):
 def measure_prompts(
     input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> PromptLengths:
-    """Return the lengths of prompts [rows, tokens], or of their embeddings; a mask covers what a cache holds, too."""
+    """Return the lengths of prompts [rows, tokens], or of their embeddings; a mask includes the tokens in a cache."""
     embeds = model_kwargs.get("inputs_embeds")
     tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
     cache = model_kwargs.get("past_key_values", model_kwargs.get("cache_params"))
@@ -39,9 +39,9 @@ def measure_prompts(
 
 
 def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, in_flight: bool = False) -> None:
-    """Raise `ValueError` where texts with up to `new` more tokens can't be written, or not by one rule from end to end.
+    """Raise `ValueError` if texts with up to `new` more tokens can't be written, or not with one kind of positions.
 
-    in_flight: texts of any other length may share a batch with these.
+    in_flight: whether texts of any other length may share a batch with these.
     """
     longest, limit = max(prompts.tokens), _made_for(model)
     needed = longest + new - 1
@@ -65,15 +65,15 @@ def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, 
 
 
 def has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
-    """Tell whether a model looks its positions up in a table of so many, by the names and sizes of what it holds.
+    """Return whether a model looks its positions up in a table of that size, by the names and sizes of its tensors.
 
-    Tables of images and sounds, and those of an encoder, are others.
+    Tables of images and sounds, and those of an encoder, don't count.
     """
-    if model.config.model_type == "mpt":  # its slopes are laid out for so many, in each forward
+    if model.config.model_type == "mpt":  # its slopes are computed for this number of positions in each forward
         return True
     for name, module in model.get_decoder().named_modules():
-        own = name.rpartition(".")[2]
-        is_named = isinstance(module, nn.Embedding) and ("pos" in own or own == "wpe")
+        name = name.rpartition(".")[2]
+        is_named = isinstance(module, nn.Embedding) and ("pos" in name or name == "wpe")
         if is_named and module.num_embeddings - getattr(module, "offset", 0) == positions:
             return True
         tensors = {**vars(module), **dict(module.named_buffers(recurse=False))}
@@ -83,21 +83,21 @@ def has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
 
 
 def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
-    """Warn of a text of `length` tokens, its prompt included, that ran past the positions a model was made for."""
+    """Warn of a text of `length` tokens, its prompt included, that exceeds the positions that a model was made for."""
     limit = _made_for(model)
     if limit is not None and length - 1 > limit:
         warnings.warn(
-            f"a text ran past the {limit} positions that {type(model).__name__} was made for, so its end may be worse: "
+            f"a text exceeded the {limit} positions that {type(model).__name__} was made for, so its end may be worse: "
             "ask for fewer new tokens",
             stacklevel=2,
         )
 
 
 def _made_for(model: PreTrainedModel) -> int | None:
-    """Return how many positions a model's configuration names, if it does."""
+    """Return the number of positions in a model's configuration, if there is one."""
     config = model.config.get_text_config(decoder=True)
-    known = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
-    return known if isinstance(known, int) else None
+    positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
+    return positions if isinstance(positions, int) else None
 
 
 def _is_table(value: object, positions: int) -> bool:
@@ -105,15 +105,15 @@ def _is_table(value: object, positions: int) -> bool:
 
 
 def _find_boundary(model: PreTrainedModel) -> int | None:
-    """Return after how many tokens `longrope` has other frequencies, for the tokens before them too."""
+    """Return the number of tokens above which `longrope` has other frequencies, for all tokens of the text."""
     config = model.config.get_text_config(decoder=True)
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]
-    own = [part.get("original_max_position_embeddings") for part in kinds if part.get("rope_type") == "longrope"]
-    found = [boundary for boundary in own if boundary] or (
-        [getattr(config, "original_max_position_embeddings", None)] if own else []
+    named = [part.get("original_max_position_embeddings") for part in kinds if part.get("rope_type") == "longrope"]
+    boundaries = [boundary for boundary in named if boundary] or (
+        [getattr(config, "original_max_position_embeddings", None)] if named else []
     )
-    return min((boundary for boundary in found if boundary), default=None)
+    return min((boundary for boundary in boundaries if boundary), default=None)
 
 
 def _count_held(cache: Any) -> int:

@@ -1,7 +1,7 @@
-"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments that its forward wants.
+"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass.
 
-What a forward pass needs beside the tokens (positions, attention mask, token types) follows from where each row starts
-in the cache and how long it is, so a rewind has nothing to put back here.
+The other arguments of a forward pass (positions, attention mask, token types) follow from where each row starts in the
+cache and how long it is, so a rewind has nothing to restore here.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
 
 
 class DecodeMode:
-    """What transformers changes in a model for decoding: other kernels for experts, on a GPU.
+    """The changes that transformers makes to a model for decoding: other kernels for experts, on a GPU.
 
-    Not for prompts, where they would take more memory and give other bits. Does nothing without a model.
+    Prompts are read without them, since they would take more memory and give other bits. Does nothing without a model.
     """
 
     def __init__(self, model: PreTrainedModel | None) -> None:
@@ -45,7 +45,7 @@ class DecodeMode:
         self._stack: ExitStack | None = None  # while it is entered
 
     def enter(self) -> None:
-        """Change the model, if it is not changed yet."""
+        """Change the model, unless it is changed already."""
         if self._stack is None and self._model is not None:
             self._stack = ExitStack()
             self._stack.enter_context(optimized_for_decoding(self._model))
@@ -60,9 +60,9 @@ class DecodeMode:
 class TransformersModel:
     """A model and the arguments that all of its forward passes share.
 
-    model_kwargs: what `generate` prepared, without the cache and what belongs to one prompt; nothing for a plain model.
-    copies: how often each prompt stands in a batch, one after another; it is read once. decode_mode: entered by each
-    forward but those that read a prompt, and left by its owner; nothing for none.
+    model_kwargs: the arguments that `generate` prepared, without the cache and those of one prompt; none for a model
+    alone. copies: how often each prompt occurs in a batch, consecutively; it is read once. decode_mode: entered by each
+    forward pass except those that read a prompt, and left by its owner.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class TransformersModel:
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
         self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
-        self._device = device_of(model)  # looked for in all parameters each time it is asked for
+        self._device = device_of(model)  # a model looks through all parameters for it
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-        # Where every layer attends to all that is there, transformers need not make a mask of a mask in each step.
+        # If every layer attends to all tokens, transformers need not make a mask of a mask in each step.
         self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
         self._mask_name = _mask_name(model)
         self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
@@ -100,7 +100,7 @@ class TransformersModel:
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        """Read more tokens and return logits [rows, queries, vocab]; of a prompt only those after its last token."""
+        """Read more tokens and return logits [rows, queries, vocab]; for a prompt only those after its last token."""
         if not isinstance(kv_cache, TransformersCache):
             raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new:
@@ -143,14 +143,14 @@ class TransformersModel:
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
     def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
-        """Return the arguments of a prompt of which nothing is known but where its tokens are."""
+        """Return the arguments of a prompt that consists of tokens and padding."""
         prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
         if self._takes_positions:
             prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         return prompt
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
-        """Read a recurrent model's queries as they would have been drawn: states may not be read in one go alike."""
+        """Read a recurrent model's queries one at a time, as they were drawn: in one pass its states might differ."""
         queries, before = ids.shape[1], {}
         for row, count in enumerate(counts):
             for place in range(queries - count, queries - 1):
@@ -160,12 +160,12 @@ class TransformersModel:
             last = self._run(ids[:, -1:], cache)
         logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
         logits[:, -1:] = last
-        for (row, place), own in before.items():
-            logits[row, place] = own
+        for (row, place), row_logits in before.items():
+            logits[row, place] = row_logits
         return logits
 
     def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
-        """Read queries one column at a time in all rows; a row without a token there is fed one and loses it again."""
+        """Read queries one column at a time in all rows; a row without a token there is fed one and then rewound."""
         logits = []
         for place in range(ids.shape[1]):
             with cache.feeding([1] * cache.rows):
@@ -177,7 +177,7 @@ class TransformersModel:
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
         """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
         queries = ids.shape[1]
-        if cache.positions.offsets is None and self._takes_positions:  # states that were put in count from 0
+        if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
         mask = cache.attention_mask(queries, row=row)
         if mask is not None and queries == 1 and self._takes_ready_masks and not cache.is_static:
@@ -192,7 +192,7 @@ class TransformersModel:
             kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
             kwargs["logits_to_keep"] = queries
-        if self._is_plain and not cache.is_static:  # it would only look for what is not there
+        if self._is_plain and not cache.is_static:  # which would only look for arguments that are absent
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
@@ -200,12 +200,12 @@ class TransformersModel:
         return logits
 
     def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
-        """Return the model, compiled where `generate` would compile it."""
+        """Return the model, compiled if `generate` would compile it."""
         return compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Return where a model takes its ids, also where the first of its parameters are offloaded and so nowhere."""
+    """Return the device of a model's ids, also if its first parameters are offloaded and on no device."""
     device: torch.device = model.device
     if device.type == "meta":
         placed = (place for place in getattr(model, "hf_device_map", {}).values() if place not in ("cpu", "disk"))
@@ -214,7 +214,7 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 
 def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the mask of the prompt that is continued: a decoder's own, not that of what its encoder read."""
+    """Return the mask of the prompt that is continued: the decoder's, not that of its encoder's input."""
     mask: Tensor | None = model_kwargs.get(_mask_name(model))
     return mask
 
@@ -224,7 +224,7 @@ def _mask_name(model: PreTrainedModel) -> str:
 
 
 def _attends_to_all(model: PreTrainedModel) -> bool:
-    """Tell whether all layers of a model attend to every column that holds a token, by torch's own attention."""
+    """Return whether all layers of a model attend to every column that holds a token, by torch's own attention."""
     config = model.config.get_text_config(decoder=True)
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
     limits = ("sliding_window", "attention_chunk_size", "alibi")
@@ -233,7 +233,7 @@ def _attends_to_all(model: PreTrainedModel) -> bool:
 
 
 def _every(value: Any, step: int) -> Any:
-    """Return every step-th row of a tensor that has one per row of the batch."""
+    """Return every step-th row of a tensor that has one row per row of the batch."""
     return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
 
 
@@ -245,20 +245,20 @@ def split_arguments(
     rows: int,
     decode_mode: DecodeMode | None = None,
 ) -> tuple[LanguageModel, RewindableCache]:
-    """Return a language model and a cache for what `generate` prepared: arguments of all forwards, and of the first.
+    """Split what `generate` prepared: into a model, with the arguments of all passes, and a cache, with the first's.
 
-    Raises `ValueError`, before anything is computed, where no exact cache is known.
+    Raises `ValueError`, before anything is computed, for a cache that can't be rewound exactly.
     """
     if rows > 1 and _counts_by_cache(model):
-        each = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
-        return RowwiseModel([own for own, _ in each]), RowwiseCache([cache for _, cache in each])
+        parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
+        return RowwiseModel([model for model, _ in parts]), RowwiseCache([cache for _, cache in parts])
     name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
-    own = choose_cache(model_kwargs.get(name), model=model)
+    chosen = choose_cache(model_kwargs.get(name), model=model)
     mask = _mask_name(model)
     prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
     shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
     cache = TransformersCache(
-        own,
+        chosen,
         rows=rows,
         attention_mask=prompt.get(mask),
         capacity=config.max_length,
@@ -275,7 +275,7 @@ def split_arguments(
 
 
 def _counts_by_cache(model: PreTrainedModel) -> bool:
-    """Tell whether a decoder finds its positions by the length of its cache, and can't be told them."""
+    """Return whether a decoder computes its positions from the length of its cache, and takes no others."""
     is_relative = hasattr(model.config, "relative_attention_num_buckets")
     takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
     return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions
@@ -290,7 +290,7 @@ def _split_row(
     row: int,
     rows: int,
 ) -> tuple[LanguageModel, RewindableCache]:
-    """Do as `split_arguments` for one row of an encoder-decoder model's batch."""
+    """Split the arguments of one row of an encoder-decoder model's batch."""
     given = choose_cache(model_kwargs.get("past_key_values"), model=model)
     if belongs_to_caller(given):
         raise ValueError(
@@ -304,7 +304,7 @@ def _split_row(
 
 
 def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
-    """Return how often each prompt stands in the batch, or 1 where reading it once is not known to be the same."""
+    """Return how often each prompt occurs in the batch, or 1 if reading it once might not be the same."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
     if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_static:

@@ -1,4 +1,4 @@
-"""Models by name, for the command line: the bundled one, one of the hub, or a folder. Imports them when asked."""
+"""Models by name: the bundled one, one of the hub, or a folder. Imports torch and transformers when one is loaded."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, and how it is loaded.
+    """Which model to load, and how.
 
     name: a Hugging Face id or a folder; None is the bundled model. revision: a branch, a tag or a commit of the hub.
     dtype: "float32", "bfloat16" or "float16"; "auto" is that of the checkpoint. device: "cpu", "cuda", "cuda:1", "mps";
-    "auto" is the first of cuda, mps and cpu that is there. device_map: how accelerate spreads the model over devices,
+    "auto" is the first available of cuda, mps and cpu. device_map: how accelerate spreads the model over devices,
     instead of `device`. attention: transformers' `attn_implementation`. trust_remote_code: whether code that comes with
     the model is run.
 
-    Raises `InputError` for what can't be combined.
+    Raises `InputError` for options that exclude each other.
     """
 
     name: str | None = None
@@ -47,17 +47,17 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name of the model in messages."""
         return "the bundled model" if self.name is None else f"the model {self.name!r}"
 
     @property
     def source(self) -> str | Path:
-        """What transformers loads."""
+        """The name or folder that transformers loads."""
         return FOLDER / "tiny" if self.name is None else self.name
 
     @property
     def content(self) -> dict[str, str | None]:
-        """What decides the texts: the model, its revision and its dtype, the latter None unless they were chosen."""
+        """The options that the texts depend on: the model, its revision and its dtype; None for those not chosen."""
         dtype = None if self.dtype == "auto" else self.dtype
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 
@@ -81,22 +81,22 @@ def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name, "auto" being the first of cuda, mps and cpu that is there.
+    """Return the device of a name; "auto" is the first of cuda, mps and cpu that is available.
 
-    Raises `InputError` for one that is not there, with those that are.
+    Raises `InputError` for any other that is not available, with a list of those that are.
     """
     import torch
 
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    known = [*(["cuda", *cuda] if cuda else []), *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
-    if name not in ("auto", *known):
-        raise InputError(f"--device {name}: there is no such device here: pass one of auto, {', '.join(known)}")
-    return torch.device(known[0] if name == "auto" else name)
+    available = [*(["cuda", *cuda] if cuda else []), *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+    if name not in ("auto", *available):
+        raise InputError(f"--device {name}: there is no such device here: pass one of auto, {', '.join(available)}")
+    return torch.device(available[0] if name == "auto" else name)
 
 
 @contextmanager
 def _loading(what: str, *, advice: str) -> Iterator[None]:
-    """Keep transformers quiet, and turn what it can't load into a sentence that ends in an advice."""
+    """Silence transformers inside, and turn its errors into one sentence that ends with advice."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

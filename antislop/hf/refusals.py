@@ -1,4 +1,4 @@
-"""Say what is not supported, in one sentence each, before any work is done."""
+"""Refuse arguments and settings that are not supported, with one sentence each, before any work is done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-# Processors that remember more than the ids they are given; a rewind would leave them behind.
+# Processors that remember more than the ids that they are given, and can't be rewound.
 _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
 
 
@@ -42,7 +42,7 @@ def refuse_arguments(
 
 
 def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
-    """Raise `ValueError` for a model or settings under which the sampler would not be exact, or not do as asked."""
+    """Raise `ValueError` for a model or settings with which the sampler would be inexact or ignore a request."""
     _refuse_cache(config.cache_implementation)
     for name, allowed, advice in _SETTINGS:
         value = getattr(config, name, None)
@@ -72,26 +72,26 @@ def _refuse_cache(implementation: str | None) -> None:
 
 
 def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `ValueError` for a tokenizer that can't be the model's: no ban would be found in what the model writes.
+    """Raise `ValueError` for a tokenizer that can't be the model's: no ban would be found in the model's texts.
 
     A model may have more ids than its tokenizer, since vocabularies are padded, and a tokenizer may have been given
-    tokens that the model never writes. A tokenizer of another model with as many tokens is not noticed.
+    tokens that the model never writes. A tokenizer of another model with equally many tokens is not detected.
     """
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):
         return
-    size, tokens, own = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
-    if own > size or size >= 2 * tokens:
+    size, tokens, base = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
+    if base > size or size >= 2 * tokens:
         raise ValueError(
-            f"the sampler's tokenizer has {max(own, tokens):,} tokens and {type(model).__name__} {size:,}: it belongs "
+            f"the sampler's tokenizer has {max(base, tokens):,} tokens and {type(model).__name__} {size:,}: it belongs "
             "to another model, and no ban would be found; make the sampler with this model's tokenizer"
         )
 
 
 _NO = (None, False)
 _SETTINGS = (
-    ("num_beams", (None, 1), "beams can't go back one by one; use num_beams=1"),
-    ("assistant_ensemble_weight", (None,), "it changes what is written, by design; leave it out"),
+    ("num_beams", (None, 1), "beams can't be rewound one by one; use num_beams=1"),
+    ("assistant_ensemble_weight", (None,), "it changes the distribution by design; leave it out"),
     ("use_mtp", _NO, "drafts of multi-token heads need the model's hidden states; leave it out"),
     ("speculation_type", (None,), "it drafts with the model's hidden states; leave it out"),
     ("penalty_alpha", (None,), "contrastive search is another loop; leave it out"),

@@ -1,7 +1,7 @@
-"""Turn token ids into the bytes that each adds to the text: its surface.
+"""The surface of each token: the bytes that it adds to the text.
 
-Surfaces are read off the vocabulary once, in the way that the tokenizer's own decoder would. Joined and decoded as
-UTF-8 they are the text, but for the one space that SentencePiece decoders take from the very beginning.
+Surfaces are read from the vocabulary once, as the tokenizer's decoder would decode them. Joined and decoded as UTF-8
+they are the text, except for the one space that SentencePiece decoders remove from its beginning.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Surfaces by token id.
 
-    breaks: the special tokens, which have no surface and separate words, each with its content: what
-        `decode(…, skip_special_tokens=False)` writes for it, such as "<think>". Scopes read it.
+    breaks: the special tokens, which have no surface and separate words, each with the text that
+        `decode(…, skip_special_tokens=False)` returns for it, such as "<think>". Scopes read it.
     drops_space: whether the decoder removes the space in front of a text's first token, as those of SentencePiece and
         WordPiece do.
-    byte_tokens: the tokens of byte fallback, each of which stands for a byte. A run of them is text where it is valid
-        UTF-8, and otherwise U+FFFD for each byte.
-    count: how many tokens the tokenizer had.
+    byte_tokens: the tokens of byte fallback, each of which is a byte. A run of them is text if it is valid UTF-8, and
+        otherwise U+FFFD for each byte.
+    count: the number of tokens of the tokenizer.
     """
 
     surfaces: Sequence[bytes]
@@ -69,7 +69,7 @@ class Vocabulary:
         return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
 
     def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise `ValueError` where a tokenizer was given tokens after it was read: their text would not be known."""
+        """Raise `ValueError` if a tokenizer was given tokens after it was read: their text would be unknown."""
         count = len(tokenizer)
         if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
             return
@@ -88,34 +88,34 @@ class Vocabulary:
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
 
     def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
-        """Return the text that tokens add after those of a prompt, so that prompt + text reads as it was written.
+        """Return the text that tokens add after those of a prompt, so that prompt + text is the whole text.
 
-        `tokenizer.decode` of the tokens alone loses the space between both where `drops_space`. Where a text begins,
-        with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing; bytes
-        that are no character become U+FFFD.
+        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. At the beginning of a
+        text, with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing;
+        bytes that are no character become U+FFFD.
         """
         text = decode(self, token_ids)
         return text.removeprefix(" ") if self.drops_space_after(after) else text
 
     def drops_space_after(self, prompt: Sequence[int]) -> bool:
-        """Return whether a text begins after a prompt, and its first space is not written."""
+        """Return whether a text begins after a prompt, so that its first space is dropped."""
         return self.drops_space and (not prompt or prompt[-1] in self.breaks)
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of what token ids mean: the same for all tokenizers with the same tokens under the same ids."""
+    """Return a hash of the vocabulary: the same for all tokenizers with the same tokens under the same ids."""
     tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]
 
 
 def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
-    """Return the tokens of a text that goes on after other text, so that no space is put before it.
+    """Return the tokens of a text that continues other text, without a space before it.
 
-    Empty where the tokenizer would not write it like that.
+    Empty if the tokenizer would write another text.
     """
-    anchor, whole = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
-    tokens: list[int] = whole[len(anchor) :]
-    is_clean = whole[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
+    anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
+    tokens: list[int] = ids[len(anchor) :]
+    is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
     return tokens if is_clean else []
 
 
@@ -149,7 +149,7 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
 
 
 def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
-    """Yield what each part makes a space, None where it makes anything else or is a regular expression."""
+    """Yield the text that each part turns into a space, None if it makes anything else or is a regular expression."""
     for part in parts:
         if part.get("type") == "Metaspace":
             yield part["replacement"]
@@ -158,7 +158,7 @@ def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
 
 
 def _byte_of_char() -> dict[str, int]:
-    """Return the alphabet of byte-level BPE: printable Latin-1 stands for itself, the rest is moved past 255."""
+    """Return the alphabet of byte-level BPE: printable Latin-1 is itself, the rest is moved past 255."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(moved)}
@@ -170,13 +170,13 @@ _BYTE_OF_CHAR = _byte_of_char()
 def _read_byte_level(token: str) -> bytes:
     try:
         return bytes(map(_BYTE_OF_CHAR.__getitem__, token))
-    except KeyError:  # an added token, which stands in the vocabulary as it is written
+    except KeyError:  # an added token, which is in the vocabulary as it is written
         return token.encode()
 
 
 @dataclass(frozen=True)
 class _Spaced:
-    """SentencePiece: one character stands for the space."""
+    """SentencePiece: one character represents the space."""
 
     space: str
     has_byte_fallback: bool
@@ -189,7 +189,7 @@ class _Spaced:
 
 @dataclass(frozen=True)
 class _Following:
-    """WordPiece: a token is glued to the one before it or stands apart, as its decoder says, clean-up included."""
+    """WordPiece: whether a token is joined to the one before it is up to its decoder, clean-up included."""
 
     decoder: Any
 

@@ -120,7 +120,7 @@ def test_prompts_that_are_none(llama: PreTrainedModel, prompts: Any, match: str)
         ("negative_prompt_ids", IDS, "negative_prompt_ids belongs to one prompt"),
         ("streamer", TextIteratorStreamer(TOKENIZER), "leave streamer out and read the texts as they are yielded"),
         ("assistant_model", object(), "assistant_model drafts for one prompt at a time"),
-        ("return_dict_in_generate", True, "return_dict_in_generate changes nothing here"),
+        ("return_dict_in_generate", True, "return_dict_in_generate has no effect here"),
     ],
 )
 def test_what_belongs_to_one_prompt_is_refused_where_many_are_passed(

@@ -170,9 +170,9 @@ def test_a_text_that_ran_past_the_positions_is_said_and_no_shorter_one(family: s
             SAMPLER.generate(model, PROMPT, **asked(2 * POSITIONS))
     if family != "bloom":
         for run in (SAMPLER.generate, lambda *a, **k: list(SAMPLER.stream(*a, **k))):
-            with pytest.warns(UserWarning, match="ran past the 24 positions that .* was made for"):
+            with pytest.warns(UserWarning, match="exceeded the 24 positions that .* was made for"):
                 run(model, PROMPT, **asked(fitting + 1))
-        with pytest.warns(UserWarning, match="ran past the 24 positions"):
+        with pytest.warns(UserWarning, match="exceeded the 24 positions"):
             list(SAMPLER.generate_many(model, PROMPT, max_new_tokens=fitting + 1, suppress_tokens=[0, 1]))
 
 
