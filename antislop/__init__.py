@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from antislop.decoding.walker import Exhausted
     from antislop.lists.ban_list import BanList
     from antislop.lists.bundled import constructions, default_bans, held_out_bans, tiny_model
-    from antislop.matching.bans import Ban, BanError, Match
+    from antislop.matching.bans import Ban, Match
+    from antislop.matching.errors import BanError
     from antislop.matching.scopes import Scope
     from antislop.sampler import AntiSlop
     from antislop.trace.events import ConcededWarning
@@ -43,7 +44,7 @@ __all__ = [
 _LATER = {
     "AntiSlop": "sampler",
     "Ban": "matching.bans",
-    "BanError": "matching.bans",
+    "BanError": "matching.errors",
     "BanList": "lists.ban_list",
     "ConcededWarning": "trace.events",
     "Exhausted": "decoding.walker",

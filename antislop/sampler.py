@@ -45,7 +45,8 @@ from antislop.hf.refusals import refuse_arguments, refuse_settings, refuse_token
 from antislop.hf.run import Output, ReportedOutput, Run
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher, State, Violation
 from antislop.trace.events import Conceded, ConcededWarning, Event, Finished, Forwarded
 from antislop.trace.report import Report
@@ -554,8 +555,10 @@ def _combine(bans: BanList, *, strings: Sequence[str], patterns: Sequence[str], 
     if not (strings or patterns or exempt):
         return bans
     more = [*(Ban(string, edges="anywhere") for string in strings), *map(Ban.regex, patterns)]
-    every = [ban if ban.kind == "tokens" else replace(ban, exempt=(*ban.exempt, *exempt)) for ban in (*bans, *more)]
-    return BanList(every, source=bans.source)
+    exempted = (
+        replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
+    )
+    return BanList(exempted, source=bans.source)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

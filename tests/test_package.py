@@ -19,7 +19,7 @@ import antislop
 from antislop import files
 from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
-from antislop.matching import regexes
+from antislop.matching.patterns import incremental_regex, pattern
 from antislop.records import files as records
 from antislop.records import sources
 from antislop.trace.events import Admitted, Conceded
@@ -125,11 +125,17 @@ def test_the_citation_is_of_this_version() -> None:
 
 def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None:
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    for number in (reading.MAX_ENTRIES, reading.MAX_LENGTH, reading.MAX_REGEXES, regexes.MAX_SIZE, regexes.MAX_SPAN):
+    for number in (
+        reading.MAX_ENTRIES,
+        reading.MAX_LENGTH,
+        reading.MAX_REGEXES,
+        incremental_regex.MAX_SIZE,
+        pattern.MAX_SPAN,
+    ):
         assert f"{number:,} " in page
     for number in (reading.MAX_CHARACTERS, reading.MAX_WRITTEN_OUT, records.MAX_LINE):
         assert f"{number // 10**6} million" in page
-    assert f"{regexes.TIME_LIMIT} seconds" in page
+    assert f"{incremental_regex.TIME_LIMIT} seconds" in page
     assert f"{files.MAX_RATIO} times" in page
     assert (reading.MAX_DEPTH, sources.MAX_DEPTH, reading.MAX_SLOW, files.MIN_BOUND) == (10, 100, 10, 2**24)
 

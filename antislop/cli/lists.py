@@ -30,7 +30,6 @@ from antislop.cli.terminal import (
     console,
     describe_count,
     print_line,
-    read_input,
     say,
     warn,
     write_json,
@@ -39,14 +38,16 @@ from antislop.cli.terminal import (
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint import Finding, Kind, find_lines, lint, load_frequencies
+from antislop.lists.lint import lint
+from antislop.lists.lint_entries import Finding, FindingKind
+from antislop.lists.lint_words import load_frequencies
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary
     from antislop.lists.ban_list import Refusal
     from antislop.lists.reading import Format as ListFormat
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 
 ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any supported format.")]
 
@@ -63,17 +64,15 @@ class EdgesChoice(str, Enum):
 
 @dataclass
 class _Checked:
-    """A list and its faults. lines: of each entry in the file, None if unknown."""
+    """A list and its faults."""
 
     path: str
     bans: BanList
-    lines: Sequence[int | None]
     findings: Sequence[Finding]
 
     def place(self, index: int) -> str:
-        """Return the line of an entry, or its number if the line is unknown."""
-        line = self.lines[index]
-        return f"entry {index + 1}" if line is None else f"line {line}"
+        """Return the line of an entry."""
+        return f"line {self.bans.lines[index]}"
 
     @property
     def refused(self) -> Sequence[Refusal]:
@@ -114,7 +113,7 @@ def lint_(
         (finding for finding in findings if finding.kind not in ignored),
         key=lambda finding: KINDS.index(finding.kind),
     )
-    checked = _Checked(str(list_), bans, _find_lines(list_, bans), kept)
+    checked = _Checked(str(list_), bans, kept)
     if output is OutputFormat.JSON:
         write_json(_describe_findings(checked))
     else:
@@ -138,22 +137,11 @@ def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
         return Vocabulary.of(tokenizer)
 
 
-def _find_lines(path: Path, bans: BanList) -> Sequence[int | None]:
-    if str(path) == "-":  # has been read
-        return [None] * len(bans)
-    try:
-        return find_lines(read_input(str(path)), bans)
-    except InputError:  # not a text, though it could be loaded
-        return [None] * len(bans)
-
-
 def _print_findings(checked: _Checked) -> None:
     for refusal in checked.refused:
         print_line(Text.assemble((refusal.place, "magenta"), ": ", ("refused", "bold red"), f": {refusal.reason}"))
     for finding in checked.findings:
-        place = checked.place(finding.index)
-        line = place.removeprefix("line ")
-        where = f"{checked.path}:{line}" if line != place else f"{checked.path}: {place}"
+        where = f"{checked.path}:{checked.bans.lines[finding.index]}"
         other = "" if finding.other is None else f" ({checked.place(finding.other)})"
         what = f": {finding.fault}{other}"
         print_line(
@@ -176,7 +164,7 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
         {
             "kind": finding.kind,
             "entry": finding.index + 1,
-            "line": checked.lines[finding.index],
+            "line": checked.bans.lines[finding.index],
             "ban": finding.ban.phrase,
             "fault": finding.fault,
             "fix": finding.fix,

@@ -268,7 +268,7 @@ class _Trial:
     @property
     def unused(self) -> list[Ban]:
         """The bans without a hit, in order."""
-        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.kind != "tokens"]
+        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
 
     @property
     def hits(self) -> int:
@@ -302,7 +302,7 @@ def try_(
     if str(list_) == "-" in text:
         raise InputError("both a text and LIST are -, and standard input can be read once: save one to a file")
     trial = _Trial(default_bans() if list_ is None else load_bans(list_, lenient=lenient), contexts)
-    if tokens := sum(ban.kind == "tokens" for ban in trial.bans):
+    if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
     with console(stderr=True).status("") as status:
         for number, name in enumerate(text, start=1):
@@ -359,7 +359,7 @@ def _describe_trial(trial: _Trial) -> dict[str, Any]:
     bans = [
         {
             "ban": ban.phrase,
-            "kind": ban.kind,
+            "kind": ban.pattern.kind,
             "weight": ban.weight,
             "count": tally.count,
             "per_1000_words": round(trial.rate(tally.count), 4),

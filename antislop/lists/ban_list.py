@@ -17,11 +17,13 @@ from antislop.lists.files import read_text, write_text
 from antislop.lists.formats import read
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Format, Line
 from antislop.lists.text_format import read_heading, write_lines
-from antislop.matching.bans import Ban, BanError, Match, SlowError, distinct
-from antislop.matching.folding import Edges, fold_phrase
-from antislop.matching.regex_size import measure
-from antislop.matching.regexes import TIME_LIMIT
-from antislop.matching.text_matcher import Detector
+from antislop.matching.bans import Ban, Match, distinct
+from antislop.matching.errors import BanError, SlowError
+from antislop.matching.folding import Edges
+from antislop.matching.patterns.incremental_regex import TIME_LIMIT
+from antislop.matching.patterns.regex import Regex
+from antislop.matching.patterns.regex_size import measure
+from antislop.matching.text_matcher import TextMatcher
 
 FORBIDDING = -1e4
 """The bias from which on nothing is left of a probability, also in float64."""
@@ -61,8 +63,8 @@ class BanList(Sequence[Ban]):
     source: where they came from, for messages and reports.
     licence: under which they may be passed on, where that is known.
 
-    What was read from a file has a `format`, and in `refused` what was left out. Bans that compare as equal count once,
-    with the smallest of their weights.
+    A list that was read from a file has a `format`, in `lines` the line of each ban, from 1, and in `refused` the
+    entries that were left out. Bans that compare as equal count once, with the smallest of their weights.
 
     >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
     >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
@@ -83,6 +85,7 @@ class BanList(Sequence[Ban]):
         self.source = source
         self.licence = licence
         self.format: Format | None = None
+        self.lines: tuple[int, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
 
     @classmethod
@@ -124,13 +127,13 @@ class BanList(Sequence[Ban]):
         suffix = Path(place.lower().removesuffix(".gz")).suffix
         try:
             taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
-            bans, refused = _gather(lines, place)
+            bans, numbers, refused = _gather(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         if refused and strict:
             raise BanError(_complain(refused))
         loaded = cls(bans, source=heading.source or place, licence=heading.licence)
-        loaded.format, loaded.refused = taken, tuple(refused)
+        loaded.format, loaded.lines, loaded.refused = taken, tuple(numbers), tuple(refused)
         return loaded
 
     @classmethod
@@ -218,10 +221,10 @@ class BanList(Sequence[Ban]):
         added: dict[Any, deque[Ban]] = {}
         for ban in dict.fromkeys(other):
             if ban not in old:
-                added.setdefault(_forbids(ban), deque()).append(ban)
+                added.setdefault(ban.pattern.subject, deque()).append(ban)
         removed, changed = [], []
         for ban in dict.fromkeys(self):
-            if ban not in new and (rivals := added.get(_forbids(ban))):
+            if ban not in new and (rivals := added.get(ban.pattern.subject)):
                 changed.append((ban, rivals.popleft()))
             elif ban not in new:
                 removed.append(ban)
@@ -272,13 +275,13 @@ class BanList(Sequence[Ban]):
         >>> [found.matches for found in BanList(["a cat"]).search(["so a c", "at sat"])]
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
         """
-        detector, size = self._detector, 0
-        detector.begin()
-        place, rest = detector.phrases.start, detector.start
+        matcher, size = self._matcher, 0
+        matcher.begin()
+        phrases, others = matcher.phrases.start, matcher.start
         pending: set[Match] = set()
         for piece, is_last in _cut(pieces):
-            place, rest, reading = detector.read(place, rest, piece, final=is_last)
-            if slow := detector.slow:
+            phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
+            if slow := matcher.slow:
                 raise BanError(
                     f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
                     "simplify it, or search shorter texts"
@@ -286,16 +289,16 @@ class BanList(Sequence[Ban]):
             size += len(piece)
             pending |= {
                 Match(self._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1)
-                for hit in reading.hits
+                for hit in result.hits
             }
-            settled = size if is_last else size - max(reading.open, default=0)
+            settled = size if is_last else size - max(result.open, default=0)
             decided = {match for match in pending if match.start < settled}
             pending -= decided
             yield Found(sorted(decided, key=lambda match: (match.start, match.end, match.ban.phrase)), settled)
 
     @cached_property
-    def _detector(self) -> Detector:
-        return Detector(self._distinct)
+    def _matcher(self) -> TextMatcher:
+        return TextMatcher(self._distinct)
 
     @cached_property
     def _distinct(self) -> list[Ban]:
@@ -312,15 +315,17 @@ def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield last, True
 
 
-def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[Refusal]]:
-    """Return the bans of a list and what was refused, or give up a list that is too long."""
+def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
+    """Return the bans of a list, their lines, and the refused entries. Raises `BanError` if the list is too long."""
     bans: list[Ban] = []
+    numbers: list[int] = []
     refused: list[Refusal] = []
     regexes = slow = written_out = 0
     for number, ban in lines:
         if isinstance(ban, Ban):
             bans.append(ban)
-            if ban.kind == "regex":
+            numbers.append(number)
+            if isinstance(ban.pattern, Regex):
                 regexes += 1
                 written_out += measure(ban.phrase).characters
         else:
@@ -335,7 +340,7 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[Refusal]
                 raise BanError(f"{place}:{number}: more than {most} {what}: split the list")
         if slow > MAX_SLOW:
             raise BanError(f"{place}:{number}: {ban}; so do {MAX_SLOW} before it")
-    return bans, refused
+    return bans, numbers, refused
 
 
 def _complain(refused: Sequence[Refusal]) -> str:
@@ -346,11 +351,6 @@ def _complain(refused: Sequence[Refusal]) -> str:
 
 def _join(*names: str | None) -> str | None:
     return ", ".join(dict.fromkeys(name for name in names if name)) or None
-
-
-def _forbids(ban: Ban) -> tuple[str, str]:
-    """Return what a ban forbids, however often and wherever."""
-    return ban.kind, ban.phrase if ban.kind == "regex" else fold_phrase(ban.phrase, edges="anywhere").strip()
 
 
 def _forbidden(bias: Any) -> Sequence[int]:

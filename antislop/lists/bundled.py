@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from antislop.data import FOLDER
 from antislop.files import read_json
 from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

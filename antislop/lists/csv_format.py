@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import regex
 
 from antislop.lists.reading import Line, are_counts, attempt, to_words
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 PHRASES = ("phrase", "word", "ngram", "bigram", "trigram", "text", "term")

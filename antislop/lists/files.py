@@ -10,7 +10,7 @@ from typing import IO, Any
 from antislop.errors import InputError
 from antislop.files import decode, open_bytes, replace_text
 from antislop.lists.reading import MAX_CHARACTERS
-from antislop.matching.bans import BanError
+from antislop.matching.errors import BanError
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:

@@ -34,7 +34,8 @@ from antislop.lists.json_formats import are_json_lines, are_regexes, read_json, 
 from antislop.lists.reading import Format, Line, attempt
 from antislop.lists.text_format import VERSION, read_ban, read_heading
 from antislop.lists.yaml_format import read_yaml
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 _QUOTED = regex.compile(r'\s*"(.+)",?\s*')

@@ -14,7 +14,8 @@ from typing import Any
 import regex
 
 from antislop.lists.reading import MAX_DEPTH, Format, Line, are_counts, attempt, to_words
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 _NAMES = ("phrase", "word", "ngram", "bigram", "trigram")

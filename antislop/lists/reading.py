@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 
 Format = Literal[
     "text", "phrases", "factors", "counts", "ngrams", "regexes", "sillytavern", "yaml", "statistics", "csv"

@@ -16,28 +16,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from typing import Any, NamedTuple, get_args
+from functools import cache
+from typing import Any, NamedTuple
 
 import regex
 
 from antislop.lists.reading import attempt
-from antislop.matching.bans import Ban, BanError, Kind
+from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
+from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
+from antislop.matching.patterns.kinds import KINDS
+from antislop.matching.patterns.pattern import find_options
+from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope
 
 VERSION = 1
-WILDCARD_GAP = 3
-"""The gap of a wildcard that names none, as in `Ban.wildcard`."""
+"""The newest version of the format."""
 
 _HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
 _FIELD = regex.compile(r"#\s*(source|licence):\s*(.*\S)\s*")
 _FLAG = regex.compile(r"([a-z_]+)(=?)")
 _WHOLE = regex.compile(r"[0-9]{1,18}")
 _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:e-?[0-9]{1,3})?")
-_SWITCHES = ("case_sensitive", "skip_stop_words")
-_NUMBERS = ("gap", "max_span", "from_token", "at_most", "per_words", "count")
-_KNOWN = (*get_args(Kind)[1:], *(each.name for each in fields(Ban) if each.name not in ("phrase", "kind")))
 
 
 class Heading(NamedTuple):
@@ -92,14 +92,8 @@ def write_ban(ban: Ban) -> str:
     >>> write_ban(Ban.words(["voice", "barely", "whisper"], gap=2, exempt=["a whisper"]))
     'voice barely whisper\twords gap=2 exempt=["a whisper"]'
     """
-    usual = {each.name: each.default for each in fields(Ban)}
-    if ban.kind == "wildcard":
-        usual["gap"] = WILDCARD_GAP
-    flags: list[str] = [] if ban.kind == "phrase" else [ban.kind]
-    for name in usual:
-        value = getattr(ban, name)
-        if name not in ("phrase", "kind") and value != usual[name]:
-            flags.append(_write_flag(name, value))
+    kind = ban.pattern.kind
+    flags = [*([] if kind == Phrase.kind else [kind]), *(_write_flag(*option) for option in list_options(ban))]
     return "\t".join([_quote(ban.phrase), *([" ".join(flags)] if flags else [])])
 
 
@@ -109,13 +103,14 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
     >>> read_ban("a * of emotion*\twildcard gap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
     """
-    phrase, _, flags = line.partition("\t")
+    text, _, flags = line.partition("\t")
     options = _read_flags(flags, line)
-    if options.get("kind", "phrase") == "phrase":
+    kind = KINDS[options.pop("kind", Phrase.kind)]
+    if kind is Phrase:
         options.setdefault("edges", edges)
-    elif options["kind"] == "wildcard":
-        options.setdefault("gap", WILDCARD_GAP)
-    return Ban(_unquote(phrase.strip()), **options)
+    of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
+    rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
+    return Ban(kind.build(_unquote(text.strip()), **of_pattern), **rules)
 
 
 def _quote(text: str) -> str:
@@ -144,7 +139,7 @@ def _unquote(text: str) -> str:
 
 
 def _write_flag(name: str, value: Any) -> str:
-    if name in _SWITCHES:
+    if value is True:
         return name
     if name == "scopes":
         value = [[scope.where, scope.span] for scope in value]
@@ -153,22 +148,30 @@ def _write_flag(name: str, value: Any) -> str:
 
 def _read_flags(flags: str, line: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    at, flags = 0, flags.rstrip()
-    while at < len(flags):
-        if flags[at] in " \t":
-            at += 1
+    start, flags, defaults = 0, flags.rstrip(), _list_defaults(tuple(KINDS))
+    while start < len(flags):
+        if flags[start] in " \t":
+            start += 1
             continue
-        match = _FLAG.match(flags, at)
-        if not match or match[1] not in _KNOWN:
-            name = match[1] if match else flags[at:].split(" ")[0][:40]
-            raise BanError(f"the flag {name!r} of {line[:80]!r} is unknown: it is one of {', '.join(_KNOWN)}")
+        match = _FLAG.match(flags, start)
+        if not match or match[1] not in defaults:
+            name = match[1] if match else flags[start:].split(" ")[0][:40]
+            raise BanError(f"the flag {name!r} of {line[:80]!r} is unknown: it is one of {', '.join(defaults)}")
         name = match[1]
-        text, at = _cut_value(flags, match.end()) if match[2] else (None, match.end())
-        key, value = ("kind" if name in get_args(Kind) else name), _read_value(name, text, line)
+        text, start = _cut_value(flags, match.end()) if match[2] else (None, match.end())
+        key, value = ("kind" if name in KINDS else name), _read_value(name, defaults[name], text, line)
         if key in options:
             raise BanError(f"{key} of {line[:80]!r} is given twice: leave one out")
         options[key] = value
     return options
+
+
+@cache
+def _list_defaults(names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the flags that are known, with their defaults; the default of a kind is its name."""
+    kinds = {name: name for name in names if name != Phrase.kind}
+    of_patterns = {option.name: option.default for name in names for option in find_options(KINDS[name])}
+    return kinds | of_patterns | BAN_OPTIONS
 
 
 def _cut_value(flags: str, at: int) -> tuple[Any, int]:
@@ -182,26 +185,32 @@ def _cut_value(flags: str, at: int) -> tuple[Any, int]:
     return flags[at:end], end
 
 
-def _read_value(name: str, text: Any, line: str) -> Any:
-    if name in get_args(Kind) and text is None:
+def _read_value(name: str, default: Any, text: Any, line: str) -> Any:
+    """Return the value of a flag, of the type of its default."""
+    if name in KINDS and text is None:
         return name
-    if name in _SWITCHES and text is None:
+    if default is False and text is None:
         return True
-    if name in _NUMBERS and isinstance(text, str) and _WHOLE.fullmatch(text):
+    if _is_number(default) and isinstance(text, str) and _WHOLE.fullmatch(text):
         return int(text)
-    if name == "edges" and isinstance(text, str):
+    if name not in KINDS and isinstance(default, str) and isinstance(text, str):
         return text
     if name == "exempt" and isinstance(text, list):
         return text
     if name == "scopes" and isinstance(text, list):
-        return [_read_scope(each, line) for each in text]
+        return [_read_scope(value, line) for value in text]
     if name == "weight" and isinstance(text, str) and _FRACTION.fullmatch(text):
         return float(text)
-    raise BanError(f"{name} of {line[:80]!r} can't be read: write it as {_EXAMPLES.get(name, name)}")
+    example = f"{name}=3" if _is_number(default) else _EXAMPLES.get(name, name)
+    raise BanError(f"{name} of {line[:80]!r} can't be read: write it as {example}")
+
+
+def _is_number(default: Any) -> bool:
+    """Return whether a flag with this default is a whole number; `count` has none."""
+    return default is None or (isinstance(default, int) and not isinstance(default, bool))
 
 
 _EXAMPLES = {
-    **{name: f"{name}=3" for name in _NUMBERS},
     "edges": "edges=anywhere",
     "exempt": 'exempt=["a phrase"]',
     "scopes": 'scopes=[["outside", "quotes"]]',

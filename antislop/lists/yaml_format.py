@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from antislop.lists.reading import MAX_DEPTH, Line, attempt
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 

@@ -1,7 +1,7 @@
 """Decide which occurrences of bans count: exempt phrases, scopes, and how many are free.
 
-An occurrence waits while an exempt phrase may still turn out to surround it. All places are characters counted back
-from the end of what was read; a state is a value, so going back is using an earlier one. Knows no tokens.
+An occurrence waits while an exempt phrase may still turn out to surround it. Places are counted back as in
+`patterns.text_search`; states are values. Knows no tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import find_words
-from antislop.matching.phrases import Hit, Patterns, PhraseStates, PieceResult
+from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.patterns.phrase_search import PhraseSearch, PhraseStates
+from antislop.matching.patterns.text_search import Hit, PieceResult
 from antislop.matching.scopes import ScopeState
 
 T = TypeVar("T")
@@ -20,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Timeline(Generic[T]):
-    """A value along the text: what it was before, and (place, value) where it changed."""
+    """A value that changes along the text: the first one, and (place, value) of each change."""
 
     before: T
     changes: tuple[tuple[int, T], ...] = ()
@@ -36,23 +38,26 @@ class Timeline(Generic[T]):
 
     @property
     def latest(self) -> T:
-        """The value at the end of what was read."""
+        """The value at the end of the text."""
         return self.changes[-1][1] if self.changes else self.before
 
     def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
-        """Return it after `size` more characters, with changes at indices into these; forget what is past `oldest`."""
-        every = [(place + size, value) for place, value in self.changes]
-        every += [(size - index, value) for index, value in changes]
-        kept = tuple(change for change in every if change[0] < oldest)
-        return Timeline(every[-len(kept) - 1][1] if len(every) > len(kept) else self.before, kept)
+        """Return the timeline after `size` more characters, with changes at indices into these.
+
+        oldest: the place before which changes are forgotten.
+        """
+        changes_back = [(place + size, value) for place, value in self.changes]
+        changes_back += [(size - index, value) for index, value in changes]
+        kept = tuple(change for change in changes_back if change[0] < oldest)
+        return Timeline(changes_back[-len(kept) - 1][1] if len(changes_back) > len(kept) else self.before, kept)
 
 
 class RuleState(NamedTuple):
-    """Where reading stands.
+    """The state of the rules.
 
-    exempt: place in the exempt phrases. spans: exempt phrases that may surround what is not known yet. waiting:
-    occurrences that an exempt phrase may still surround. scopes: how each reads on, and whether bans count. words: how
-    many there were. counted: per ban with free occurrences, the numbers of the words at which the latest ones began.
+    exempt: of the search for exempt phrases. spans: exempt phrases that may surround later hits. waiting: occurrences
+    that an exempt phrase may still surround. scopes: the state of each, and whether bans apply in it. words: how many
+    words have begun. counted: per ban with free occurrences, the numbers of the words at which the latest ones began.
     """
 
     exempt: PhraseStates
@@ -65,13 +70,13 @@ class RuleState(NamedTuple):
 
 
 class Rules:
-    """What the bans of a list say about where and how often they count."""
+    """The rules of a list: where its bans apply, and how often they are free."""
 
     def __init__(self, bans: Sequence[Ban]) -> None:
         self._bans = bans
         exempt = list(dict.fromkeys(phrase for ban in bans for phrase in ban.exempt))
         index = {phrase: number for number, phrase in enumerate(exempt)}
-        self._exempt = Patterns([Ban(phrase) for phrase in exempt])
+        self._exempt = PhraseSearch([Phrase(phrase) for phrase in exempt])
         self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
         self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
         self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
@@ -80,12 +85,12 @@ class Rules:
         self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
 
     def read(
-        self, state: RuleState, piece: str, reading: PieceResult, *, final: bool = False
+        self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[RuleState, PieceResult]:
-        """Read one more piece, and return of the occurrences that it brought those that count."""
+        """Read one more piece; return the occurrences that it decided and that count."""
         size = len(piece)
-        queue = [*(_shift(hit, size) for hit in state.waiting), *reading.hits]
-        oldest = max((*reading.open, *(hit.start_back for hit in queue), 1))
+        queue = [*(_shift(hit, size) for hit in state.waiting), *result.hits]
+        oldest = max((*result.open, *(hit.start_back for hit in queue), 1))
         exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
         now = state._replace(
             exempt=exempt,
@@ -94,7 +99,7 @@ class Rules:
         )
         now = self._count_words(now, piece, oldest=oldest)
         now, hits = self._decide(now, queue, undecided=0 if final else max(surrounding.open, default=0))
-        open_ = (*reading.open, *(hit.start_back for hit in now.waiting))
+        open_ = (*result.open, *(hit.start_back for hit in now.waiting))
         spans = tuple(span for span in now.spans if span.end_back < max(open_, default=0))
         return now._replace(spans=spans), PieceResult(hits, open_)
 
@@ -123,14 +128,14 @@ class Rules:
         return all(state.scopes[scope][1].at(hit.start_back) for scope in self._scopes_of[hit.pattern])
 
     def forget(self, state: RuleState) -> RuleState:
-        """Return a state with the same text behind it, of which no occurrence counts."""
+        """Return the state after the same text, of which no occurrence counts."""
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
 
     def restart(self, state: RuleState, content: str = "") -> RuleState:
-        """Return a state for a text that continues after a cut, which no phrase and no word crosses.
+        """Return the state after a cut, which no phrase and no word crosses.
 
-        content: of the special token that cuts the text. It may be a delimiter of a scope, but it is no text: no
-        occurrence has a place in it.
+        content: of the special token that cuts the text. It may be a delimiter of a scope, but it is not text: no
+        occurrence lies in it.
         """
         scopes = self._follow_scopes(state, content, size=0, oldest=1)
         return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
@@ -138,7 +143,7 @@ class Rules:
     def _follow_scopes(
         self, state: RuleState, piece: str, *, size: int, oldest: int
     ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
-        """Have the scopes read a piece of which the last `size` characters are text."""
+        """Return the scopes after a piece of which the last `size` characters are text."""
         followed = []
         for scope, (before, counts) in zip(self._scopes, state.scopes, strict=True):
             after, changes = scope.read(before, piece)
@@ -154,13 +159,13 @@ class Rules:
         return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
-        """Tell whether an occurrence at a word is one of those that are free, and count it."""
+        """Return whether an occurrence at a word is one of the free ones, and count it."""
         ban = self._bans[number]
         if not ban.at_most:
             return False
         before = counted.get(number, ())
         counted[number] = (*before, word)[-ban.at_most :]
-        recent = [at for at in before if not ban.per_words or word - at < ban.per_words]
+        recent = [other for other in before if not ban.per_words or word - other < ban.per_words]
         return len(recent) < ban.at_most
 
 

@@ -1,7 +1,6 @@
-"""Spans of a text between delimiters, and whether a ban counts there.
+"""Spans of a text between delimiters, such as `<think>`, code fences or quotes, and whether a ban applies there.
 
-Works on any cutting of a text into pieces, the contents of special tokens included. Knows nothing of bans: only where
-`<think>`, a code fence or a quotation begins and ends.
+Works on any cutting of a text into pieces, the contents of special tokens included. Knows nothing of bans.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ from typing import Literal, NamedTuple, get_args
 
 import regex
 
+from antislop.matching.errors import BanError
+
 Where = Literal["inside", "outside", "after"]
 
-_LINE = "\n"  # ends a quotation that is not closed: one missing mark would turn all the rest inside out
+_LINE = "\n"  # ends an unclosed quotation, or one missing mark would swap inside and outside for the rest
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": {
         "<think>": ("</think>",),
@@ -32,11 +33,11 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
         "「": ("」", _LINE),
     },
 }
-"""The spans that have a name: what opens them, and what closes them then."""
+"""The spans that have a name: for each opening delimiter, the delimiters that close it."""
 
 
 class ScopeState(NamedTuple):
-    """Where a text stands: what opened the span, if any, whether one has ended, what may become a delimiter."""
+    """The state of a scope: what opened the current span, whether one has ended, the start of a possible delimiter."""
 
     opened: str = ""
     has_ended: bool = False
@@ -45,15 +46,15 @@ class ScopeState(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """Say where a ban counts.
+    """Say where a ban applies.
 
     where: "inside" or "outside" a span, or "after" the first one has ended.
-    span: "think" (`<think>…</think>` and its likes in `SPANS`), "code" (fenced by ```), "quotes" (double quotes of any
-        kind, to the end of their line at most), or what opens and what closes a span of your own.
+    span: "think" (`<think>…</think>` and its variants in `SPANS`), "code" (fenced by ```), "quotes" (double quotes of
+        any kind, to the end of their line at most), or a pair of your own: the opening and the closing delimiter.
 
-    An occurrence belongs where its first character stands. A span begins after what opens it, also in the prompt. The
-    sampler reads a special token by its content, as `decode(…, skip_special_tokens=False)` writes it; `BanList.find`
-    sees such delimiters only in texts that were decoded like that. Raises `ValueError` for what is none of these.
+    The first character of an occurrence decides. A span begins after its opening delimiter, also in the prompt. The
+    sampler reads a special token as its content, as `decode(…, skip_special_tokens=False)` writes it; `BanList.find`
+    sees such delimiters only in texts that were decoded like that. Raises `BanError` for anything else.
 
     >>> Scope("outside", "quotes")
     Scope(where='outside', span='quotes')
@@ -66,42 +67,42 @@ class Scope:
 
     def __post_init__(self) -> None:
         if self.where not in get_args(Where):
-            raise ValueError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
+            raise BanError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
         is_pair = isinstance(self.span, tuple) and len(self.span) == 2 and all(map(_is_text, self.span))
         if not is_pair and self.span not in SPANS:
-            raise ValueError(
-                f"a scope's span is one of {', '.join(SPANS)}, or a pair of what opens and what closes it, "
+            raise BanError(
+                f"a scope's span is one of {', '.join(SPANS)}, or a pair of its opening and closing delimiter, "
                 f"not {self.span!r}"
             )
 
     def applies(self, state: ScopeState) -> bool:
-        """Tell whether a ban counts in a state."""
+        """Return whether a ban applies in a state."""
         is_inside = state.opened != ""
         return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
 
     def read(self, state: ScopeState, piece: str) -> tuple[ScopeState, list[tuple[int, bool]]]:
-        """Read one more piece; return the state after it, and from which characters of it on bans count or don't.
+        """Read one more piece; return the state after it, and (index into it, whether bans apply) of each change.
 
-        A delimiter that began in an earlier piece ends in this one, so the places are never negative.
+        A delimiter that began in an earlier piece ends in this one, so no index is negative.
         """
         changes: list[tuple[int, bool]] = []
-        at, text, begun = 0, state.tail + piece, len(state.tail)
-        while match := self._delimiters[state.opened].search(text, at, partial=True):
+        start, text, tail = 0, state.tail + piece, len(state.tail)
+        while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
                 return state._replace(tail=text[match.start() :]), changes
-            before, at = self.applies(state), match.end()
+            before, start = self.applies(state), match.end()
             is_inside = state.opened != ""
             state = ScopeState("" if is_inside else match[0], state.has_ended or is_inside)
             if self.applies(state) != before:
-                changes.append((at - begun, not before))
+                changes.append((start - tail, not before))
         return state._replace(tail=""), changes
 
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
-        """What to look for outside a span (""), and inside, by what opened it."""
+        """The delimiters to search for outside a span (""), and inside, by the one that opened it."""
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
-        marks = {"": tuple(span), **span}
-        return {opened: regex.compile("|".join(map(regex.escape, wanted))) for opened, wanted in marks.items()}
+        delimiters = {"": tuple(span), **span}
+        return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}
 
 
 def _is_text(mark: object) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from antislop.matching.word_sequences import stop_words
+from antislop.matching.patterns.word_search import stop_words
 
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\uff07", "'"))
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from antislop.matching.word_sequences import SENTENCE_ENDS
+from antislop.matching.patterns.word_search import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.halves import hash_prompt
 from antislop.records.texts import Text

@@ -10,8 +10,10 @@ from typing import NamedTuple, get_args
 
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions
-from antislop.lists.lint import lint, load_frequencies
-from antislop.matching.bans import Ban, BanError
+from antislop.lists.lint import lint
+from antislop.lists.lint_words import load_frequencies
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.ngrams import Kind, cut_words
 from antislop.profiles.profiles import Entry, Profile
@@ -134,7 +136,7 @@ def is_telling(phrase: str, *, frequencies: object) -> bool:
     is rare (under `TELLING`). And it must not end in an article, a possessive or a conjunction, nor begin with a
     conjunction, since then it is a piece of something else.
 
-    >>> from antislop.lists.lint import load_frequencies
+    >>> from antislop.lists.lint_words import load_frequencies
     >>> [is_telling(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
     [True, False, False]
     """

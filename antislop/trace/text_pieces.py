@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from antislop.matching.bans import Ban
 from antislop.matching.characters import NOTHING, complete, finish
-from antislop.matching.text_matcher import Detector
+from antislop.matching.text_matcher import TextMatcher
 from antislop.matching.token_matcher import Matcher, State, Surfaces, Violation
 from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled
 
@@ -151,7 +151,7 @@ class TextPieces:
 
 def _find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
     """Return [start, end) of each occurrence of a ban in a text."""
-    detector = Detector([ban])
+    detector = TextMatcher([ban])
     _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)
     return [(len(text) - hit.start_back, len(text) - hit.end_back + 1) for hit in result.hits]
 

@@ -476,7 +476,7 @@ def test_a_list_comes_from_standard_input_where_a_text_does_not() -> None:
 @pytest.mark.usefixtures("texts")
 def test_entries_that_can_not_be_used_are_left_out_and_named_in_every_command() -> None:
     Path("list.json").write_text('["a cat",\n" "]', encoding="utf-8")
-    sentence = "list.json:2: the ban ' ' holds no visible character"
+    sentence = "list.json:2: the ban ' ' contains no visible character"
     for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["try", "list.json", "--text", "sloppy.txt"]):
         assert_refused(invoke(*args), sentence, "--lenient skips them")
         result = invoke(*args, "--lenient")

@@ -185,7 +185,7 @@ def test_lint_exits_with_0_where_nothing_is_found() -> None:
 def test_lint_reports_what_can_not_be_loaded() -> None:
     result = invoke("lint", write("bans.json", '["a testament to",\n" "]'))
     assert result.exit_code == 1
-    assert result.stdout.startswith("bans.json:2: refused: the ban ' ' holds no visible character")
+    assert result.stdout.startswith("bans.json:2: refused: the ban ' ' contains no visible character")
     assert result.stderr == "1 entry: 1 refused\n"
 
 
@@ -292,11 +292,11 @@ def test_convert_refuses_what_it_can_not_use() -> None:
 
 def test_convert_leaves_out_what_can_not_be_used_only_when_told_to() -> None:
     bans = write("bans.json", '["cat",\n" "]')
-    assert_refused(invoke("convert", bans, "-o", "out.txt"), "bans.json:2: the ban ' ' holds no visible character")
+    assert_refused(invoke("convert", bans, "-o", "out.txt"), "bans.json:2: the ban ' ' contains no visible character")
     assert not Path("out.txt").exists()
     result = invoke("convert", bans, "-o", "out.txt", "--lenient")
     assert result.exit_code == 0
-    assert result.stderr.startswith("antislop: bans.json:2: the ban ' ' holds no visible character")
+    assert result.stderr.startswith("antislop: bans.json:2: the ban ' ' contains no visible character")
     assert "1 entry, 1 refused; wrote 1 to out.txt" in result.stderr
 
 

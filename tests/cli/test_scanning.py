@@ -25,7 +25,7 @@ from antislop.cli.progress import ProgressBar
 from antislop.cli.scan import Occurrence, Window, find_occurrences
 from antislop.lists.ban_list import PIECE
 from antislop.matching.bans import Match
-from antislop.matching.text_matcher import Detector
+from antislop.matching.text_matcher import TextMatcher
 from tests.conftest import DEPTH
 
 EVERY_KIND = BanList(
@@ -75,10 +75,10 @@ def cut(text: str, random: Random) -> list[str]:
 
 def find_at_once(bans: BanList, text: str) -> set[Match]:
     """What one reading of the whole text finds: the naive twin."""
-    detector = bans._detector
-    _, _, reading = detector.read(detector.phrases.start, detector.start, text, final=True)
+    matcher = bans._matcher
+    _, _, result = matcher.read(matcher.phrases.start, matcher.start, text, final=True)
     size = len(text)
-    return {Match(bans._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1) for hit in reading.hits}
+    return {Match(bans._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1) for hit in result.hits}
 
 
 def place_naively(bans: BanList, text: str) -> list[Occurrence]:
@@ -126,13 +126,13 @@ def test_no_text_and_empty_pieces_hold_nothing() -> None:
 def test_long_texts_are_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules look through all that they remember of a piece for each hit in it: time would grow with its square."""
     sizes: list[int] = []
-    read = Detector.read
+    read = TextMatcher.read
 
-    def record(self: Detector, place: Any, rest: Any, piece: str, *, final: bool = False) -> Any:
+    def record(self: TextMatcher, place: Any, rest: Any, piece: str, *, final: bool = False) -> Any:
         sizes.append(len(piece))
         return read(self, place, rest, piece, final=final)
 
-    monkeypatch.setattr(Detector, "read", record)
+    monkeypatch.setattr(TextMatcher, "read", record)
     assert len(BanList([Ban("cat", at_most=1, per_words=100)]).find("a cat " * 3000)) == 2999
     assert sum(sizes) == 18_000
     assert max(sizes) <= PIECE

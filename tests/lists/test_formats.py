@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from antislop.lists.ban_list import BanList, Refusal
 from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES, Format
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from tests.conftest import DEPTH
 
 
@@ -237,7 +238,7 @@ def test_open_files_are_read_as_files_are(tmp_path: Path) -> None:
 
 def test_a_space_at_an_edge_must_stand_in_the_text(tmp_path: Path) -> None:
     bans = load('" delve"\n"sparkl"\n', tmp_path)
-    assert [ban.edges for ban in bans] == ["anywhere", "anywhere"]
+    assert list(bans) == [Ban(ban.phrase, edges="anywhere") for ban in bans]
     text = "xdelve, delves; delve sparkling"
     assert [text[match.start : match.end] for match in bans.find(text)] == [" delve", " delve", "sparkl"]
     assert bans.find("xdelve") == []
@@ -290,7 +291,7 @@ REFUSED: dict[str, Refused] = {
     "a number among words": Refused('[["a", "b"],\n["c", 1]]', 2, "a ban is a phrase", {"format": "ngrams"}),
     "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
     "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
-    "an empty item": Refused("- a\n-\n", 2, "holds no visible character", {"format": "yaml"}),
+    "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
     "YAML that is text": Refused("a\nb\n", 1, "'a b' stands in no list", suffix=".yaml"),
     "no YAML": Refused("- a\n- [b\n", 3, "not YAML", {"format": "yaml"}),
     "control characters in YAML": Refused("- \0", 1, "not YAML", {"format": "yaml"}),
@@ -309,7 +310,7 @@ REFUSED: dict[str, Refused] = {
     "CSV with a comma too much": Refused("phrase,count\nwell, well,3\n", 2, "3 cells, and up to 2 were", suffix=".csv"),
     "CSV with a column nobody knows": Refused("phrase,strength\na,3\n", 1, "the column 'strength' is unknown"),
     "CSV with a quotation that never ends": Refused('a,1\n"b,2\nc,3\n', 2, "marks don't match", suffix=".csv"),
-    "CSV with an empty phrase": Refused("a,1\n,2\n", 2, "holds no visible character", suffix=".csv"),
+    "CSV with an empty phrase": Refused("a,1\n,2\n", 2, "contains no visible character", suffix=".csv"),
     "CSV with a count that is none": Refused("phrase,count\na,2.5\n", 2, "count of 'a' is 2.5"),
     "a bare number": Refused("7", 1, "a JSON list of phrases was expected, not int", suffix=".json"),
     "an entry that is too long": Refused(f"a\n{'b ' * MAX_LENGTH}\n", 2, f"more than {MAX_LENGTH}: shorten it"),
@@ -422,7 +423,7 @@ def test_a_list_of_slow_regexes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     def take_too_long(*_: Any, **__: Any) -> Any:
         raise TimeoutError
 
-    monkeypatch.setattr("antislop.matching.bans.Regex", take_too_long)
+    monkeypatch.setattr("antislop.matching.patterns.regex.IncrementalRegex", take_too_long)
     text = "\n".join(f"a{number}+" for number in range(20))
     with pytest.raises(BanError, match=r"<text>:11: the regex 'a10\+' takes too long .* so do 10 before it"):
         BanList.load(io.StringIO(text), format="regexes", strict=False)

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, BanError, Match, distinct
+from antislop.matching.bans import Ban, Match, distinct
+from antislop.matching.errors import BanError
 from tests.support.oracles import occurrences
 
 # One ban
@@ -21,7 +22,7 @@ from tests.support.oracles import occurrences
 
 @pytest.mark.parametrize("phrase", ["", " ", "\n\t", "\u200b", "\ufeff \u00ad", "\u3000"])
 def test_a_phrase_without_a_visible_character_is_refused(phrase: str) -> None:
-    with pytest.raises(BanError, match=r"holds no visible character .*: leave it out$") as caught:
+    with pytest.raises(BanError, match=r"contains no visible character .*: leave it out$") as caught:
         Ban(phrase)
     assert repr(phrase) in str(caught.value)
 
@@ -282,8 +283,8 @@ def test_loaded(case: str, save: Save) -> None:
 
 
 REFUSED: dict[str, tuple[str | bytes, int, str]] = {
-    "an empty phrase inside a JSON list": ('[\n"a",\n"b",\n\n  "",\n"c"\n]', 5, "holds no visible character"),
-    "the second of two on one line": ('["a", ""]', 1, "holds no visible character"),
+    "an empty phrase inside a JSON list": ('[\n"a",\n"b",\n\n  "",\n"c"\n]', 5, "contains no visible character"),
+    "the second of two on one line": ('["a", ""]', 1, "contains no visible character"),
     "an entry after one of several lines": ('[["a",\n 0.5],\n  7]', 3, "a ban is a phrase"),
     "white space before the list": ('\n\n["a",\n[]]', 4, "a ban is a phrase"),
     "an object inside a list": ('["a",\n{"phrase": "b"}]', 2, "a ban is a phrase"),
@@ -300,7 +301,7 @@ REFUSED: dict[str, tuple[str | bytes, int, str]] = {
     "a number of thousands of digits": ('[["a", ' + "1" * 5000 + "]]", 1, "not JSON"),
     "not UTF-8": (b"delve\ntapestry\ncaf\xe9\n", 3, "not UTF-8"),
     "UTF-16": ("delve".encode("utf-16"), 1, "not UTF-8"),
-    "an invisible line": ("delve\n\u200b\n", 2, "holds no visible character"),
+    "an invisible line": ("delve\n\u200b\n", 2, "contains no visible character"),
 }
 
 

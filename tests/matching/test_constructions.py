@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import antislop
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import Construction, read_constructions
-from antislop.matching.bans import BanError
-from antislop.matching.text_matcher import Detector
+from antislop.matching.errors import BanError
+from antislop.matching.text_matcher import TextMatcher
 from antislop.matching.token_matcher import Matcher
 from tests.matching.test_kinds import find_in_pieces
 from tests.support.oracles import cut_at, matches
@@ -67,7 +67,7 @@ def test_constructions_that_are_read_together_are_found_where_each_alone_is(
     expected = sorted(
         (number, *span)
         for number, each in enumerate(ALL)
-        for span in matches(each.ban.phrase, text, max_span=each.ban.max_span)
+        for span in matches(each.ban.phrase, text, max_span=each.ban.pattern.max_span)
     )
     assert find_in_pieces([each.ban for each in ALL], cut_at(text, where)) == expected
 
@@ -75,7 +75,7 @@ def test_constructions_that_are_read_together_are_found_where_each_alone_is(
 @constructions
 def test_no_example_is_longer_than_the_declared_span(construction: Construction) -> None:
     longest = max(len(text) for text in construction.examples)
-    assert longest <= construction.ban.max_span
+    assert longest <= construction.ban.pattern.max_span
 
 
 def test_nothing_is_held_where_no_construction_has_begun() -> None:
@@ -92,7 +92,7 @@ def test_reading_all_of_them_takes_microseconds_for_a_token() -> None:
     """A bound that a shared machine keeps; what was measured is in data/README.md."""
     text = " ".join(text for each in ALL for text in each.counterexamples)
     pieces = [text[start:end] for start, end in pairwise(range(0, len(text), 4))]
-    detector = Detector(antislop.constructions())
+    detector = TextMatcher(antislop.constructions())
     place, rest, begun = detector.phrases.start, detector.start, time.process_time()
     for piece in pieces:
         place, rest, _ = detector.read(place, rest, piece)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, BanError
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher
 from tests.matching.test_kinds import find_in_pieces
 from tests.support.oracles import cut_at

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import antislop.matching.token_matcher
 from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, BanError, distinct
+from antislop.matching.bans import Ban, distinct
+from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher, State, Violation
 from tests.support.oracles import occurrences
 from tests.support.toys import Bytes, Words
@@ -577,7 +578,7 @@ def test_back_to_the_length_of_a_state_or_more_is_that_state() -> None:
 def test_forgetting_what_was_worked_out_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, bans = b"a cat, the cat: acat cat", listed("cat", "the cat", anywhere("at c"))
     expected = read(bans, BYTES, raw)
-    monkeypatch.setattr(antislop.matching.token_matcher, "STEPS_KEPT", 3)
+    monkeypatch.setattr(antislop.matching.token_matcher, "TRANSITIONS_KEPT", 3)
     assert len(expected) == 5
     assert read(bans, BYTES, raw) == expected
 

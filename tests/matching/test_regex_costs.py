@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import antislop.lists.ban_list
-import antislop.matching.regexes
+import antislop.matching.patterns.incremental_regex
 from antislop.lists.ban_list import BanList
 from antislop.lists.lint import lint
-from antislop.matching.bans import Ban, BanError
-from antislop.matching.regex_size import LETTERS, measure
-from antislop.matching.regexes import FEW_PATHS, Regex
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
+from antislop.matching.patterns.incremental_regex import FEW_PATHS, IncrementalRegex
+from antislop.matching.patterns.regex_size import LETTERS, measure
 from antislop.matching.token_matcher import Matcher
 from tests.support.toys import Bytes
 
@@ -101,7 +102,7 @@ def test_the_regexes_of_a_list_have_a_length_in_all(monkeypatch: pytest.MonkeyPa
     path = tmp_path / "list.json"  # type: ignore[operator]
     path.write_text('["a\\\\w{50}", "b\\\\w{50}"]')
     assert len(BanList.load(path, format="regexes")) == 2
-    monkeypatch.setattr(antislop.lists, "MAX_WRITTEN_OUT", 200)
+    monkeypatch.setattr(antislop.lists.ban_list, "MAX_WRITTEN_OUT", 200)
     with pytest.raises(BanError, match=r"more than 200 characters in regexes, with their repetitions written out: spl"):
         BanList.load(path, format="regexes")
 
@@ -110,12 +111,12 @@ def test_the_regexes_of_a_list_have_a_length_in_all(monkeypatch: pytest.MonkeyPa
     "pattern", ["(?:a|aa)+b", "(a+)+", "(?:a+b?)*", ".*" * 20 + "b", "(?:a|b|)" * 12, r"(a?)\1", "(?<=a+)b", "(?x)a+"]
 )
 def test_a_pattern_that_can_lose_time_in_a_short_text_is_never_searched_without_a_clock(pattern: str) -> None:
-    assert Regex(pattern + "c").brief == 0
+    assert IncrementalRegex(pattern + "c").brief == 0
 
 
 @pytest.mark.parametrize("pattern", ["delve", r"\bnot (?:just|only) \w+(?: \w+)?, but\b", "a{3}b", "(?:a|b){3}"])
 def test_a_pattern_that_can_not_is(pattern: str) -> None:
-    assert Regex(pattern).brief == LETTERS
+    assert IncrementalRegex(pattern).brief == LETTERS
     assert measure(pattern).paths <= FEW_PATHS
 
 
@@ -140,8 +141,11 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    monkeypatch.setattr(antislop.regexes, "perf_counter", lambda: clocks.look(clocks.wall))
-    monkeypatch.setattr(antislop.regexes, "thread_time", lambda: clocks.look(clocks.processor))
+    timing = antislop.matching.patterns.incremental_regex
+    monkeypatch.setattr(timing, "perf_counter", lambda: clocks.look(clocks.wall))
+    monkeypatch.setattr(
+        antislop.matching.patterns.incremental_regex, "thread_time", lambda: clocks.look(clocks.processor)
+    )
     return clocks
 
 
@@ -157,7 +161,7 @@ def read(bans: list[Ban], text: bytes = TEXT, *, matcher: Matcher | None = None)
 
 def test_a_regex_is_dropped_when_all_of_its_searches_took_too_long(clocks: Clocks) -> None:
     clocks.wall = clocks.processor = 0.02
-    with pytest.warns(RuntimeWarning, match=r"took longer than 0.25 seconds in all and is not looked for any more"):
+    with pytest.warns(RuntimeWarning, match=r"took longer than 0.25 seconds in all and is no longer searched for"):
         assert read([OPEN, Ban("cat")]).slow == [OPEN]
 
 
@@ -192,7 +196,7 @@ def test_each_text_that_is_searched_has_all_of_the_time(clocks: Clocks) -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(antislop.regexes, "TIME_LIMIT", 0.02)
+    monkeypatch.setattr(antislop.matching.patterns.incremental_regex, "TIME_LIMIT", 0.02)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -207,7 +211,7 @@ def test_a_search_has_one_limit_for_a_text_and_not_one_for_each_place() -> None:
 @pytest.mark.parametrize("pattern", [r"(.+)(.+)\1\2x", "(a+)+$", "(?:(?:(?:(?:a+)+)+)+)+b"])
 def test_a_matcher_drops_what_takes_too_long_token_for_token(pattern: str) -> None:
     text = b"a" * 150 + b"bx" * 20
-    with pytest.warns(RuntimeWarning, match="is not looked for any more"):
+    with pytest.warns(RuntimeWarning, match="is no longer searched for"):
         assert read([Ban.regex(pattern)], text).slow == [Ban.regex(pattern)]
 
 

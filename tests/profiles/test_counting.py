@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antislop import Ban, BanList
-from antislop.matching.word_sequences import SENTENCE_ENDS
+from antislop.matching.patterns.word_search import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.profiles import ngrams
 from antislop.profiles.counting import Census, count, cut_examples

@@ -11,8 +11,10 @@ import pytest
 
 from antislop.errors import InputError
 from antislop.lists.bundled import FOLDER
-from antislop.lists.lint import lint, load_frequencies
-from antislop.matching.bans import Ban, BanError
+from antislop.lists.lint import lint
+from antislop.lists.lint_words import load_frequencies
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
 from antislop.profiles.changes import Change, compare
 from antislop.profiles.human_rates import Baseline, HumanRate, HumanRates, interval
 from antislop.profiles.profiles import Entry, Profile, profile_texts, take_census

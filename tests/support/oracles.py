@@ -12,19 +12,22 @@ import numpy as np
 import regex
 
 from antislop.matching.bans import Ban
+from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.patterns.regex import Regex
+from antislop.matching.patterns.word_search import stop_words
+from antislop.matching.patterns.words import WordSequence
 from antislop.matching.scopes import SPANS, Scope
-from antislop.matching.word_sequences import stop_words
 from tests.support.toys import PROMPT, Markov, Words
 
 
 def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
     """Where a ban stands in an ASCII text; at the end of one that goes on, its right edge is still open."""
-    where, phrase = (text, ban.phrase) if ban.case_sensitive else (text.lower(), ban.phrase.lower())
+    where, phrase = (text, ban.phrase) if ban.pattern.case_sensitive else (text.lower(), ban.phrase.lower())
     for start in range(len(text) - len(phrase) + 1):
         end = start + len(phrase)
         if where[start:end] != phrase:
             continue
-        if ban.edges == "word":
+        if isinstance(ban.pattern, Phrase) and ban.pattern.edges == "word":
             if start and text[start].isalnum() and text[start - 1].isalnum():
                 continue
             if phrase[-1].isalnum() and (text[end].isalnum() if end < len(text) else not is_final):
@@ -40,27 +43,30 @@ def cut_at(text: str, places: Sequence[int]) -> list[str]:
 
 def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     """Where a sequence of words stands in an ASCII text: from each first word to the nearest possible last one."""
+    pattern = ban.pattern
+    assert isinstance(pattern, WordSequence)
+    items, skip_stop_words = pattern.items, pattern.skip_stop_words
     words = list(re.finditer(r"[a-z0-9]+", text.lower()))
     between = [text[a.end() : b.start()] for a, b in pairwise(words)]
 
     def count(word: int) -> bool:
-        return between[word - 1] != "'" and not (ban.skip_stop_words and words[word][0] in stop_words())
+        return between[word - 1] != "'" and not (skip_stop_words and words[word][0] in stop_words())
 
     def reach(item: int, word: int) -> set[int]:
         """The last words of all ways to read the sequence on from an item that stands at a word."""
-        if item + 1 == len(ban.items):
+        if item + 1 == len(items):
             return {word}
         ends, passed = set(), 0
         for after in range(word + 1, len(words)):
-            if re.search("[.!?]", between[after - 1]) or passed > ban.items[item + 1].most:
+            if re.search("[.!?]", between[after - 1]) or passed > items[item + 1].max_gap:
                 break
-            if passed >= ban.items[item + 1].least and fnmatchcase(words[after][0], ban.items[item + 1].word):
+            if passed >= items[item + 1].min_gap and fnmatchcase(words[after][0], items[item + 1].word):
                 ends |= reach(item + 1, after)
             passed += count(after)
         return ends
 
     for number, word in enumerate(words):
-        if fnmatchcase(word[0], ban.items[0].word) and (ends := reach(0, number)):
+        if fnmatchcase(word[0], items[0].word) and (ends := reach(0, number)):
             yield word.start(), words[min(ends)].end()
 
 
@@ -81,9 +87,9 @@ def phrase_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 
 def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     """Where a ban of any kind stands, whether it counts there or not."""
-    if ban.kind == "regex":
-        return matches(ban.phrase, text, max_span=ban.max_span)
-    return (phrase_occurrences if ban.kind == "phrase" else sequence_occurrences)(text, ban)
+    if isinstance(ban.pattern, Regex):
+        return matches(ban.phrase, text, max_span=ban.pattern.max_span)
+    return (phrase_occurrences if isinstance(ban.pattern, Phrase) else sequence_occurrences)(text, ban)
 
 
 def scope_at(text: str, scope: Scope) -> list[bool]:
@@ -139,7 +145,7 @@ def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_fin
 
 
 def _find(text: str, ban: Ban, letters: str, *, is_final: bool) -> Iterable[tuple[int, int]]:
-    if ban.is_plain:
+    if isinstance(ban.pattern, Phrase) and ban.is_unconditional:
         return occurrences(text, ban, is_final=is_final)
     return counting(text, ban) if is_final else decided(text, ban, tuple(sorted(set(letters))))
 

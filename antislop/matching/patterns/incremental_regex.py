@@ -1,11 +1,9 @@
 r"""Search a text for a regex while the text is still being written.
 
-A match is reported when nothing that follows can change it any more, and where a match may begin that is not decided
-yet, that is known, too. What the package `regex` calls a partial match tells: a pattern that must fail at its end tries
-every way to go on, and ends in a partial match exactly where one of them reached the end of the text. So that `\b`, `$`
-and the like reach for the next character, too, they are made to look ahead for it.
-
-Knows nothing of bans or tokens.
+A match is reported as soon as no later character can change it; until then the place at which it may begin is known.
+Both come from partial matches of the package `regex`: a pattern that must fail at its end tries every continuation,
+and results in a partial match if one of them reached the end of the text. `\b`, `$` and the like are rewritten to look
+ahead for the next character, so that they reach for it too.
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ from typing import NamedTuple
 
 import regex
 
-from antislop.matching.regex_size import COMMENT, LETTERS, SET, measure
+from antislop.matching.errors import BanError
+from antislop.matching.patterns.pattern import MAX_SPAN
+from antislop.matching.patterns.regex_size import COMMENT, LETTERS, SET, measure
 
-MAX_SPAN = 200
-"""Characters that a match may cover, unless told otherwise."""
 TIME_LIMIT = 0.25
 """Seconds of processor time that one pattern may take beyond what all of its searches earn."""
 SEARCH_EARNS = 1e-5
-"""Seconds that a search earns, and `CHARACTER_EARNS` for each character: some ten times what searches take."""
+"""Seconds that a search earns, plus `CHARACTER_EARNS` for each character: about ten times what searches take."""
 CHARACTER_EARNS = 5e-7
 FEW_PATHS = 30_000
-"""Ways through a pattern along `LETTERS` characters that take no time worth a look at the clock, which costs more."""
+"""Ways through a pattern along `LETTERS` characters that take less time than reading the clock."""
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as the package regex does when it compiles."""
 GROUP = 8
@@ -38,12 +36,12 @@ _BEHIND = regex.compile(r"\(\?<[=!]")
 _REFERENCES = regex.compile(r"\\[1-9]|\\g<|\(\?(?:P[=>]|&|\(|[+-]?\d)")
 _REFUSED = {
     r"\(\?(?:R|0)\)": "calls itself as a whole: put it into a group and call that",
-    r"\\[KG]": r"holds \K or \G, which depend on where a search began: use a look-behind",
+    r"\\[KG]": r"contains \K or \G, which depend on where a search began: use a look-behind",
 }
 _PROBES = ("", "a", " ", "a b", ".\n", "0")
 
 
-class Match(NamedTuple):
+class RegexMatch(NamedTuple):
     """A match in a text, `text[start:end]`."""
 
     start: int
@@ -51,67 +49,67 @@ class Match(NamedTuple):
 
 
 class Allowance:
-    """The time that one regex may still take, so that none can bring everything to a standstill.
+    """The time that one regex may still take, so that none can block the run.
 
-    Each search earns more than it costs where its time grows with the characters that it reads. A regex that does not
-    work like that uses up `TIME_LIMIT` seconds, in one search or in many, and every search after that is refused.
+    A search whose time is linear in the characters it reads earns more than it spends. Any other regex uses up
+    `TIME_LIMIT` seconds, in one search or in many, and all later searches are refused.
     """
 
     def __init__(self) -> None:
         self._left = TIME_LIMIT
-        self._clock: Callable[[], float] = perf_counter  # costs least, but counts what other processes take
+        self._clock: Callable[[], float] = perf_counter  # the cheapest clock, but it counts the time of other processes
 
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
     ) -> regex.Match[str] | None:
-        """Search text[:end] from start on, with a look at the clock. Raises `TimeoutError` when the time is used up."""
+        """Search text[:end] from start on, and spend the time it takes. Raises `TimeoutError` if none is left."""
         while self._left > 0:
             began = self._clock()
             try:
-                found = pattern.search(text, start, end, partial=partial, timeout=self._left)
+                match = pattern.search(text, start, end, partial=partial, timeout=self._left)
             except TimeoutError:
                 self._spend(self._clock() - began)
                 continue
             earned = SEARCH_EARNS + (end - start) * CHARACTER_EARNS
             self._spend(self._clock() - began - earned)
-            return found
+            return match
         raise TimeoutError
 
     def _spend(self, seconds: float) -> None:
         left = self._left - seconds
         self._left = left if left < TIME_LIMIT else TIME_LIMIT
-        if left <= 0 and self._clock is perf_counter:  # perhaps somebody else had the processor
+        if left <= 0 and self._clock is perf_counter:  # another process may have had the processor
             self._clock, self._left = thread_time, TIME_LIMIT
 
 
-class Regex:
-    r"""A compiled regex that knows what is still open.
+class IncrementalRegex:
+    r"""A compiled regex that distinguishes decided matches from open ones.
 
     max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
 
-    Raises `ValueError` with one sentence for a pattern that does not compile, that matches nothing at all (`x*`), that
-    searches backwards or calls itself as a whole, and for a max_span under 1.
+    Raises `BanError` for a pattern that does not compile, matches the empty text (`x*`), searches backwards or calls
+    itself as a whole, and for a max_span under 1.
 
-    >>> cats = Regex(r"\bcats?\b")
+    >>> cats = IncrementalRegex(r"\bcats?\b")
     >>> cats.advance("a cat", 0, 5)
     (None, 2)
     >>> cats.advance("a cat.", 2, 6)
-    (Match(start=2, end=5), 5)
+    (RegexMatch(start=2, end=5), 5)
     """
 
     def __init__(self, pattern: str, *, max_span: int = MAX_SPAN) -> None:
         if isinstance(max_span, bool) or not isinstance(max_span, int) or max_span < 1:
-            raise ValueError(f"max_span of {pattern!r} is {max_span!r}; it counts characters, 1 or more")
+            raise BanError(f"max_span of {pattern!r} is {max_span!r}; it counts characters, 1 or more")
         if len(pattern) > MAX_SIZE or (size := measure(pattern)).characters > MAX_SIZE:
-            raise ValueError(
+            raise BanError(
                 f"the regex {pattern[:80]!r} becomes too large, more than {MAX_SIZE} characters with its repetitions "
                 "written out: shorten it, or nest fewer repetitions"
             )
         self.pattern = pattern
         self.max_span = max_span
-        self._whole = _compile(pattern)
-        _check(self._whole, pattern)
-        self.flags = self._whole.flags
+        self._original = _compile(pattern)
+        _check(self._original, pattern)
+        self.flags = self._original.flags
         end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
         self._decided = _compile(self.source)
@@ -119,26 +117,28 @@ class Regex:
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
         self.brief = LETTERS if is_tame else 0
-        """Characters in which no time can be lost."""
+        """Characters that can be searched without a look at the clock."""
 
-    def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Match | None, int]:
+    def advance(
+        self, text: str, start: int, end: int, allowance: Allowance | None = None
+    ) -> tuple[RegexMatch | None, int]:
         """Return the first match from start on that is decided within text[:end], and where to search next.
 
-        Without a match that is the first place where one may still begin, or `end`. Raises `TimeoutError` when the
-        allowance is used up, or that of a search alone.
+        Without a match, the latter is the first place at which one may still begin, or `end`. Raises `TimeoutError` if
+        the allowance is used up.
         """
         allowance = allowance or Allowance()
         while True:
             limit = start + self.max_span if start + self.max_span < end else end
             search = allowance.search if limit - start > self.brief else _search_at_once
-            found = search(self._decided, text, start, limit)
-            if found is None:
+            result = search(self._decided, text, start, limit)
+            if result is None:
                 undecided, match = limit, None
-            elif found.partial:
-                undecided, match = found.start(), None
+            elif result.partial:
+                undecided, match = result.start(), None
             else:
                 first = search(self._open, text, start, limit)
-                undecided, match = limit if first is None else first.start(), Match(*found.span())
+                undecided, match = limit if first is None else first.start(), RegexMatch(*result.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
                 if match.end > match.start:
@@ -151,26 +151,26 @@ class Regex:
             else:
                 start = undecided
 
-    def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Match]:
-        """Return the matches from start on, now that the text ends here. Raises `TimeoutError`."""
+    def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[RegexMatch]:
+        """Return the matches from start on in a text that ends here. Raises `TimeoutError` as `advance` does."""
         allowance = allowance or Allowance()
-        found = []
+        matches = []
         while start < len(text):
             match, start = self.advance(text, start, len(text), allowance)
             if match is None:
-                last = allowance.search(self._whole, text, start, len(text), partial=False)
+                last = allowance.search(self._original, text, start, len(text), partial=False)
                 if last is None:
                     break
-                match = Match(*last.span())
+                match = RegexMatch(*last.span())
                 start = max(match.end, match.start + 1)
             if match.end > match.start:
-                found.append(match)
-        return found
+                matches.append(match)
+        return matches
 
 
-def join(regexes: Sequence[Regex]) -> list[tuple[list[Regex], regex.Pattern[str] | None]]:
-    """Return groups of regexes, each with a pattern that matches where any of them does, or None for one alone."""
-    alike: dict[int, list[Regex]] = {}
+def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str] | None]]:
+    """Return groups of regexes, each with a pattern that matches wherever any of them does, or None for one alone."""
+    alike: dict[int, list[IncrementalRegex]] = {}
     alone = []
     for one in regexes:
         if _REFERENCES.search(one.pattern):
@@ -191,25 +191,25 @@ def _compile(pattern: str) -> regex.Pattern[str]:
         return regex.compile(pattern)
     except (RecursionError, OverflowError) as error:
         kind = type(error).__name__
-        raise ValueError(f"the regex {pattern[:80]!r} is too complicated ({kind}): simplify it") from error
+        raise BanError(f"the regex {pattern[:80]!r} is too complicated ({kind}): simplify it") from error
     except regex.error as error:
-        raise ValueError(f"the regex {pattern!r} does not compile ({error}): mend it") from error
+        raise BanError(f"the regex {pattern!r} does not compile ({error}): correct it") from error
 
 
 def _check(compiled: regex.Pattern[str], pattern: str) -> None:
     if compiled.flags & (regex.REVERSE | regex.WORD):
-        raise ValueError(f"the regex {pattern!r} has the flag r or w, which need text not written yet: leave it out")
+        raise BanError(f"the regex {pattern!r} has the flag r or w, which need text not written yet: leave it out")
     for refused, why in _REFUSED.items():
         if regex.search(refused, pattern):
-            raise ValueError(f"the regex {pattern!r} {why}")
+            raise BanError(f"the regex {pattern!r} {why}")
     for probe in _PROBES:
         matches = compiled.finditer(probe, timeout=TIME_LIMIT / len(_PROBES))
         if any(match.start() == match.end() for match in matches):
-            raise ValueError(f"the regex {pattern!r} matches the empty text, so everywhere: let it need a character")
+            raise BanError(f"the regex {pattern!r} matches the empty text, so everywhere: let it need a character")
 
 
 def _reach(atom: str) -> str:
-    """Return a part of a pattern that looks at the next character where it depends on it."""
-    if atom == "$":  # before a line feed it depends on what follows that
+    """Return a part of a pattern, made to look ahead for the next character if it depends on it."""
+    if atom == "$":  # before a line feed it depends on the character after that
         return "(?=(?s:..))$"
     return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom

@@ -1,0 +1,1 @@
+"""The kinds of patterns that a ban can have, and how each is searched for. No torch."""

@@ -1,0 +1,44 @@
+"""A phrase, compared under folding."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from antislop.matching.errors import BanError
+from antislop.matching.folding import Edges, fold_phrase
+from antislop.matching.patterns.pattern import Pattern, check_switch, check_text
+from antislop.matching.patterns.phrase_search import PhraseSearch
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase(Pattern):
+    """A phrase; white space, quotes, dashes and canonically equivalent characters compare as in `folding`.
+
+    case_sensitive: compare letters as they are. edges: "word" if the phrase must not touch other letters or digits.
+    """
+
+    kind: ClassVar[str] = "phrase"
+    constructor: ClassVar[str] = "Ban"
+    search = PhraseSearch
+
+    text: str
+    case_sensitive: bool = False
+    edges: Edges = "word"
+
+    def __post_init__(self) -> None:
+        check_text(self.text)
+        check_switch("case_sensitive", self.text, self.case_sensitive)
+        if self.edges not in get_args(Edges):
+            raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
+
+    @property
+    def key(self) -> Hashable:
+        return self.find_symbols(case_sensitive=self.case_sensitive), self.case_sensitive
+
+    def find_symbols(self, *, case_sensitive: bool) -> str:
+        return fold_phrase(self.text, case_sensitive=case_sensitive, edges=self.edges)
+
+    def find_extremes(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
+        return [self.text] if self.edges == "word" else []

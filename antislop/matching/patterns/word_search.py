@@ -1,0 +1,238 @@
+"""Search for sequences of words with gaps.
+
+Works on folded symbols, word by word: a word is known when it ends. All ways to read a sequence are followed at once
+and the first that is complete is the hit, at the end of its last word; a sequence has at most one hit per start. It
+lies within one sentence; punctuation and white space within it don't matter. In scripts without spaces each character
+is a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from typing import NamedTuple, Protocol, TypeAlias
+
+import regex
+
+from antislop.data import FOLDER
+from antislop.files import read_text
+from antislop.matching.errors import BanError
+from antislop.matching.folding import BOUNDARY, START, Context, fold, fold_phrase
+from antislop.matching.patterns.pattern import FILLER
+from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+
+SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
+_CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
+_FORGOTTEN = "\ufffd"  # stands for the part of a word in which nothing may begin
+_WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """Load the English function words that lists of word sequences leave out."""
+    lines = read_text(FOLDER / "stop_words.txt").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+class Item(NamedTuple):
+    """A word of a sequence, folded, with `*` for any letters, and how many other words may come before it."""
+
+    word: str
+    min_gap: int = 0
+    max_gap: int = 0
+
+
+class ItemSequence(Protocol):
+    """What is compiled, such as `Words`."""
+
+    @property
+    def items(self) -> Sequence[Item]: ...
+    @property
+    def case_sensitive(self) -> bool: ...
+    @property
+    def skip_stop_words(self) -> bool: ...
+
+
+def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = False) -> list[Item]:
+    """Return the items of a sequence that is written as words with spaces between.
+
+    gap: how many other words may come between two of them. has_stars: only in the place of a lone `*`, at least one.
+    Raises `BanError` for a sequence without a word, and for one that begins or ends with a gap.
+
+    >>> split_words("a * of emotion*", gap=3, has_stars=True)[1:]
+    [Item(word='of', min_gap=1, max_gap=3), Item(word='emotion*', min_gap=0, max_gap=0)]
+    """
+    items: list[Item] = []
+    usual = 0 if has_stars else gap
+    min_gap, max_gap = 0, usual
+    for part in text.split():
+        if has_stars and part == "*":
+            min_gap, max_gap = min_gap + 1, max_gap + gap
+            continue
+        words = _split_part(part, case_sensitive=case_sensitive, has_stars=has_stars)
+        if words:
+            items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
+            min_gap, max_gap = 0, usual
+    if not items:
+        raise BanError(f"{text!r} contains no word: name one, with a letter or digit")
+    if min_gap or items[0].min_gap:
+        raise BanError(f"{text!r} begins or ends with a gap: leave out the * there")
+    return [items[0]._replace(max_gap=0), *items[1:]]
+
+
+def _split_part(part: str, *, case_sensitive: bool, has_stars: bool) -> list[str]:
+    """Return the folded words of a part without spaces."""
+    symbols = fold_phrase(part.replace("*", FILLER) if has_stars else part, case_sensitive=case_sensitive)
+    return [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
+
+
+class _Partial(NamedTuple):
+    """An incomplete sequence: its next item, the words since the last one, and the place of its first character."""
+
+    sequence: int
+    item: int
+    gap: int
+    start_back: int
+
+
+class SequenceState(NamedTuple):
+    """The state of one track.
+
+    word: as far as it was read, folded; None outside of words. start_back, end_back: places of its characters.
+    joint: what was read since the last word ended.
+    """
+
+    context: Context = START
+    word: str | None = None
+    start_back: int = 0
+    end_back: int = 0
+    joint: str = ""
+    partials: tuple[_Partial, ...] = ()
+
+
+SequenceStates: TypeAlias = tuple[SequenceState, ...]
+"""The states of all tracks."""
+
+
+class WordSearch(TextSearch[SequenceStates]):
+    """Sequences of words, compiled."""
+
+    def __init__(self, patterns: Sequence[ItemSequence]) -> None:
+        kinds = ((kind, [i for i, s in enumerate(patterns) if s.case_sensitive is kind]) for kind in (False, True))
+        self._tracks = [_Track(patterns, ids, case_sensitive=kind) for kind, ids in kinds if ids]
+        self.start = (SequenceState(),) * len(self._tracks)
+
+    def read(self, state: SequenceStates, piece: str, *, final: bool = False) -> tuple[SequenceStates, PieceResult]:
+        """Read one more piece; `final` also reads the end of the text, which closes words."""
+        after: list[SequenceState] = []
+        hits: list[Hit] = []
+        open_: list[int] = []
+        for track, before in zip(self._tracks, state, strict=True):
+            track_state, result = track.read(before, piece, final=final)
+            after.append(track_state)
+            hits.extend(result.hits)
+            open_.extend(result.open)
+        return tuple(after), PieceResult(tuple(hits), tuple(open_))
+
+    def forget(self, state: SequenceStates) -> SequenceStates:
+        return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
+
+
+class _Track:
+    """The sequences that compare under the same folding."""
+
+    def __init__(self, sequences: Sequence[ItemSequence], ids: Sequence[int], *, case_sensitive: bool) -> None:
+        self._sequences = {number: sequences[number].items for number in ids}
+        self._skipping = frozenset(number for number in ids if sequences[number].skip_stop_words)
+        self._case_sensitive = case_sensitive
+        self._beginning: dict[str, list[int]] = {}
+        self._prefixes: set[str] = {""}
+        self._globs: dict[str, list[str]] = {}
+        self._beginning_with_glob: list[int] = []
+        for number, items in self._sequences.items():
+            for item in items:
+                if "*" in item.word:
+                    self._globs[item.word] = item.word.split("*")
+            self._add_beginning(number, items[0].word)
+
+    def _add_beginning(self, number: int, word: str) -> None:
+        if word in self._globs:
+            self._beginning_with_glob.append(number)
+            return
+        for form in (word, word + "n") if number in self._skipping and word in _CONTRACTED else (word,):
+            self._beginning.setdefault(form, []).append(number)
+            self._prefixes.update(form[:end] for end in range(len(form)))
+            self._prefixes.add(form)
+
+    def read(self, state: SequenceState, piece: str, *, final: bool) -> tuple[SequenceState, PieceResult]:
+        """Read one more piece."""
+        folded = fold(piece, context=state.context, case_sensitive=self._case_sensitive, final=final)
+        # Within the piece, places are indices into it, negative for characters before it.
+        word, start, end, joint = state.word, -state.start_back, -state.end_back, state.joint
+        partials = {partial._replace(start_back=-partial.start_back) for partial in state.partials}
+        hits: list[Hit] = []
+        size = len(piece)
+        for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
+            if symbol == BOUNDARY and word is None:
+                word, start = "", origin
+            elif word is not None and symbol != BOUNDARY:
+                word, end = word + symbol, origin
+            elif word is not None:
+                partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
+                hits += [Hit(partial.sequence, size - partial.start_back, size - end) for partial in complete]
+                word, joint = None, ""
+            else:
+                joint += symbol
+                if symbol in SENTENCE_ENDS:
+                    partials = set()
+        open_ = [size - partial.start_back for partial in partials]
+        if word is not None and (word in self._prefixes or self._beginning_with_glob):
+            open_.append(size - start)
+        waiting = sorted(partial._replace(start_back=size - partial.start_back) for partial in partials)
+        after = SequenceState(folded.context, word, size - start, size - end, joint[:2], tuple(waiting))
+        return after, PieceResult(tuple(hits), tuple(open_))
+
+    def _advance(
+        self, partials: set[_Partial], word: str, start: int, *, is_counted: bool
+    ) -> tuple[set[_Partial], list[_Partial]]:
+        """Return the sequences that continue after a word that begins at `start`, and those that it completes."""
+        beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
+        if word.startswith(_FORGOTTEN):
+            beginning = chain()
+        continuing, complete = set(), {}
+        for partial in chain(partials, (_Partial(number, 0, 0, start) for number in beginning)):
+            number, index, gap, first = partial
+            items = self._sequences[number]
+            item = items[index]
+            if gap >= item.min_gap and self._matches(item.word, word, number):
+                if index + 1 == len(items):
+                    complete[number, first] = partial
+                else:
+                    continuing.add(_Partial(number, index + 1, 0, first))
+            gap += is_counted and not (number in self._skipping and word in stop_words())
+            if index and gap <= item.max_gap:
+                continuing.add(partial._replace(gap=gap))
+        left = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
+        return left, list(complete.values())
+
+    def _matches(self, wanted: str, word: str, number: int) -> bool:
+        if parts := self._globs.get(wanted):
+            return _fits(parts, word)
+        return word == wanted or (number in self._skipping and wanted in _CONTRACTED and word == wanted + "n")
+
+
+def _fits(parts: Sequence[str], word: str) -> bool:
+    """Return whether a word consists of these parts, in order, with any letters between them.
+
+    Taking the leftmost place for each part is enough, so that the time is linear in the length of the word.
+    """
+    first, *middle, last = parts
+    at, end = len(first), len(word) - len(last)
+    if end < at or not (word.startswith(first) and word.endswith(last)):
+        return False
+    for part in middle:
+        at = word.find(part, at, end) + len(part)
+        if at < len(part):
+            return False
+    return True
