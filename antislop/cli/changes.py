@@ -57,10 +57,10 @@ def write_changes(changes: Sequence[Change], options: ComparisonOptions, out: Pa
     else:
         _print_changes(chosen, before, after)
     if out is not None:
-        from antislop.profiles.figures import draw_changes
+        from antislop.evaluation.figures import save_changes
 
         with writing(out):
-            draw_changes(chosen, out, before=before, after=after, each=top)
+            save_changes(chosen, out, before=before, after=after, limit=top)
 
 
 def _name_sides(before: Path, after: Path) -> tuple[str, str]:

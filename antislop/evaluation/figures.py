@@ -1,19 +1,29 @@
-"""Figures of an evaluation, each a matplotlib figure that reads the same on a phone, on paper and in the dark.
-
-They are as wide as a phone, since they are shown at that width or larger, and their SVG keeps text as text. Colors are
-those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which color-blind people tell apart.
-"""
+"""The figures of an evaluation, and that of the changes between two profiles. Needs matplotlib."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.evaluation.definitions import DISTANCE, LIST_TITLES, LISTS, distance_metric
-from antislop.evaluation.evaluation import Evaluation
+from antislop.evaluation.drawing import (
+    ARM_COLORS,
+    INK,
+    MUTED,
+    SIZE,
+    SMALL,
+    STYLE,
+    choose_colors,
+    name_arms,
+    name_ratio_ticks,
+    new_figure,
+    save_figure,
+    shorten,
+    to_errors,
+)
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.estimates import Estimate
 
@@ -21,57 +31,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, RULE = "#1b1c1e", "#66686b", "#d9dadc"
-ARM_COLORS = {"plain": "#767880", "banned": "#0072b2", "token": "#d55e00", "prompt-only": "#009e73"}
-MORE_COLORS = ("#cc79a7", "#b8860b", "#8a4fbf", "#5a7d2a")
-WIDTH = 5.0  # inches
-_SIZE = 10.0  # points
-_SMALL = 9.0
+    from antislop.evaluation.evaluation import Evaluation
+    from antislop.profiles.changes import Change
+
 _MOST_CHANGES = 10
-_SAME = 3.0  # percent of suppression that are drawn side by side
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "antislop",
-    "font.size": _SIZE,
-    "axes.labelsize": _SMALL,
-    "xtick.labelsize": _SMALL,
-    "ytick.labelsize": _SIZE,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": RULE,
-    "xtick.color": RULE,
-    "ytick.color": RULE,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "ytick.major.size": 0,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "x",
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-}
-
-
-def choose_colors(arms: Iterable[str]) -> dict[str, str]:
-    """Return a color for each arm, the same for the same names."""
-    arms = list(arms)
-    more = iter([*MORE_COLORS, *[MUTED] * len(arms)])
-    return {arm: ARM_COLORS.get(arm) or next(more) for arm in arms}
+_SAME = 3.0  # percentage points of suppression within which arms are drawn side by side
 
 
 def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
     """Return the figures that can be drawn, by name. Raises `ImportError` without matplotlib."""
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         drawn = {
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
-            **{f"changes-{name_file(arm)}": _draw_changes(arm, evaluation) for arm in evaluation.changes},
+            **{
+                f"changes-{name_file(arm)}": _draw_arm_changes(arm, evaluation)
+                for arm, changes in evaluation.changes.items()
+                if changes
+            },
         }
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
@@ -85,52 +65,6 @@ def name_file(arm: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", arm.lower()).strip("-") or "arm"
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG with text as text, or as PNG of 200 dots per inch; the same figure, the same bytes."""
-    import matplotlib
-
-    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(path, dpi=200, metadata=metadata, transparent=path.suffix == ".svg")
-
-
-def _new(rows: float, *, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure that is as high as so many rows of text need, and its axes, one below the other."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
-    figure = Figure(figsize=(WIDTH, 0.27 * rows + 0.75 * panels + 0.25), layout=layout)
-    axes = figure.subplots(panels, squeeze=False)[:, 0]
-    return figure, list(axes)
-
-
-def _name_arms(figure: Figure, axes: Axes, colors: dict[str, str]) -> None:
-    """Write the arms' names in their colors above the axes, in place of a legend."""
-    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
-    from matplotlib.transforms import blended_transform_factory
-
-    names: list[Any] = [TextArea(arm, textprops={"color": color, "weight": "bold"}) for arm, color in colors.items()]
-    row = HPacker(children=names, sep=14, pad=0)
-    box = AnchoredOffsetbox(
-        "lower left",
-        child=row,
-        frameon=False,
-        pad=0,
-        borderpad=0,
-        bbox_to_anchor=(0.02, 1),
-        bbox_transform=blended_transform_factory(figure.transFigure, axes.transAxes),
-    )
-    axes.add_artist(box)
-
-
-def _errors(estimate: Estimate) -> list[list[float]] | None:
-    """Return an interval as matplotlib wants it: how far it reaches down and up."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return None
-    return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
-
-
 def _draw_distance(evaluation: Evaluation) -> Figure | None:
     """Draw how far each metric of each arm is from human writing: a dot and its interval."""
     metrics = [DISTANCE, *(distance_metric(metric) for metric in METRICS)]
@@ -139,7 +73,7 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     if not known:
         return None
     colors = choose_colors(arms)
-    figure, (axes,) = _new(len(known) * (0.75 + 0.25 * len(arms)))
+    figure, (axes,) = new_figure(len(known) * (0.75 + 0.25 * len(arms)))
     step = 0.7 / len(arms)
     for row, metric in enumerate(known):
         for turn, arm in enumerate(arms):
@@ -150,7 +84,7 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     axes.set_ylim(len(known) - 0.5, -0.5)
     axes.set_xlabel("human standard deviations")
     _stretch_middle(axes)
-    _name_arms(figure, axes, colors)
+    name_arms(figure, axes, colors)
     return figure
 
 
@@ -174,7 +108,7 @@ def _value(estimate: Estimate | None) -> float | None:
 def _dot(axes: Axes, estimate: Estimate | None, y: float, color: str) -> None:
     if estimate is None or estimate.value is None:
         return
-    axes.errorbar(estimate.value, y, xerr=_errors(estimate), fmt="o", color=color, markersize=4, linewidth=1.4)
+    axes.errorbar(estimate.value, y, xerr=to_errors(estimate), fmt="o", color=color, markersize=4, linewidth=1.4)
 
 
 def _draw_hits(evaluation: Evaluation) -> Figure | None:
@@ -184,7 +118,7 @@ def _draw_hits(evaluation: Evaluation) -> Figure | None:
     if not lists:
         return None
     colors = choose_colors(arms)
-    figure, panels = _new(len(lists) * len(arms), panels=len(lists))
+    figure, panels = new_figure(len(lists) * len(arms), panels=len(lists))
     ends = [_end(evaluation.find(arm, name)) for name in lists for arm in arms]
     most = max(ends) or 1.0
     for axes, name in zip(panels, lists, strict=True):
@@ -193,7 +127,7 @@ def _draw_hits(evaluation: Evaluation) -> Figure | None:
         axes.set_yticks(range(len(arms)), arms)
         axes.set_ylim(len(arms) - 0.4, -0.6)
         axes.set_xlim(0, most * 1.45)  # room for the labels
-        axes.set_title(LIST_TITLES[name].capitalize(), loc="left", fontsize=_SIZE, weight="bold", color=INK)
+        axes.set_title(LIST_TITLES[name].capitalize(), loc="left", fontsize=SIZE, weight="bold", color=INK)
         for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
             label.set_color(colors[arm])
     panels[-1].set_xlabel("per 1,000 words")
@@ -210,12 +144,12 @@ def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, colo
     if estimate is None or estimate.value is None:
         return
     axes.barh(row, estimate.value, height=0.62, color=color, alpha=0.85)
-    errors = _errors(estimate)
+    errors = to_errors(estimate)
     if errors is not None:
         axes.errorbar(estimate.value, row, xerr=errors, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     suppressed = _value(evaluation.find(arm, f"{name}_suppressed", against=PLAIN))
     label = f"{estimate.value:.1f}" if suppressed is None else f"{estimate.value:.1f}, {_say_change(suppressed)}"
-    axes.text(_end(estimate) + 0.02 * most, row, label, va="center", fontsize=_SMALL, color=INK)
+    axes.text(_end(estimate) + 0.02 * most, row, label, va="center", fontsize=SMALL, color=INK)
 
 
 def _say_change(suppressed: float) -> str:
@@ -233,15 +167,15 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
     if not points:
         return None
     colors = choose_colors(evaluation.sizes)
-    figure, (axes,) = _new(8)
+    figure, (axes,) = new_figure(8)
     for arm, fallen, excess in points:
         peers = [name for name, other, _ in points if abs((other.value or 0) - (fallen.value or 0)) < _SAME]
         assert fallen.value is not None and excess.value is not None
         axes.errorbar(
             fallen.value,
             excess.value,
-            xerr=_errors(fallen),
-            yerr=_errors(excess),
+            xerr=to_errors(fallen),
+            yerr=to_errors(excess),
             fmt="o",
             color=colors[arm],
             markersize=6,
@@ -254,8 +188,8 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
     axes.set_ylim(*_span([value for _, _, excess in points for value in excess[:3]], about=0, least=0.01))
     axes.set_xlabel("suppression of the list, % of the plain arm's hits")
     axes.set_ylabel("excess nats per token")
-    axes.tick_params(axis="y", labelsize=_SMALL, labelcolor=MUTED)
-    _name_arms(figure, axes, {arm: colors[arm] for arm, _, _ in points})
+    axes.tick_params(axis="y", labelsize=SMALL, labelcolor=MUTED)
+    name_arms(figure, axes, {arm: colors[arm] for arm, _, _ in points})
     return figure
 
 
@@ -274,41 +208,53 @@ def _shift(figure: Figure, points: float) -> Any:
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
-def _draw_changes(arm: str, evaluation: Evaluation) -> Figure | None:
-    """Draw what rose and what fell most surely: a dot and its interval on a logarithmic axis."""
-    changes = evaluation.changes[arm]
-    groups = [[c for c in changes if c.ratio > 1][:_MOST_CHANGES], [c for c in changes if c.ratio < 1][:_MOST_CHANGES]]
-    shown = [sorted(group, key=lambda change: -change.ratio) for group in groups]
-    rows = [change for group in shown for change in group]
-    if not rows:
-        return None
-    color = choose_colors(evaluation.sizes)[arm]
-    figure, (axes,) = _new(len(rows))
+def _draw_arm_changes(arm: str, evaluation: Evaluation) -> Figure:
+    colors = {arm: choose_colors(evaluation.sizes)[arm]}
+    label = "times as frequent as in the plain arm"
+    return _draw_changes(evaluation.changes[arm], colors, label=label, limit=_MOST_CHANGES)
+
+
+def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:
+    """Write a picture of the changes between two profiles, at most `limit` that rose and as many that fell.
+
+    path: its suffix says what kind: .svg, .png or .pdf. before, after: the names of the two sides. Raises `ImportError`
+    without matplotlib.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        colors = {f"{after}, against {before}": ARM_COLORS["banned"]}
+        figure = _draw_changes(changes, colors, label=f"times as frequent as in {before}", limit=limit)
+    save_figure(figure, path)
+
+
+def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label: str, limit: int) -> Figure:
+    """Draw the most certain rises and falls: a dot and its interval on a logarithmic axis.
+
+    Hollow dots are bounds: one side is below its profile's smallest count. colors: the name of the arm and its color.
+    """
+    groups = [[change for change in changes if (change.ratio > 1) is is_rise][:limit] for is_rise in (True, False)]
+    rows = [change for group in groups for change in sorted(group, key=lambda change: -change.ratio)]
+    (color,) = colors.values()
+    figure, (axes,) = new_figure(max(1, len(rows)))
     for y, change in enumerate(rows):
         errors = [[change.ratio - change.low], [change.high - change.ratio]]
-        axes.errorbar(change.ratio, y, xerr=errors, fmt="o", color=color, markersize=4, linewidth=1.4)
+        face = "white" if None in (change.before_count, change.after_count) else color
+        axes.errorbar(
+            change.ratio, y, xerr=errors, fmt="o", color=color, markerfacecolor=face, markersize=4, linewidth=1.4
+        )
+    if not rows:
+        axes.text(1, 0, "no change is certain", ha="center", va="bottom", fontsize=SMALL)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [_shorten(change.text) for change in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("times as frequent as in the plain arm")
-    _name_ticks(axes)
-    _name_arms(figure, axes, {arm: color})
+    axes.set_yticks(range(len(rows)), [_label(change) for change in rows])
+    axes.set_ylim(max(1, len(rows)) - 0.5, -0.5)
+    axes.set_xlabel(label)
+    name_ratio_ticks(axes)
+    name_arms(figure, axes, colors)
     return figure
 
 
-def _name_ticks(axes: Axes) -> None:
-    """Mark a logarithmic axis with a few plain numbers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    low, high = axes.get_xlim()
-    ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000) if low <= tick <= high]
-    if high / low > 300:
-        ticks = [tick for tick in ticks if tick not in (0.3, 3)]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-
-
-def _shorten(text: str, most: int = 34) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _label(change: Change) -> str:
+    text = shorten(change.text)
+    return {"content": f"{text} (content words)", "construction": f"[{text}]"}.get(change.kind, text)

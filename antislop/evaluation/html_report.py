@@ -26,8 +26,9 @@ from antislop.evaluation.definitions import (
     SUPPRESSION,
     distance_metric,
 )
+from antislop.evaluation.drawing import INK, MUTED, RULE, choose_colors, save_figure
 from antislop.evaluation.evaluation import CERTAIN, Evaluation
-from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
+from antislop.evaluation.figures import draw_figures, name_file
 from antislop.evaluation.rows import describe_row
 from antislop.files import read_text, replace_text
 from antislop.metrics.definitions import METRICS, Metric
@@ -65,7 +66,7 @@ def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any])
     figures = {}
     for name, figure in draw_figures(evaluation).items():
         for suffix in (".svg", ".png"):
-            save_figure(figure, folder / f"{name}{suffix}")
+            save_figure(figure, folder / f"{name}{suffix}", is_transparent=suffix == ".svg")
         figures[name] = read_text(folder / f"{name}.svg")
     summary = {"format": "antislop evaluation 1", **about, **evaluation.describe()}
     replace_text(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")

@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 
 from antislop import Ban, BanList
 from antislop.datasets.samples import Arm, plan_samples
-from antislop.evaluation import scored_maker
-from antislop.evaluation.scored_maker import Scored, ScoredMaker, measure_nll
+from antislop.evaluation.scored_maker import ScoredMaker
+from antislop.hf import likelihood
+from antislop.hf.likelihood import PromptedTokens, measure_nll
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 from tests.support.models import FAMILIES, build_model, build_tokenizer, poisoned
@@ -24,7 +25,7 @@ GENERATION = {"max_new_tokens": 20, "do_sample": True, "min_p": 0.1, "temperatur
 PROMPTS = [Prompt(f"p{i}", text, None, {}) for i, text in enumerate(["a b", "c", "d d d", "ef ", "g", "ha"])]
 
 
-def measure_slowly(model: PreTrainedModel, text: Scored) -> float:
+def measure_slowly(model: PreTrainedModel, text: PromptedTokens) -> float:
     """The oracle: one token after another, each time the whole text anew, without a cache."""
     total = 0.0
     for place, token in enumerate(text.tokens):
@@ -42,10 +43,12 @@ def make(arm: Arm, **options: Any) -> list[Record]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_text_is_as_likely_as_its_tokens_one_by_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored_maker, "PASS", 64)  # several passes, of several texts each
+    monkeypatch.setattr(likelihood, "PASS", 64)  # several passes, of several texts each
     model, dice = build_model(family), random.Random(0)
     texts = [
-        Scored([dice.randrange(2, 48) for _ in range(dice.randint(1, 9))], [dice.randrange(1, 48) for _ in range(n)])
+        PromptedTokens(
+            [dice.randrange(2, 48) for _ in range(dice.randint(1, 9))], [dice.randrange(1, 48) for _ in range(n)]
+        )
         for n in (0, 1, 2, 7, 7, 13, 30, 80)
     ]
     slow = [measure_slowly(model, text) for text in texts]
@@ -55,18 +58,18 @@ def test_a_text_is_as_likely_as_its_tokens_one_by_one(family: str, monkeypatch: 
 
 def test_what_can_not_be_scored_is_refused() -> None:
     with pytest.raises(ValueError, match="a prompt has no token"):
-        measure_nll(MODEL, [Scored([], [3])])
+        measure_nll(MODEL, [PromptedTokens([], [3])])
     assert measure_nll(MODEL, []) == []
 
 
 @pytest.mark.parametrize("arm", ["plain", "banned", "token", "prompt-only"])
 def test_records_say_how_likely_their_tokens_are_after_the_prompt_of_the_data_set(arm: Arm) -> None:
-    seen: dict[Any, Scored] = {}
+    seen: dict[Any, PromptedTokens] = {}
 
     class Watched(ScoredMaker):
         def _report(self, order: Any, done: Any, **more: Any) -> Record:
             prompt = TOKENIZER(order.prompt.text)["input_ids"]
-            seen[order.identity] = Scored(prompt, done.tokens)
+            seen[order.identity] = PromptedTokens(prompt, done.tokens)
             return super()._report(order, done, **more)
 
     maker = Watched(MODEL, TOKENIZER, BANS, settings=GENERATION, batch_size=3, seed=5, arms=(arm,))
