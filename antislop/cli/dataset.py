@@ -18,7 +18,7 @@ import typer
 from antislop import __version__
 from antislop.cli.jobs import EngineChoice, EngineOptions, Job, ModelHost, count_records, make_spec
 from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, ModelOptions, PromptOptions, collect_bans
-from antislop.cli.terminal import describe_count, refuse_stdin, say, writing
+from antislop.cli.terminal import describe_command, describe_count, refuse_stdin, say, writing
 from antislop.datasets.pairs import describe_counts
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -294,12 +294,12 @@ class _DataSet:
         return missing if missing > 0 else None
 
     def _export(self, pairs: PairFormat | None, repo: str | None) -> None:
-        from antislop.datasets.cards import write_card
-        from antislop.datasets.hub import push, write_parquet
+        from antislop.datasets.hub import push, write_card, write_parquet
 
         out, records = self.target.out, self.target.records
         shards = write_parquet(records, out)
-        card = write_card(out, {**self._describe(list(read_records(records))), "pairs": pairs})
+        made_of = {**self._describe(), "list": self.bans.source, "pairs": pairs}
+        card = write_card(out, list(read_records(records)), self.bans, made_of)
         say(f"{describe_count(len(shards), 'Parquet file')} and {card.name} in {out}")
         if repo is not None:
             push(out, repo)
@@ -310,11 +310,10 @@ class _DataSet:
 
         return measure_slop(records, self.bans)
 
-    def _describe(self, records: list[Record]) -> dict[str, Any]:
-        """Return what the card says of the records."""
+    def _describe(self) -> dict[str, Any]:
+        """Return the settings of the records, for the card."""
         versions = {name: version(name) for name in ("torch", "transformers")}
-        more = {"records": len(records), "list": self.bans.source, "slop": self._measure(records), "versions": versions}
-        return {**self._content, **more}
+        return {**self._content, "command": describe_command(), "versions": versions}
 
     def _read_prompts(self) -> Iterable[Prompt]:
         return self.job.read_prompts(self.job.spec.source, self.tokenizer)

@@ -1,33 +1,113 @@
-"""Records as Parquet, and on the Hugging Face hub, by the package datasets."""
+"""Records as a data set of the Hugging Face hub: Parquet files, a card, the list of bans.
+
+Card format: https://huggingface.co/docs/hub/datasets-cards.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antislop.errors import InputError
+from antislop import __version__
+from antislop.datasets.summary import measure_slop
+from antislop.errors import InputError, first_line
 from antislop.files import read_bytes, read_json, replace_text, replacing
-from antislop.records.journal import read_records
+from antislop.lists.ban_list import BanList
+from antislop.metrics.segmentation import drop_stop_words, extract_words
+from antislop.records.journal import Record, read_records
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_COUNTS = ("violations", "withdrawn", "conceded")
 ROWS = 100_000
-"""Records in a file of Parquet."""
+"""Records per Parquet file."""
+CARD, LIST = "README.md", "bans.txt"
 MANIFEST = ".parquet-files.json"
-"""The file of a folder that names the Parquet files which were written into it, and no others may be replaced."""
+"""File in a folder with the names of the other files that were written into it: only these may be replaced."""
+SAMPLE = 1000
+"""Responses that the language is guessed from."""
+ENGLISH = 0.25
+"""Share of stop words above which texts are taken for English; about 0.45 in English prose."""
+
+_COUNTS = ("violations", "withdrawn", "conceded")
+_OWN_NAME = re.compile(r"data-[a-z-]*\d{5,}-of-\d{5,}\.parquet|bans\.txt")
+_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
+
+_CARD = """\
+---
+{metadata}
+---
+
+# {title}
+
+{records:,} responses to the prompts of `{source}`, written by `{model}` with
+[antislop](https://github.com/antislop/antislop) {version}: where the model wrote a banned phrase, the sampler went back
+to its start and drew again from the same probabilities, without those that lead into the phrase.
+
+| configuration | responses | banned phrases per 1,000 words |
+|---|---|---|
+{arms}
+
+Banned phrases were counted in the finished responses. `load_dataset(…)` loads all of them, and
+`load_dataset(…, "{arm}")` one arm: {arm_names}.
+
+## How it was made
+
+```console
+{command}
+```
+
+{bans}
+
+| setting | value |
+|---|---|
+{settings}
+
+## Columns
+
+Those of the prompts; `prompt`, `response`, `messages` if the prompt was a chat; `key`, `sample`, `arm` and `seed`,
+which decide a response together with the settings above; `status` ("ok", "error", or "conceded" for a response in which
+a banned phrase was let through because no alternative was left) and `error`; `tokens`, `prompt_tokens`,
+`withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`; `seconds` from the prompt to the end.
+
+{pairs}## License and limits
+
+{license}
+
+Nobody has checked whether the responses are true, good or safe. They were written by a language model.
+"""
+
+_PAIRS = {
+    "dpo": """\
+Columns of the preference pairs: `prompt`, with the text up to the rewind; `chosen`, the kept text to the end of its
+sentence or paragraph; `rejected`, the withdrawn text, continued by the model without bans to the end of its sentence;
+`ban`; `key` and `sample` of the response.
+
+""",
+    "tokens": """\
+Columns of the preference pairs, one position each: `context_ids`, the tokens before it; `rejected_id`, the token that
+began the ban; `chosen_ids`, the alternatives, and `chosen_shares`, their probabilities without the banned ones; the
+same as texts in `context_with_chat_template`, `rejected_decoded` and `multi_chosen_decoded`; `ban`; `tokenizer`, a
+fingerprint of what the ids mean; `key` and `sample` of the response.
+
+""",
+}
+_NO_LICENSE = """\
+No license is stated, since it depends on the licenses of the model and of the prompts. Put it in place of `unknown`
+in the first lines of this file before you publish it."""
 
 
 def load_records(path: Path) -> Dataset:
-    """Load the records of a journal as a data set, in the order of their keys' first appearance.
+    """Load the records of a journal as a data set, in their order, with the columns of all of them.
 
-    Counts per ban become JSON, since a column for each ban would be mostly empty; so do columns that hold values of
-    several types. Raises `InputError` where the package is missing.
+    Counts per ban become JSON, since most cells of a column per ban would be empty; so do columns with values of
+    several types. Raises `InputError` if the package is missing.
     """
     try:
         from datasets import Dataset
@@ -39,32 +119,46 @@ def load_records(path: Path) -> Dataset:
 
 
 def write_parquet(path: Path, folder: Path) -> list[Path]:
-    """Write the records of a journal into Parquet files of a folder, in place of those that it wrote there before.
+    """Write the records of a journal into Parquet files, by arm, in place of those written before; return their paths.
 
-    Raises `InputError` for a folder that holds Parquet files of others by such names.
+    Raises `InputError` if the folder has Parquet files by such names that this function did not write.
     """
     check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     records = load_records(path)
-    shards = max(1, -(-len(records) // ROWS))
-    names = [f"data-{number:05}-of-{shards:05}.parquet" for number in range(shards)]
+    shards = dict(_split_records(records))
     before = _read_own(folder)
-    _write_own(folder, before.union(names))
-    for number, name in enumerate(names):
+    _write_own(folder, before.union(shards))
+    for name, shard in shards.items():
         with _without_bars(), replacing(folder / name) as file:
-            records.shard(shards, number, contiguous=True).to_parquet(file)
-    for other in before.difference(names):
+            shard.to_parquet(file)
+    for other in before.difference(shards, [LIST]):
         (folder / other).unlink(missing_ok=True)
-    _write_own(folder, names)
-    return [folder / name for name in names]
+    _write_own(folder, [*shards, *before.intersection([LIST])])
+    return [folder / name for name in shards]
+
+
+def _split_records(records: Dataset) -> Iterator[tuple[str, Dataset]]:
+    """Yield the name of each file and its records."""
+    arms = records["arm"]
+    for arm in dict.fromkeys(arms):
+        rows = records.select([number for number, other in enumerate(arms) if other == arm])
+        count = -(-len(rows) // ROWS)
+        for number in range(count):
+            yield f"data-{arm}-{number:05}-of-{count:05}.parquet", rows.shard(count, number, contiguous=True)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `InputError` for a folder with Parquet files or a card that are not ours, but have the names of ours.
+    """Raise `InputError` for a folder with files of others under the names of ours.
 
     They would be overwritten, removed, or taken for a part of the data set.
     """
-    own, card = _read_own(folder), folder / "README.md"
-    strangers = [file for file in sorted(folder.glob("data-*-of-*.parquet")) if file.name not in own]
+    own, card = _read_own(folder), folder / CARD
+    strangers = [
+        file
+        for file in (*sorted(folder.glob("data-*-of-*.parquet")), folder / LIST)
+        if file.name not in own and file.exists()
+    ]
     if card.is_file() and "\n- antislop\n" not in read_bytes(card).decode(errors="replace")[:1000]:
         strangers.append(card)
     if strangers:
@@ -72,43 +166,113 @@ def check_folder(folder: Path) -> None:
 
 
 def _read_own(folder: Path) -> set[str]:
-    """Return the names of the Parquet files that `write_parquet` wrote, without anything that is no such name."""
+    """Return the names of the files that were written into a folder, without anything that is no such name."""
     try:
         names = read_json(folder / MANIFEST)
-    except InputError:  # none, or not ours: then no file is
+    except InputError:  # no manifest, or a damaged one: then no file is taken for ours
         return set()
     known = names if isinstance(names, list) else []
-    return {name for name in known if isinstance(name, str) and re.fullmatch(r"data-\d{5,}-of-\d{5,}\.parquet", name)}
+    return {name for name in known if isinstance(name, str) and _OWN_NAME.fullmatch(name)}
 
 
 def _write_own(folder: Path, names: Iterable[str]) -> None:
     replace_text(folder / MANIFEST, json.dumps(sorted(names)) + "\n")
 
 
-def push(folder: Path, repo: str) -> None:
-    """Push the Parquet files and the card of a folder to a data set repository of the hub, in place of older ones.
+def write_card(folder: Path, records: Sequence[Record], bans: BanList, made_of: Mapping[str, Any]) -> Path:
+    """Write a card into a folder, and the list of bans beside it; return the card's path. made_of: see `make_card`."""
+    if bans:
+        _write_own(folder, _read_own(folder) | {LIST})
+        bans.save(folder / LIST)
+    path = folder / CARD
+    replace_text(path, make_card(folder.resolve().name, records, bans, made_of))
+    return path
 
-    Needs a login (`hf auth login`). Raises `InputError` with what the hub said.
+
+def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Mapping[str, Any]) -> str:
+    """Return a card as Markdown.
+
+    made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
+    and all other settings of the records. Without a language, English is recognized by its stop words.
+    """
+    settings = {name: value for name, value in made_of.items() if name not in _SHOWN_ELSEWHERE and value is not None}
+    counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
+    arms = list(counts)
+    return _CARD.format(
+        metadata=_make_metadata(title, records, arms, made_of),
+        title=title,
+        records=len(records),
+        source=made_of["source"],
+        model=made_of["model"],
+        version=__version__,
+        arms="\n".join(f"| {arm} | {counts[arm]:,} | {slop.get(arm, 0):.2f} |" for arm in arms),
+        arm=next(iter(arms), "banned"),
+        arm_names=", ".join(f"`{arm}`" for arm in arms),
+        command=made_of["command"],
+        bans=f"The {len(bans):,} bans are in [{LIST}]({LIST})." if bans else "Nothing was banned.",
+        settings="\n".join(f"| {name} | `{_show(value)}` |" for name, value in settings.items()),
+        pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
+        license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
+    )
+
+
+_SHOWN_ELSEWHERE = ("command", "license", "language")
+
+
+def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]) -> str:
+    """Return the front matter of a card, in YAML."""
+    from huggingface_hub import DatasetCardData
+
+    data = DatasetCardData(
+        pretty_name=title,
+        license=made_of.get("license") or "unknown",
+        language=made_of.get("language") or find_language(records),
+        size_categories=_SIZES[min(max(0, len(str(len(records))) - 3), len(_SIZES) - 1)],
+        task_categories="text-generation",
+        tags=["synthetic", "antislop"],
+        configs=[
+            {"config_name": "default", "data_files": "data-*.parquet"},
+            *({"config_name": arm, "data_files": f"data-{arm}-*.parquet"} for arm in arms),
+        ],
+    )
+    return str(data.to_yaml())
+
+
+def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return "en" if the first responses are mostly English, by their share of stop words; None if not."""
+    responses = (record["response"] for record in records if record["response"])
+    words = [word for response in islice(responses, SAMPLE) for word in extract_words(response)]
+    return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH else None
+
+
+def _show(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.replace("`", "'").replace("|", "\\|").replace("\n", " ")
+
+
+def push(folder: Path, repo: str) -> None:
+    """Push the Parquet files, the card and the bans of a folder to a data set repository, in place of older ones.
+
+    Needs a login (`hf auth login`). Raises `InputError` with the answer of the hub.
     """
     from huggingface_hub import HfApi
 
     try:
         api = HfApi()
         repo_id = api.create_repo(repo, repo_type="dataset", exist_ok=True).repo_id
-        patterns = ["README.md", "data-*.parquet"]
+        patterns = [CARD, LIST, "data-*.parquet"]
         api.upload_folder(
             repo_id=repo_id, repo_type="dataset", folder_path=folder, allow_patterns=patterns, delete_patterns=patterns
         )
     except Exception as error:  # names, logins and networks fail in a dozen ways
-        reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".")
         raise InputError(
-            f"{repo} can't be pushed to ({reason}): what was made is in {folder}; log in with hf auth login, check the "
-            "name and the network, and run it again"
+            f"{repo} can't be pushed to ({first_line(error)}): the data set is in {folder}; log in with hf auth login, "
+            "check the name and the network, and run it again"
         ) from error
 
 
 def _fit(name: str, values: list[Any]) -> list[Any]:
-    """Return a column as Parquet can hold it: as it is, or as JSON."""
+    """Return a column that Parquet can hold: as it is, or as JSON."""
     import pyarrow as pa
 
     if name not in _COUNTS:

@@ -457,18 +457,32 @@ def test_pairs_are_not_mixed_and_not_lost() -> None:
 
 
 def test_parquet_and_a_card_come_beside_the_records() -> None:
-    assert_made(make("--arms", "plain,banned", "--to-parquet", out="out"), "1 Parquet file and README.md in out")
-    rows = parquet.read_table("out/data-00000-of-00001.parquet").to_pylist()
-    assert [row["response"] for row in rows] == [record["response"] for record in read("out/records.jsonl")]
-    loaded = datasets.load_dataset("out", split="train", streaming=True)
-    assert [row["key"] for row in loaded] == [row["key"] for row in rows]
-    assert json.loads(rows[-1]["violations"]) == read("out/records.jsonl")[-1]["violations"]
+    assert_made(make("--arms", "plain,banned", "--to-parquet", out="out"), "2 Parquet files and README.md in out")
+    records = read("out/records.jsonl")
+    for arm, of_arm in (("plain", records[:5]), ("banned", records[5:])):
+        assert {record["arm"] for record in of_arm} == {arm}
+        rows = parquet.read_table(f"out/data-{arm}-00000-of-00001.parquet").to_pylist()
+        loaded = datasets.load_dataset("out", arm, split="train", streaming=True)
+        for found in (rows, loaded):
+            assert [row["response"] for row in found] == [record["response"] for record in of_arm]
+        assert json.loads(rows[-1]["violations"]) == of_arm[-1]["violations"]
+    everything = datasets.load_dataset("out", split="train", streaming=True)
+    assert sorted(row["response"] for row in everything) == sorted(record["response"] for record in records)
     card = Path("out/README.md").read_text()
-    assert yaml.safe_load(card.split("---\n")[1])["configs"] == [{"config_name": "default", "data_files": "*.parquet"}]
-    assert DatasetCard.load("out/README.md").data.tags == ["synthetic", "antislop"]
-    assert "| banned | 0.00 |" in card
+    front = DatasetCard.load("out/README.md").data
+    assert front.configs == [
+        {"config_name": "default", "data_files": "data-*.parquet"},
+        {"config_name": "plain", "data_files": "data-plain-*.parquet"},
+        {"config_name": "banned", "data_files": "data-banned-*.parquet"},
+    ]
+    assert front.tags == ["synthetic", "antislop"]
+    assert (front.license, front.language, front.size_categories) == ("unknown", "en", "n<1K")
+    assert yaml.safe_load(card.split("---\n")[1])["pretty_name"] == "out"
+    assert "| banned | 5 | 0.00 |" in card
     assert "Columns of the preference pairs" not in card
     assert "10 responses to the prompts of `p.txt`, written by `the bundled model`" in card
+    assert "```console\nantislop" in card
+    assert list(BanList.load("out/bans.txt")) == list(BanList(BANS))
 
 
 def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,12 +502,15 @@ def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: py
     Path("out/other.parquet").write_text("mine, too")
     Path("victim").touch()
     Path("out", hub.MANIFEST).write_text('["../victim"]')
+    Path("out/bans.txt").write_text("mine")
+    assert_refused(make("--to-parquet", out="out"), "out/bans.txt: was not written by this command")
+    Path("out/bans.txt").unlink()
     monkeypatch.setattr(hub, "ROWS", 2)
     assert_made(make("--to-parquet", out="out"), "3 Parquet files")
     monkeypatch.setattr(hub, "ROWS", 9)
     assert_made(make("--to-parquet", out="out"), "1 Parquet file ")
     assert sorted(path.name for path in Path("out").glob("*.parquet")) == [
-        "data-00000-of-00001.parquet",
+        "data-banned-00000-of-00001.parquet",
         "other.parquet",
     ]
     assert Path("victim").exists()
@@ -512,7 +529,7 @@ def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
 def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> None:
     rows = [{"prompt": " ", "x": 1}, {"prompt": "One", "x": "two", "meta": {}}, {"prompt": "Day", "big": 2**70}]
     assert_made(make("--to-parquet", source=write_lines("p.jsonl", *rows), out="out"), status=1)
-    table = {row["prompt"]: row for row in parquet.read_table("out/data-00000-of-00001.parquet").to_pylist()}
+    table = {row["prompt"]: row for row in parquet.read_table("out/data-banned-00000-of-00001.parquet").to_pylist()}
     assert [table[text]["x"] for text in ("", "One", "Day")] == ["1", '"two"', None]
     assert table["Day"]["big"] == str(2**70)
     assert [table[text]["response"] is None for text in ("", "One", "Day")] == [True, False, False]
@@ -532,7 +549,7 @@ def test_a_push_that_fails_loses_nothing_and_is_one_sentence() -> None:
     assert result.exit_code == 2
     (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("antislop:")]
     assert sentence.startswith("antislop: me/it can't be pushed to (")
-    assert "what was made is in out; log in with hf auth login" in sentence
+    assert "the data set is in out; log in with hf auth login" in sentence
     assert len(texts("out/records.jsonl")) == 5
     assert Path("out/README.md").exists()
 
@@ -544,7 +561,7 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_made(make("--push-to-hub", "it", out="out"), "pushed to it")
     (how,) = calls
     assert (how["repo_id"], how["repo_type"], how["folder_path"]) == ("me/it", "dataset", Path("out"))
-    assert how["allow_patterns"] == ["README.md", "data-*.parquet"]
+    assert how["allow_patterns"] == ["README.md", "bans.txt", "data-*.parquet"]
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------
