@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from antislop.evaluation.provenance import list_versions
 from eval import ROOT
-from eval.speed import measuring
+from eval.conditions import describe_conditions
 
 PACKAGES = ("numpy", "scipy")
 TINY = 1e-6  # what float32 can't tell from 0
@@ -69,13 +69,12 @@ def write_answer(answer: Answer, folder: Path, *, command: str, setting: str, se
 
 def describe(*, command: str, setting: str, seconds: float) -> dict[str, Any]:
     """Return what the figures depend on."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "setting": setting,
         "command": command,
         "seconds": round(seconds),
-        **measuring.describe_machine(),
-        **versions,
+        **describe_conditions(),
+        **list_versions(PACKAGES),
         "commit": find_commit(),
     }
 

@@ -1,4 +1,4 @@
-"""What a measurement was made with and on, in words."""
+"""The conditions of a measurement: versions of packages, and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "
 
 
 def list_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python and of packages, of those that are installed."""
+    """Return the versions of Python and of those packages that are installed."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -24,16 +24,18 @@ def list_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 
 def describe_machine() -> str:
-    """Return processor, number of cores that may be used, and system; no name of the machine."""
+    """Return the processor, the number of usable cores, and the system, but not the name of the machine."""
     system = f"{platform.system()} {platform.machine()}"
-    return f"{_name_processor()}, {_count_cores()} cores, {system}"
+    return f"{name_processor()}, {count_cores()} cores, {system}"
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _name_processor() -> str:
+def name_processor() -> str:
+    """Return the name of the processor, as far as the system knows it."""
     info = Path("/proc/cpuinfo")
     lines = read_bytes(info).decode(errors="replace").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -71,7 +71,9 @@ def find_marks(bans: Sequence[Ban]) -> Findings:
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
     """Yield the entries that forbid common words, or occur inside them."""
-    ranked = sorted((word for word in frequencies if _zipf(word, frequencies) >= COMMON), key=lambda w: -frequencies[w])
+    ranked = sorted(
+        (word for word in frequencies if find_zipf(word, frequencies) >= COMMON), key=lambda w: -frequencies[w]
+    )
     hits: dict[int, list[str]] = defaultdict(list)
     heavy = [ban for ban in bans if ban.weight < LIGHT]
     first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
@@ -122,8 +124,14 @@ def _describe_hits(
     return f"{name} hits common words ({shown}): {rate}", _LONGER
 
 
-def _zipf(word: str, frequencies: Mapping[str, float]) -> float:
-    return log10(frequencies.get(word, 1e-12)) + 9
+def find_zipf(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return the Zipf frequency of a word: log10 of its occurrences in a billion words, 0 if it is unknown.
+
+    >>> round(find_zipf("the", {"the": 0.05}), 2)
+    7.7
+    """
+    share = frequencies.get(word, 0.0)
+    return 9 + log10(share) if share else 0.0
 
 
 def _find_words(pattern: str, words: Iterable[str]) -> list[str]:
@@ -136,7 +144,7 @@ def _find_words(pattern: str, words: Iterable[str]) -> list[str]:
 
 def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
     words = fold_phrase(ban.phrase).replace(BOUNDARY, "").split()
-    return 2 <= len(words) <= 3 and all(_zipf(word, frequencies) >= COMMONEST for word in words)
+    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST for word in words)
 
 
 def _split(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
@@ -161,5 +169,5 @@ def _split(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> 
 
 def _rank(word: str, frequencies: Mapping[str, float]) -> float:
     """Return how common a word is, 0 if it is too rare to be one half of another."""
-    zipf = _zipf(word, frequencies)
+    zipf = find_zipf(word, frequencies)
     return zipf if zipf >= (KNOWN if len(word) > 3 else _SHORT_KNOWN) else 0.0

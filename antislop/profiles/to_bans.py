@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import floor, log10
 from typing import NamedTuple, get_args
@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions
 from antislop.lists.lint import lint
-from antislop.lists.lint_words import load_frequencies
+from antislop.lists.lint_words import find_zipf, load_frequencies
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.metrics.segmentation import drop_stop_words
@@ -99,7 +99,7 @@ def _list(left_out: Counter[str]) -> str:
     return ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common() if number) or "there are none"
 
 
-def _refuse(entry: Entry, choice: Choice, frequencies: object) -> str | None:
+def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
     """Return why an entry is not taken; None where it is."""
     if entry.kind not in choice.kinds:
         return "of other kinds"
@@ -111,7 +111,7 @@ def _refuse(entry: Entry, choice: Choice, frequencies: object) -> str | None:
         return "names" if entry.is_name else "no names"
     if entry.kind == "word" and entry.text.endswith("'s"):
         return "possessives"
-    if entry.kind == "word" and choice.max_zipf is not None and _zipf(entry.text, frequencies) >= choice.max_zipf:
+    if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
         return "common words"
     if entry.kind in ("phrase", "content") and not is_telling(entry.text, frequencies=frequencies):
         return "fragments and phrases without a telling word"
@@ -124,12 +124,7 @@ def _is_wrong_name(entry: Entry, names: str) -> bool:
     return entry.is_name and (names == "none" or (names == "words" and entry.kind != "word"))
 
 
-def _zipf(word: str, frequencies: object) -> float:
-    share = getattr(frequencies, "get", lambda *_: 0.0)(word, 0.0)
-    return 9 + log10(share) if share else 0.0
-
-
-def is_telling(phrase: str, *, frequencies: object) -> bool:
+def is_telling(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     """Tell whether a phrase makes a ban that a reader would recognise, and not a piece of everyday English.
 
     It needs two content words, one of them not among the commonest (Zipf under `COMMON`), or three words one of which
@@ -144,7 +139,7 @@ def is_telling(phrase: str, *, frequencies: object) -> bool:
     content = drop_stop_words(words)
     if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
-    rarest = min(_zipf(word, frequencies) for word in content)
+    rarest = min(find_zipf(word, frequencies) for word in content)
     return rarest < COMMON if len(content) > 1 else len(words) > 2 and rarest < TELLING
 
 

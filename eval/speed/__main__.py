@@ -19,9 +19,10 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
+from eval.conditions import describe_conditions
 from eval.speed import batches, cases, drafts, kinds, memory
 from eval.speed.cases import Bench
-from eval.speed.measuring import CLOCKS, RANDOM, Race, Result, Skipped, describe_machine, load
+from eval.speed.measuring import CLOCKS, RANDOM, Race, Result, Skipped, load
 from eval.speed.profiling import profile, time_outside_model
 
 BENCHMARKS = {**cases.BENCHMARKS, **batches.BENCHMARKS, **drafts.BENCHMARKS, **kinds.BENCHMARKS, **memory.BENCHMARKS}
@@ -37,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     race = Race(arguments.rounds, arguments.texts, arguments.clock)
-    machine = describe_machine()
+    machine = describe_conditions()
     results: list[Result] = []
     skipped: list[str] = []
     for name in arguments.model:

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib.metadata
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -343,25 +339,3 @@ def figures(laps: Sequence[Lap]) -> dict[str, float]:
         "passes_per_token": sum(lap.forward_passes for lap in laps) / kept,
         "matcher_us_per_token": 1e6 * sum(lap.matcher_seconds for lap in laps) / kept,
     }
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return what the numbers depend on besides the code."""
-    return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": importlib.metadata.version("transformers"),
-        "antislop": antislop.__version__,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
