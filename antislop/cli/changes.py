@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from antislop.cli.options import TableFormat
-from antislop.cli.terminal import check_writable, console, write, write_json, writing
+from antislop.cli.terminal import TableFormat, check_writable, console, write, write_json, writing
 from antislop.display import quote_formula
 from antislop.errors import InputError
 

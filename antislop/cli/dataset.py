@@ -174,13 +174,7 @@ def dataset(
     if not banned and arms is not ArmsChoice.PLAIN:
         raise InputError("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
     pairs.check(arms=arms)
-    options = {
-        "seed": generation.seed,
-        "batch_size": generation.batch_size,
-        "settings": generation.settings,
-        "pairs": pairs.made_kind,
-    }
-    maker, tokenizer = host.make(banned, options)
+    maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     on_cluster = engine.engine is EngineChoice.RAY
     job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=on_cluster)

@@ -104,12 +104,9 @@ def evaluate(
         texts: _Texts | None = _read_outputs(source.outputs, prompts, model=spec)
     else:
         generation.check_samples()
-        job = Job(
-            make_spec(source.prompts or "openings", model=spec, bans=made_from, prompts=prompts, generation=generation),
-            arms=_read_arms(source.arms),
-            samples=generation.n,
-            limit=prompts.limit,
-        )
+        name = source.prompts or "openings"
+        job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
+        job = Job(job_spec, arms=_read_arms(source.arms), samples=generation.n, limit=prompts.limit)
         run = _Run(job, out / "records.jsonl", source.prompts or str(OPENINGS), generation.batch_size)
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:

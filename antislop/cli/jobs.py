@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from antislop.cli.options import GenerationOptions, PromptOptions
-from antislop.cli.progress import Stop, follow, stop_at_interrupt, stop_workers_at_interrupt
-from antislop.cli.terminal import console, say
+from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
+from antislop.cli.terminal import console, say, warn
 from antislop.errors import InputError, first_line
 from antislop.files import open_bytes
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.records.journal import Journal
-from antislop.records.prompts import Prompt, read_prompts
+from antislop.records.journal import Journal, Record
+from antislop.records.prompts import Prompt, fingerprint_text, read_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets.pair_file import PairFile
+    from antislop.datasets.pairs import PairFormat
     from antislop.datasets.samples import Arm, RecordMaker
     from antislop.datasets.summary import Summary
     from antislop.datasets.writing import Resumed
+
+
+MAX_NAME = 40
+"""Characters of a prompt that are shown if nothing else names it."""
+LINE_EVERY = 10.0
+"""Seconds between two lines of progress if there is no terminal."""
 
 
 class EngineChoice(str, Enum):
@@ -56,7 +67,7 @@ class EngineOptions:
     ] = None
     base_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The server of openai, such as http://127.0.0.1:8000/v1."),
+        typer.Option(metavar="URL", help="The URL of openai's server, with its /v1."),
     ] = None
     tokenizer: Annotated[
         str | None,
@@ -220,8 +231,16 @@ class ModelHost:
         if generation.repetition_penalty:
             raise InputError("--repetition-penalty needs all log-probabilities, which no server returns: leave it out")
 
-    def make(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return the maker of records and the tokenizer of its model. options: those of `ModelRecordMaker`."""
+    def make(
+        self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None
+    ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        """Return the maker of records and the tokenizer of its model. pairs: the format of those to make, if any."""
+        options = {
+            "seed": generation.seed,
+            "batch_size": generation.batch_size,
+            "settings": generation.settings,
+            "pairs": pairs,
+        }
         makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
         try:
             return makers.get(self.options.engine, self._load)(bans, options)
@@ -250,6 +269,69 @@ class ModelHost:
         tokenizer = load_tokenizer(replace(self.model, name=self.options.tokenizer or self.model.name))
         endpoint = Endpoint(self.options.base_url or "", self.model.name, api_key=os.environ.get("OPENAI_API_KEY"))
         return EndpointMaker(endpoint, tokenizer, bans, **options), tokenizer
+
+
+def follow(records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None) -> None:
+    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails.
+
+    total: the number of records to come; None if unknown.
+    """
+    failed: set[str] = set()
+    with show_progress(screen, summary, total) as show:
+        for record in records:
+            summary.add(record)
+            if record["error"] and record["key"] not in failed:
+                failed.add(record["key"])
+                warn(f"{_name(record)}: {record['error']}")
+            show()
+
+
+def _name(record: Record) -> str:
+    """Return a prompt's id, or the beginning of its text if it has none."""
+    key, text = record["key"], record["prompt"]
+    if key.split("#")[0] != fingerprint_text(text):
+        return str(key)
+    return repr(text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…")
+
+
+@contextmanager
+def show_progress(screen: Console, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal, else a line every few seconds; call the yielded function after each record.
+
+    total: the number of records to come; None if unknown.
+    """
+    if not screen.is_terminal:
+        yield _make_line_writer(screen, summary, total)
+        return
+    with ProgressBar(screen, total=total) as bar:
+
+        def show() -> None:
+            done = summary.records + summary.failed
+            title = f"{done:,}/{'?' if total is None else f'{total:,}'}"
+            bar.update(done=done, title=title, note=summary.describe_rates())
+
+        yield show
+
+
+def _make_line_writer(screen: Console, summary: Summary, total: int | None) -> Callable[[], None]:
+    since = time.monotonic()
+
+    def write() -> None:
+        nonlocal since
+        if time.monotonic() - since >= LINE_EVERY:
+            since = time.monotonic()
+            screen.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
+
+    return write
+
+
+def _estimate(summary: Summary, total: int | None) -> str:
+    done = summary.records + summary.failed
+    if total is None or not done:
+        return ""
+    left = max(0, total - done)
+    seconds = (time.monotonic() - summary.began) / done * left
+    return f", {left:,} to go, {timedelta(seconds=round(seconds))} left"
 
 
 def count_records(source: str) -> int | None:

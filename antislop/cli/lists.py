@@ -18,13 +18,13 @@ from rich.text import Text
 
 from antislop.cli.options import (
     LenientOption,
-    OutputFormat,
-    OutputFormatOption,
     RevisionOption,
     TrustRemoteCodeOption,
     load_bans,
 )
 from antislop.cli.terminal import (
+    OutputFormat,
+    OutputFormatOption,
     as_input_error,
     check_writable,
     console,

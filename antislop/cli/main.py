@@ -5,11 +5,14 @@ Imports typer only, so that `antislop --help` and shell completion start at once
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -121,12 +124,30 @@ def _warn(sentence: str) -> None:
 def load_command(name: str) -> Any:
     """Import a command and return it as typer runs it."""
     command = COMMANDS[name]
-    from antislop.cli.options import expand_options
-
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
     single.command(name, epilog=EXIT_CODES)(expand_options(function))
     return typer.main.get_command(single)
+
+
+def expand_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Return a command for typer: each field of an options dataclass is a parameter, and so an option, of its own."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        shown = inspect.signature(hints[name]).parameters.values() if name in groups else [parameter]
+        annotations = get_type_hints(hints[name], include_extras=True) if name in groups else hints
+        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=annotations[one.name]) for one in shown]
+
+    def run(**values: Any) -> int:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        return command(**values)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, rich_markup_mode="markdown")

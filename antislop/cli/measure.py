@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from antislop.cli.options import LenientOption, TableFormat, load_bans
+from antislop.cli.options import LenientOption, load_bans
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import as_input_error, console, read_input, warn, write, write_json
+from antislop.cli.terminal import TableFormat, as_input_error, console, read_input, warn, write, write_json
 from antislop.display import make_visible, quote_formula
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList

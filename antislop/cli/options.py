@@ -1,18 +1,16 @@
 """The options of commands, each defined once: which model, which bans, which prompts, and how texts are generated.
 
-A command takes a group of options as one parameter, a dataclass; `expand_options` shows typer the options in it.
+A command takes a group of options as one parameter, a dataclass; see `antislop.cli.main.expand_options`.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -26,47 +24,6 @@ from antislop.matching.folding import Edges
 
 MAX_NAMED = 20
 """How many unusable entries of each list are named."""
-
-
-def expand_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Return a command for typer: each field of an options dataclass is a parameter, and so an option, of its own."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        shown = inspect.signature(hints[name]).parameters.values() if name in groups else [parameter]
-        annotations = get_type_hints(hints[name], include_extras=True) if name in groups else hints
-        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=annotations[one.name]) for one in shown]
-
-    def run(**values: Any) -> int:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        return command(**values)
-
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
-
-
-# -- output -----------------------------------------------------------------------------------------------------------
-
-
-class OutputFormat(str, Enum):
-    """How a command writes its results."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class TableFormat(str, Enum):
-    """How a command writes a table."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
-OutputFormatOption = Annotated[OutputFormat, typer.Option("--format", help="text, or json for programs.")]
 
 
 # -- the model --------------------------------------------------------------------------------------------------------

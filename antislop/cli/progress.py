@@ -1,32 +1,20 @@
-"""Progress of long runs, and how they are stopped: a bar on a terminal, else a line now and then; Ctrl-C twice."""
+"""Progress of long runs, shown as a bar on a terminal, and how Ctrl-C stops them."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
-
-from antislop.cli.terminal import warn
-from antislop.records.journal import Record
-from antislop.records.prompts import fingerprint_text
-
-if TYPE_CHECKING:
-    from antislop.datasets.summary import Summary
-
-MAX_NAME = 40
-"""Characters of a prompt that are shown if nothing else names it."""
-LINE_EVERY = 10.0
-"""Seconds between two lines of progress if there is no terminal."""
 
 
 class _TimeColumn(ProgressColumn):
@@ -88,69 +76,6 @@ class ProgressBar:
             self._bar.stop()
         self._is_shown = False
         self._quiet_since = time.monotonic()
-
-
-def follow(records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None) -> None:
-    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails.
-
-    total: the number of records to come; None if unknown.
-    """
-    failed: set[str] = set()
-    with show_progress(screen, summary, total) as show:
-        for record in records:
-            summary.add(record)
-            if record["error"] and record["key"] not in failed:
-                failed.add(record["key"])
-                warn(f"{_name(record)}: {record['error']}")
-            show()
-
-
-def _name(record: Record) -> str:
-    """Return a prompt's id, or the beginning of its text if it has none."""
-    key, text = record["key"], record["prompt"]
-    if key.split("#")[0] != fingerprint_text(text):
-        return str(key)
-    return repr(text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…")
-
-
-@contextmanager
-def show_progress(screen: Console, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal, else a line every few seconds; call the yielded function after each record.
-
-    total: the number of records to come; None if unknown.
-    """
-    if not screen.is_terminal:
-        yield _make_line_writer(screen, summary, total)
-        return
-    with ProgressBar(screen, total=total) as bar:
-
-        def show() -> None:
-            done = summary.records + summary.failed
-            title = f"{done:,}/{'?' if total is None else f'{total:,}'}"
-            bar.update(done=done, title=title, note=summary.describe_rates())
-
-        yield show
-
-
-def _make_line_writer(screen: Console, summary: Summary, total: int | None) -> Callable[[], None]:
-    since = time.monotonic()
-
-    def write() -> None:
-        nonlocal since
-        if time.monotonic() - since >= LINE_EVERY:
-            since = time.monotonic()
-            screen.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
-
-    return write
-
-
-def _estimate(summary: Summary, total: int | None) -> str:
-    done = summary.records + summary.failed
-    if total is None or not done:
-        return ""
-    left = max(0, total - done)
-    seconds = (time.monotonic() - summary.began) / done * left
-    return f", {left:,} to go, {timedelta(seconds=round(seconds))} left"
 
 
 @dataclass

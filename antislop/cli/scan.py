@@ -15,9 +15,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from antislop.cli.options import BanOptions, LenientOption, OutputFormat, OutputFormatOption, collect_bans, load_bans
+from antislop.cli.options import BanOptions, LenientOption, collect_bans, load_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
+    OutputFormat,
+    OutputFormatOption,
     console,
     describe_count,
     print_line,

@@ -11,11 +11,12 @@ import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -25,6 +26,24 @@ from rich.text import Text
 from antislop import files
 from antislop.display import escape_json, make_visible
 from antislop.errors import InputError, first_line
+
+
+class OutputFormat(str, Enum):
+    """How a command writes its results."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TableFormat(str, Enum):
+    """How a command writes a table."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+OutputFormatOption = Annotated[OutputFormat, typer.Option("--format", help="text, or json for programs.")]
 
 
 class _Console(Console):

@@ -24,8 +24,7 @@ from typer.testing import CliRunner, Result
 import antislop
 from antislop import cli
 from antislop.cli.generate import MethodChoice, OnExhaustedChoice
-from antislop.cli.main import COMMANDS, app, load_command
-from antislop.cli.options import expand_options
+from antislop.cli.main import COMMANDS, app, expand_options, load_command
 from antislop.decoding import walker
 from antislop.lists.bundled import FOLDER
 

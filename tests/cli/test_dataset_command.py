@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import BanList
-from antislop.cli import jobs, progress
+from antislop.cli import jobs
 from antislop.cli.main import app
 from antislop.datasets import hub
 from antislop.datasets.summary import measure_slop
@@ -568,7 +568,7 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(jobs, "LINE_EVERY", 0.0)
     write_lines("p.jsonl", *({"prompt": prompt} for prompt in PROMPTS))
     for source in ("p.txt", "p.jsonl"):
         lines = make("--n", "2", source=source, out=f"{source}.out.jsonl").stderr.splitlines()
