@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antislop.callbacks.rewindable import Rewindable
     from antislop.decoding.walker import Exhausted
+    from antislop.hf.pretrained import tiny_model
     from antislop.lists.ban_list import BanList
-    from antislop.lists.bundled import constructions, default_bans, held_out_bans, tiny_model
+    from antislop.lists.bundled import constructions, default_bans, held_out_bans
     from antislop.matching.bans import Ban, Match
     from antislop.matching.errors import BanError
     from antislop.matching.scopes import Scope
@@ -55,7 +56,7 @@ _LATER = {
     "constructions": "lists.bundled",
     "default_bans": "lists.bundled",
     "held_out_bans": "lists.bundled",
-    "tiny_model": "lists.bundled",
+    "tiny_model": "hf.pretrained",
 }
 
 

@@ -62,6 +62,21 @@ class ModelSpec:
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 
 
+def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
+    """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
+
+    It was trained by this project to show and test the sampler and says nothing worth reading. 512 positions, prompt
+    included; float32 on the CPU. Each call loads anew. The model's type is `Any`, as that of `from_pretrained` is: type
+    checkers make nothing of transformers' own annotations of `generate`.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = FOLDER / "tiny"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
 def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load (model, tokenizer); a name alone is a `ModelSpec` of it. Raises `InputError` with a sentence if it can't."""
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)

@@ -1,9 +1,9 @@
-"""The model and the lists that come with the package; how they were made is in data/README.md of the repository."""
+"""The lists that come with the package; data/README.md of the repository describes how they were made."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from antislop.data import FOLDER
 from antislop.files import read_json
@@ -11,30 +11,12 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
-def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
-    """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
-
-    It was trained by this project to show and test the sampler and says nothing worth reading. 512 positions, prompt
-    included; float32 on the CPU. Each call loads anew. The model's type is `Any`, as that of `from_pretrained` is: type
-    checkers make nothing of transformers' own annotations of `generate`.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = FOLDER / "tiny"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(folder)
-
 
 @cache
 def default_bans() -> BanList:
-    """Load the bundled list: what language models overuse in English fiction, the most superfluous first.
+    """Load the bundled list: phrases that language models overuse in English fiction, the largest excess first.
 
-    What people write too has a weight that makes it as rare as with them.
+    Phrases that people write too have a weight that makes them as rare as in human texts.
     """
     return BanList.load(FOLDER / "slop.txt")
 
@@ -43,17 +25,17 @@ def default_bans() -> BanList:
 def held_out_bans() -> BanList:
     """Load a list made like the bundled one from answers to other prompts.
 
-    It is for evaluation: what it finds in texts that were written under the bundled list shows whether slop was
-    avoided, or only the bundled phrases were.
+    It is for evaluation: its hits in texts that were written under the bundled list show whether slop was avoided, or
+    only the bundled phrases.
     """
     return BanList.load(FOLDER / "slop_held_out.txt")
 
 
 class Construction(NamedTuple):
-    """A way to build sentences that language models overuse.
+    """A sentence construction that language models overuse.
 
-    sources: where it was described, as URLs; without any, it is known from the counts in data/README.md alone.
-    examples: sentences in which the ban must be found. counterexamples: sentences in which it must not.
+    sources: URLs of descriptions; without any, the counts in data/README.md are the only evidence. examples: sentences
+    in which the ban must be found. counterexamples: sentences in which it must not.
     """
 
     name: str
@@ -66,7 +48,7 @@ class Construction(NamedTuple):
 
 @cache
 def read_constructions() -> tuple[Construction, ...]:
-    """Read the bundled constructions with all that is known of them."""
+    """Read the bundled constructions."""
     entries = read_json(FOLDER / "constructions.json")
     return tuple(
         Construction(
@@ -84,14 +66,14 @@ def read_constructions() -> tuple[Construction, ...]:
 def constructions(*names: str) -> BanList:
     """Load bans of whole constructions, such as "It's not just X; it's Y", in English: those named, or all of them.
 
-    Each is a regex that reads curly and straight quotes, dashes of all kinds and line breaks. Raises `BanError` for a
-    name that is none of them.
+    Each is a regex that accepts curly and straight quotes, dashes of all kinds and line breaks. Raises `BanError` for
+    an unknown name.
 
     >>> [match[1:] for match in constructions("not-x-but-y").find("It was not a door, but a mouth.")]
     [(7, 24)]
     """
-    known = {each.name: each.ban for each in read_constructions()}
+    bans = {construction.name: construction.ban for construction in read_constructions()}
     for name in names:
-        if name not in known:
-            raise BanError(f"there is no construction {name!r}; there are {', '.join(known)}")
-    return BanList([known[name] for name in names or known], source="the bundled constructions")
+        if name not in bans:
+            raise BanError(f"there is no construction {name!r}; there are {', '.join(bans)}")
+    return BanList([bans[name] for name in names or bans], source="the bundled constructions")
