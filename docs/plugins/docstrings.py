@@ -9,7 +9,9 @@ from typing import Any
 from griffe import Attribute, Class, Extension, Function, Object
 
 _LABEL = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")
-_EXAMPLE = re.compile(r"(?:^>>> .*(?:\n(?!\n).+)*(?:\n\n(?=>>> ))?)+", flags=re.MULTILINE)
+_EXAMPLE = re.compile(
+    r"(?:^>>> .*(?:\n(?!\n).+)*(?:\n\n(?=>>> ))?)+", flags=re.MULTILINE
+)
 
 
 class Docstrings(Extension):
@@ -20,7 +22,9 @@ class Docstrings(Extension):
         if obj.docstring is None:
             return
         text = to_markdown(obj.docstring.value, names=_find_names(obj))
-        if isinstance(obj, Class) and any(str(base) == "NamedTuple" for base in obj.bases):
+        if isinstance(obj, Class) and any(
+            str(base) == "NamedTuple" for base in obj.bases
+        ):
             text = f"```python\n{_write_signature(obj)}\n```\n\n{text}"
         obj.docstring.value = text
 
@@ -30,12 +34,19 @@ def _find_names(obj: Object) -> set[str]:
     if isinstance(obj, Function):
         return {parameter.name for parameter in obj.parameters}
     init = obj.members.get("__init__")
-    return {*obj.members, *(_find_names(init) if isinstance(init, Function) else ())}
+    return {
+        *obj.members,
+        *(_find_names(init) if isinstance(init, Function) else ()),
+    }
 
 
 def _write_signature(obj: Class) -> str:
     """Return the fields of a named tuple as a call."""
-    fields = [member for member in obj.members.values() if isinstance(member, Attribute) and member.annotation]
+    fields = [
+        member
+        for member in obj.members.values()
+        if isinstance(member, Attribute) and member.annotation
+    ]
     described = [
         f"    {field.name}: {field.annotation}{f' = {field.value}' if field.value is not None else ''},"
         for field in fields
@@ -53,10 +64,20 @@ def to_markdown(text: str, *, names: Collection[str]) -> str:
     - **`length`**: how many tokens stay.
     """
     parts = _EXAMPLE.split(text)
-    examples = [f"```pycon\n{example.strip()}\n```" for example in _EXAMPLE.findall(text)]
-    prose = ["\n\n".join(_list_names(paragraph, names) for paragraph in part.split("\n\n")) for part in parts]
+    examples = [
+        f"```pycon\n{example.strip()}\n```" for example in _EXAMPLE.findall(text)
+    ]
+    prose = [
+        "\n\n".join(
+            _list_names(paragraph, names) for paragraph in part.split("\n\n")
+        )
+        for part in parts
+    ]
     return "\n\n".join(
-        piece.strip("\n") for pair in zip(prose, [*examples, ""], strict=True) for piece in pair if piece.strip()
+        piece.strip("\n")
+        for pair in zip(prose, [*examples, ""], strict=True)
+        for piece in pair
+        if piece.strip()
     )
 
 
@@ -66,8 +87,14 @@ def _list_names(paragraph: str, names: Collection[str]) -> str:
     for line in _split_labels(paragraph, names):
         label = _find_label(line, names)
         if label:
-            lines.append(f"- **`{label[1].replace(', ', '`**, **`')}`**: {line[label.end() :].strip()}")
-        elif lines and lines[-1].startswith("- ") and not (line[:1].isupper() and lines[-1].endswith(".")):
+            lines.append(
+                f"- **`{label[1].replace(', ', '`**, **`')}`**: {line[label.end() :].strip()}"
+            )
+        elif (
+            lines
+            and lines[-1].startswith("- ")
+            and not (line[:1].isupper() and lines[-1].endswith("."))
+        ):
             lines[-1] += f" {line.strip()}"
         elif lines and lines[-1].startswith("- "):
             lines += ["", line]
@@ -75,7 +102,9 @@ def _list_names(paragraph: str, names: Collection[str]) -> str:
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
-    first = next((place for place, line in enumerate(lines) if line.startswith("- **`")), 0)
+    first = next(
+        (place for place, line in enumerate(lines) if line.startswith("- **`")), 0
+    )
     return "\n".join([*lines[:first], *([""] if first else []), *lines[first:]])
 
 
@@ -84,7 +113,9 @@ def _split_labels(paragraph: str, names: Collection[str]) -> list[str]:
     lines = []
     for line in paragraph.split("\n"):
         begin = 0
-        for label in re.finditer(r"(?<=[.;] )[a-z_]\w*(?:, [a-z_]\w*)*(?=: )", line):
+        for label in re.finditer(
+            r"(?<=[.;] )[a-z_]\w*(?:, [a-z_]\w*)*(?=: )", line
+        ):
             if set(label[0].split(", ")) <= set(names):
                 lines.append(line[begin : label.start()].rstrip())
                 begin = label.start()

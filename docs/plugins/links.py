@@ -23,7 +23,11 @@ _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pictures of the evaluation."""
     for path in sorted((ROOT / PICTURES).glob("*.svg")):
-        files.append(File.generated(config, f"pictures/{path.name}", abs_src_path=str(path)))
+        files.append(
+            File.generated(
+                config, f"pictures/{path.name}", abs_src_path=str(path)
+            )
+        )
     return files
 
 
@@ -36,7 +40,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         if target.startswith("docs/"):
             return link[0]
         if target.startswith(f"{PICTURES}/") and target.endswith(".svg"):
-            return link[1] + posixpath.relpath(f"docs/pictures/{posixpath.basename(target)}", folder)
+            return link[1] + posixpath.relpath(
+                f"docs/pictures/{posixpath.basename(target)}", folder
+            )
         return link[1] + REPOSITORY + target
 
     return _LINK.sub(replace, markdown)

@@ -14,7 +14,12 @@ _MARK = re.compile(r"<!-- names of ([\w.]+) -->")
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Ask for the reference of each name."""
-    return _MARK.sub(lambda mark: "\n".join(f"::: {mark[1]}.{name}\n" for name in read_names(mark[1])), markdown)
+    return _MARK.sub(
+        lambda mark: "\n".join(
+            f"::: {mark[1]}.{name}\n" for name in read_names(mark[1])
+        ),
+        markdown,
+    )
 
 
 def read_names(module: str) -> list[str]:
@@ -22,6 +27,8 @@ def read_names(module: str) -> list[str]:
     path = ROOT.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "__all__" for name in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            getattr(name, "id", "") == "__all__" for name in node.targets
+        ):
             return list(ast.literal_eval(node.value))
     return []
