@@ -24,6 +24,7 @@ from antislop.hf.model import TransformersModel
 from antislop.sampler import SEED_STEP, Completion
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
+from tests.conftest import DEPTH
 from tests.support.families import build
 from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer, poisoned
 
@@ -244,7 +245,7 @@ def test_each_row_is_fed_its_prompt_what_it_keeps_and_what_was_cut_but_one(
 ) -> None:
     """A prompt counts with its padding."""
     longest, checked = max(map(len, PROMPTS)), 0
-    for seed in range(8):
+    for seed in range(3 * DEPTH):
         out = sample(COMMON, model, seed=seed, do_sample=True, **ending)
         for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
             assert report.tokens_fed == longest + len(text) + report.cut_tokens - 1
@@ -253,12 +254,14 @@ def test_each_row_is_fed_its_prompt_what_it_keeps_and_what_was_cut_but_one(
     assert checked > 3
 
 
-def test_a_row_goes_back_200_times(model: PreTrainedModel) -> None:
-    bans = [Ban(letter, edges="anywhere") for letter in "abcdefg"]
-    out = sample(bans, model, PROMPTS[:2], do_sample=True, max_new_tokens=260, **NO_END)
-    assert max(report.rewinds for report in out.reports) >= 200
+def test_a_row_rewinds_200_times(family: str) -> None:
+    """Gemma's layers are of both kinds; the others rewind so often where there is time."""
+    often = 200 if family == "gemma3" or DEPTH > 1 else 50
+    bans, own = [Ban(letter, edges="anywhere") for letter in "abcdefg"], build_model(family)
+    out = sample(bans, own, PROMPTS[:2], do_sample=True, max_new_tokens=often * 13 // 10, **NO_END)
+    assert max(report.rewinds for report in out.reports) >= often
     assert not any(banned(out, bans, PROMPTS[:2]))
-    assert_as_if_alone(model, out, PROMPTS[:2])
+    assert_as_if_alone(own, out, PROMPTS[:2])
 
 
 def test_every_row_can_go_back_to_its_first_token(model: PreTrainedModel) -> None:
@@ -476,16 +479,16 @@ def columns_after(
 def test_memory_is_the_window_and_the_horizon_or_the_text(
     family: str, rows: int, ending: dict[str, Any], bans: Sequence[str | Ban]
 ) -> None:
-    """One row goes on to 300 tokens, the others may end before."""
+    """One row goes on to 160 tokens, more than a window and its horizon hold; the others may end before."""
 
     def allowed(row: int, ids: Tensor) -> list[int]:
         return list(range(1 if row else 2, VOCABULARY))  # the first row can't end
 
-    asked = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 300}
+    asked = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 160}
     windowed, full = columns_after(build_model(family), bans, PROMPTS[:rows], **asked)
     assert windowed or full
     assert all(columns <= WINDOW + AHEAD_IN_WINDOW + 16 for columns in windowed)
-    assert all(columns <= max(map(len, PROMPTS[:rows])) + 300 for columns in full)
+    assert all(columns <= max(map(len, PROMPTS[:rows])) + 160 for columns in full)
 
 
 def test_rows_that_all_go_back_far_need_no_more_memory(llama: PreTrainedModel) -> None:
@@ -515,9 +518,9 @@ def test_a_long_queue_needs_no_more_memory_than_a_short_one(
     monkeypatch.setattr(
         TransformersModel, "new_cache", lambda self, rows: (caches.append(new_cache(self, rows)), caches[-1])[1]
     )
-    prompts = unequal_prompts(4)[2:3] * 80
+    prompts = unequal_prompts(4)[2:3] * 40
     done = complete(build_model(family), prompts, bans=bans, batch_size=2, max_new_tokens=16)
-    assert len(done) == 80
+    assert len(done) == 40
     assert all(layer._keys.shape[2] <= 400 for layer in caches[0].layers)
     assert caches[0].columns.end <= 150
 
