@@ -94,7 +94,7 @@ ScoreFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Makes scores [rows, vocab] of ids [rows, tokens] and logits [rows, vocab], as transformers' processors do."""
 
 
-def keep_scores(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
+def identity(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
     """Return the scores as they are."""
     return scores
 
@@ -103,7 +103,7 @@ class SampleStrategy(NamedTuple):
     """How a token is chosen: drawn from the softmax of the processed logits, or the one with the highest score."""
 
     do_sample: bool = True
-    process: ScoreFunction = keep_scores
+    process: ScoreFunction = identity
 
 
 class Inferred(NamedTuple):
