@@ -245,7 +245,7 @@ def test_each_row_is_fed_its_prompt_what_it_keeps_and_what_was_cut_but_one(
 ) -> None:
     """A prompt counts with its padding."""
     longest, checked = max(map(len, PROMPTS)), 0
-    for seed in range(3 * DEPTH):
+    for seed in range(8 * DEPTH):
         out = sample(COMMON, model, seed=seed, do_sample=True, **ending)
         for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
             assert report.tokens_fed == longest + len(text) + report.cut_tokens - 1
