@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antislop.callbacks.rewindable import Rewindable
-    from antislop.decoding.walker import Exhausted
+    from antislop.decoding.policy import Exhausted
     from antislop.hf.pretrained import tiny_model
     from antislop.lists.ban_list import BanList
     from antislop.lists.bundled import constructions, default_bans, held_out_bans
@@ -48,7 +48,7 @@ _LATER = {
     "BanError": "matching.errors",
     "BanList": "lists.ban_list",
     "ConcededWarning": "trace.events",
-    "Exhausted": "decoding.walker",
+    "Exhausted": "decoding.policy",
     "Match": "matching.bans",
     "Report": "trace.report",
     "Rewindable": "callbacks.rewindable",

@@ -1,21 +1,15 @@
 """The front door: an object that stands in for `model.generate`'s own loop.
 
 `model.generate(…, custom_generate=sampler)` prepares inputs, processors and criteria as always and hands them over;
-this file refuses what can't be done exactly, puts engine, matcher and loop together, and gives back what `generate`
-would. What transformers hands over, and what it drops on the way, is in the docstring of `AntiSlop.__call__`.
+this module passes them on to `antislop.hf`, which prepares a run, and gives back what `generate` would. What
+transformers hands over, and what it drops on the way, is in the docstring of `AntiSlop.__call__`.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, count, islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, count, islice, repeat
 from typing import Any, Literal, get_args, overload
 
 import torch
@@ -27,59 +21,27 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
-from transformers.generation import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.callbacks.settings import Settings
-from antislop.decoding.ban_drafts import PhraseDrafter, first_of
-from antislop.decoding.batch_engine import BatchEngine
-from antislop.decoding.loop import decode
-from antislop.decoding.row import Row
-from antislop.decoding.walker import MASS_FLOOR, PROBABILITY_FLOOR, Drafter, Method, OnExhausted, Policy
-from antislop.hf.arguments import Prompt, check_prompts, encode, pair, read_inputs, refuse_per_prompt
-from antislop.hf.assisted import Assistant, speculate
-from antislop.hf.lengths import measure_prompts, refuse_lengths, warn_if_too_long
-from antislop.hf.model import DecodeMode, device_of, prompt_mask, split_arguments
-from antislop.hf.private import arguments_of_generate, pad_token_of
-from antislop.hf.refusals import refuse_arguments, refuse_settings, refuse_tokenizer
+from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
+from antislop.decoding.row import TextSpec
+from antislop.hf.arguments import Prompt, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
+from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
+from antislop.hf.compiled_bans import Bans, CompiledBans, CompiledLists, combine_bans, read_bans
+from antislop.hf.concessions import ConcessionWarner
+from antislop.hf.in_flight import Completion, complete_in_flight
+from antislop.hf.model import device_of
+from antislop.hf.preparation import prepare_row, prepare_run
+from antislop.hf.private import arguments_of_generate
+from antislop.hf.refusals import refuse_arguments
 from antislop.hf.run import Output, ReportedOutput, Run
-from antislop.hf.vocabulary import Vocabulary, encode_after
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
-from antislop.matching.token_matcher import Matcher, State, Violation
-from antislop.trace.events import Conceded, ConcededWarning, Event, Finished, Forwarded
-from antislop.trace.report import Report
+from antislop.trace.events import Event
 from antislop.trace.text_pieces import stream_text
 
 SEED_STEP = 2654435769
 """From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""
-
-_OWN_GENERATE = (
-    "{name} makes more of what it writes, in a generate() of its own, and can only hand it out as a whole: "
-    "call sampler.generate(model, …) instead"
-)
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A finished text.
-
-    number: its prompt's index among the prompts. text: what follows the prompt's text, with the space between both if
-    there is one. tokens: ids without the prompt's.
-    error: why the text could not be written to its end; None if it was.
-    """
-
-    number: int
-    text: str
-    tokens: list[int]
-    report: Report
-    error: Exception | None = field(default=None, kw_only=True)
-
-    @property
-    def conceded(self) -> int:
-        """How many bans the text contains because nothing else was left to write."""
-        return self.report.conceded
 
 
 class AntiSlop:
@@ -112,7 +74,7 @@ class AntiSlop:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str | None = None,
+        bans: Bans | None = None,
         *,
         banned_strings: Sequence[str] = (),
         banned_regex: Sequence[str] = (),
@@ -134,8 +96,8 @@ class AntiSlop:
         _check_share("probability_floor", probability_floor)
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
-        self.bans = _combine(
-            _to_ban_list([] if bans is None else bans), strings=banned_strings, patterns=banned_regex, exempt=exempt
+        self.bans = combine_bans(
+            read_bans([] if bans is None else bans), strings=banned_strings, patterns=banned_regex, exempt=exempt
         )
         self.exempt_prompt = exempt_prompt
         self.method: Method = method
@@ -145,10 +107,10 @@ class AntiSlop:
         self.draft_bans = draft_bans
         self.mass_floor = mass_floor
         self.probability_floor = probability_floor
-        self._tokenizer = tokenizer
-        self._vocabulary = Vocabulary.of(tokenizer)
-        self._matcher = Matcher(self.bans, self._vocabulary)
-        self._has_warned = False
+        self.compiled = CompiledBans.compile(
+            self.bans, tokenizer, exempt=exempt, prompt_lookback=prompt_lookback, exempt_prompt=exempt_prompt
+        )
+        self.warn = ConcessionWarner()
 
     def __repr__(self) -> str:
         origin = f" from {self.bans.source}" if self.bans.source else ""
@@ -174,16 +136,9 @@ class AntiSlop:
         """
         refuse_arguments(arguments_of_generate("streamer", "assistant_model", "synced_gpus"), hook=True)
         if stop_strings:
-            stopping_criteria = self._add_stop_strings(stopping_criteria, stop_strings)
-        run = self._prepare(
-            model,
-            input_ids,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=generation_config,
-            **model_kwargs,
-        )
-        return run.complete()
+            stopping_criteria = add_stop_strings(stopping_criteria, stop_strings, self.compiled.tokenizer)
+        call = Call(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
+        return self._prepare(call).complete()
 
     @overload
     def generate(
@@ -211,9 +166,6 @@ class AntiSlop:
         inputs: str | Tensor | None = None,
         *,
         streamer: BaseStreamer | None = None,
-        stop_strings: str | list[str] | None = None,
-        assistant_model: PreTrainedModel | None = None,
-        assistant_tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: Any,
     ) -> Output:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
@@ -227,44 +179,33 @@ class AntiSlop:
         """
         done: list[tuple[Run, Output]] = []
 
-        def complete(run: Run) -> Output:
+        def complete(call: Call) -> Output:
+            run = self._prepare(call)
             done.append((run, run.complete(streamer)))
             return done[-1][1]
 
-        output: Output = self._enter(
-            model,
-            inputs,
-            complete,  # within `generate`: some models make more of what it returns
-            stop_strings=stop_strings,
-            assistant_model=assistant_model,
-            assistant_tokenizer=assistant_tokenizer,
-            **kwargs,
-        )
-        run, own = done[-1]
-        return run.with_reports(output) if output is own else output
+        # Within `generate`, since some models make more of what it returns.
+        returned: Output = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
+        run, output = done[-1]
+        return run.with_reports(returned) if returned is output else returned
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""
         run = self._start(model, inputs, **kwargs)
-        drops_space = self._vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
-        return stream_text(run.events(), self._vocabulary, drops_space=drops_space)
+        vocabulary = self.compiled.vocabulary
+        drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
+        return stream_text(run.events(), vocabulary, drops_space=drops_space)
 
-    def events(
-        self,
-        model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
-        *,
-        stop_strings: str | list[str] | None = None,
-        **kwargs: Any,
-    ) -> Iterator[Event]:
+    def events(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[Event]:
         """Yield what happens, as it happens; takes what `generate` takes, but for the streamer."""
-        return self._start(model, inputs, stop_strings=stop_strings, **kwargs).events()
+        return self._start(model, inputs, **kwargs).events()
 
     def generate_many(
         self,
         model: PreTrainedModel,
         prompts: Iterable[Prompt],
         *,
+        bans: Iterable[Bans | None] | None = None,
         batch_size: int = 16,
         seed: int | None = None,
         seeds: Iterable[int] | None = None,
@@ -272,27 +213,35 @@ class AntiSlop:
     ) -> Iterator[Completion]:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
 
-        A finished text's place is taken by the next prompt at once, while the others go on. prompts: texts, which the
-        tokenizer turns into ids with its special tokens, or ids [tokens]; read as they are needed. seed: together with
-        a prompt's number it decides its random numbers, so it does not matter what a text is batched with, but for the
-        last bits of its logits; without a seed, torch's global generator gives one. seeds: one for each prompt, which
-        then decides alone, read after its prompt. kwargs: the settings that `generate` takes; instead of asking for
-        several sequences, repeat a prompt. Where the model gives no probabilities, NaN for instance, that text ends
-        with an `error`, and the others go on. logits_processor, stopping_criteria: a list for all texts, or, for
-        those that remember a text, a function that makes a list for each.
+        A finished text's row is taken by the next prompt at once, while the others continue. Where the model gives no
+        probabilities, NaN for instance, that text ends with an `error`, and the others continue.
+
+        prompts: texts, which the tokenizer turns into ids with its special tokens, or ids [tokens]; read as they are
+            needed.
+        bans: a list for each prompt, read after it, in the place of the sampler's own; None for the sampler's own. The
+            sampler's options and its `exempt` phrases apply to all lists. A list that several prompts share is
+            compiled once if it is the same object.
+        seed: together with a prompt's number it decides its random numbers, so a text does not depend on its batch, but
+            for the last bits of its logits; without a seed, torch's global generator gives one.
+        seeds: one for each prompt, which then decides alone, read after its prompt.
+        kwargs: the settings that `generate` takes; instead of asking for several sequences, repeat a prompt.
+            logits_processor, stopping_criteria: a list for all texts, or, for those that remember a text, a function
+            that makes a list for each.
         """
         check_prompts(prompts)
+        refuse_one_list(bans)
         refuse_per_prompt(kwargs)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         if seed is not None and seeds is not None:
             raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
-        return self._complete_many(model, prompts, batch_size=batch_size, seed=seed, seeds=seeds, **kwargs)
+        return self._complete_many(model, prompts, bans, batch_size=batch_size, seed=seed, seeds=seeds, **kwargs)
 
     def _complete_many(
         self,
         model: PreTrainedModel,
         prompts: Iterable[Prompt],
+        bans: Iterable[Bans | None] | None,
         *,
         batch_size: int,
         seed: int | None,
@@ -301,228 +250,47 @@ class AntiSlop:
     ) -> Iterator[Completion]:
         if seeds is None:
             seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
-        runs = (self._start_one(model, prompt, own, **kwargs) for prompt, own in pair(prompts, seeds))
-        first = list(islice(runs, batch_size))
+        lists = repeat(None) if bans is None else bans
+        texts = self._prepare_many(model, pair(pair(prompts, seeds), lists, name="bans"), **kwargs)
+        first = list(islice(texts, batch_size))
         if first:
-            yield from self._run_in_flight(model, first, chain(first, runs))
-
-    def _start_one(self, model: PreTrainedModel, prompt: Prompt, seed: int, **kwargs: Any) -> Run:
-        """Prepare one text with its own random numbers."""
-        inputs = encode(prompt, self._tokenizer, device_of(model))[None]
-        shared = {name for name in ("logits_processor", "stopping_criteria") if isinstance(kwargs.get(name), list)}
-        for name in {"logits_processor", "stopping_criteria"} - shared:
-            kwargs[name] = make() if (make := kwargs.get(name)) else None
-        run = self._start(model, inputs, shared=shared, **{**kwargs, "attention_mask": torch.ones_like(inputs)})
-        if run.config.prompt_lookup_num_tokens is not None or run.config.assistant_early_exit is not None:
-            raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
-        if run.rows[0].kept is not None:
-            raise ValueError(
-                "generate_many keeps no scores: leave output_scores and output_logits out, or use generate"
+            yield from complete_in_flight(
+                first[0][0],
+                _share_settings(spec for _, spec in chain(first, texts)),
+                places=len(first),
+                vocabulary=self.compiled.vocabulary,
+                warn=self.warn,
             )
-        if len(run.rows) > 1:
-            raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
-        refuse_lengths(model, run.prompts, new=run.rows[0].capacity, in_flight=True)
-        run.rows[0].generator = torch.Generator(device_of(model)).manual_seed(seed)
-        return run
 
-    def _run_in_flight(self, model: PreTrainedModel, first: Sequence[Run], runs: Iterable[Run]) -> Iterator[Completion]:
-        if model.config.is_encoder_decoder:
-            raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
-        language_model, shared = first[0].language_model, first[0].rows[0].settings
-        engine = BatchEngine(language_model, language_model.new_cache(len(first)), filler=first[0].pad)
-        rows: dict[int, Row] = {}
-        reports: dict[int, Report] = defaultdict(partial(Report, surfaces=self._vocabulary))
-
-        def queue() -> Iterator[Row]:
-            for number, run in enumerate(runs):
-                rows[number] = row = run.rows[0]
-                if isinstance(shared, Settings) and shared.fits_any_prompt:
-                    row.settings = shared
-                yield row
-
-        events = decode(
-            [],
-            engine=engine,
-            matcher=self._matcher,
-            policy=first[0].policy,
-            queue=queue(),
-            places=len(first),
-            drafter=first_of(self._draft_bans()),
-        )
-        try:
-            for number, event in events:
-                reports[number].add(event)
-                if isinstance(event, Conceded):
-                    self._warn_once(event.violation)
-                elif isinstance(event, Finished):
-                    row = rows.pop(number)
-                    reports[number].add(Forwarded(0, engine.excess(row)))
-                    tokens = row.tokens
-                    warn_if_too_long(model, len(tokens) + row.prompt_length)
-                    text = self._vocabulary.decode(tokens, after=row.ids[0, : row.prompt_length].tolist())
-                    error = _describe_failure(row) if event.reason == "failed" else None
-                    yield Completion(number, text, tokens, reports.pop(number), error=error)
-        finally:
-            first[0].decode_mode.leave()
+    def _prepare_many(
+        self, model: PreTrainedModel, texts: Iterable[tuple[tuple[Prompt, int], Bans | None]], **kwargs: Any
+    ) -> Iterator[tuple[Call, TextSpec]]:
+        """Prepare texts of (prompt, seed) and bans one by one."""
+        lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
+        callbacks = ("logits_processor", "stopping_criteria")
+        shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
+        made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
+        for (prompt, seed), bans in texts:
+            compiled, drafters = lists.compile(bans)
+            inputs = encode(prompt, compiled.tokenizer, device_of(model))[None]
+            call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
+            call_kwargs["attention_mask"] = torch.ones_like(inputs)
+            call = catch_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
+            yield (
+                call,
+                prepare_row(call, compiled, seed=seed, policy=self.make_policy(), drafters=drafters, shared=shared),
+            )
 
     def _start(self, model: PreTrainedModel, inputs: str | Tensor | None, **kwargs: Any) -> Run:
-        """Have `generate` prepare a run and hand it out before the first forward pass."""
-        runs: list[Run] = []
+        """Prepare a run and return it before the first forward pass."""
+        return self._prepare(catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer))
 
-        def keep(run: Run) -> Run:
-            runs.append(run)
-            return run
+    def _prepare(self, call: Call) -> Run:
+        drafters = [self.compiled.make_drafter()] if self.draft_bans else []
+        return prepare_run(call, self.compiled, policy=self.make_policy(), drafters=drafters, warn=self.warn)
 
-        try:
-            out = self._enter(model, inputs, keep, **kwargs)
-        except Exception as error:
-            if not runs:
-                raise
-            raise ValueError(_OWN_GENERATE.format(name=type(model).__name__)) from error
-        if not isinstance(out, Run):
-            raise ValueError(_OWN_GENERATE.format(name=type(model).__name__))
-        return out
-
-    def _enter(
-        self,
-        model: PreTrainedModel,
-        inputs: str | Tensor | None,
-        use: Callable[[Run], Any],
-        *,
-        shared: Collection[str] = (),
-        **kwargs: Any,
-    ) -> Any:
-        """Have `generate` prepare a run and return what it makes of `use(run)`.
-
-        shared: the lists of processors and criteria that other texts use at the same time.
-        """
-        refuse_arguments(kwargs, tokenizer=self._tokenizer)
-        inputs, kwargs = read_inputs(inputs, kwargs, self._tokenizer, device_of(model))
-        assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
-        config = kwargs.get("generation_config")
-        stop_strings = kwargs.pop("stop_strings", None) or (config or model.generation_config).stop_strings
-        if stop_strings:
-            # `generate` would need the tokenizer for these, which it never hands to a callable.
-            kwargs["stopping_criteria"] = self._add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings)
-            if config is None:
-                kwargs["stop_strings"] = None
-            else:
-                kwargs["generation_config"] = copy(config)
-                kwargs["generation_config"].stop_strings = None
-        used = []
-
-        def prepare_and_use(model: PreTrainedModel, input_ids: Tensor, **prepared: Any) -> Any:
-            used.append(True)
-            return use(self._prepare(model, input_ids, assistant=assistant, shared=shared, **prepared))
-
-        out = model.generate(inputs, custom_generate=prepare_and_use, **kwargs)
-        if not used:
-            raise ValueError(
-                f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
-                "leave out what makes it do so, or take another model"
-            )
-        return out
-
-    def _add_stop_strings(self, criteria: Iterable[Any], stop_strings: str | list[str]) -> StoppingCriteriaList:
-        own = StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)
-        return StoppingCriteriaList([*criteria, own])
-
-    def _prepare(
-        self,
-        model: PreTrainedModel,
-        input_ids: Tensor,
-        *,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        assistant: Assistant | None = None,
-        shared: Collection[str] = (),
-        **model_kwargs: Any,
-    ) -> Run:
-        prompts, mask = input_ids.shape[0], prompt_mask(model, model_kwargs)
-        refuse_tokenizer(model, self._tokenizer)
-        self._vocabulary.refuse_changes(self._tokenizer)
-        refuse_settings(model, generation_config, logits_processor)
-        speculation = speculate(
-            model,
-            input_ids,
-            assistant=assistant,
-            tokenizer=self._tokenizer,
-            logits_processor=logits_processor,
-            generation_config=generation_config,
-            model_kwargs=model_kwargs,
-        )
-        if input_ids.shape[1] == 0 and model_kwargs.get("inputs_embeds") is None:
-            raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
-        capacity = generation_config.max_length - input_ids.shape[1]
-        lengths = measure_prompts(input_ids, mask, generation_config, model_kwargs)
-        refuse_lengths(model, lengths, new=capacity)
-        drafters = [*self._draft_bans(), *speculation]
-        settings = Settings(
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            rows=prompts,
-            pad=pad_token_of(generation_config),
-            is_drafted=bool(drafters),
-            shares_processors="logits_processor" in shared,
-            shares_criteria="stopping_criteria" in shared,
-        )
-        mode = DecodeMode(model)
-        language_model, cache = split_arguments(model, generation_config, model_kwargs, rows=prompts, decode_mode=mode)
-        keep_scores = generation_config.return_dict_in_generate and (
-            generation_config.output_scores or generation_config.output_logits
-        )
-        rows = [
-            Row(
-                input_ids[place : place + 1],
-                settings=settings,
-                state=self._read_prompt(input_ids[place], mask, place=place),
-                capacity=capacity,
-                place=place,
-                keep_scores=keep_scores,
-            )
-            for place in range(prompts)
-        ]
-        settings.follow(rows)
-        return Run(
-            model,
-            language_model,
-            cache,
-            mode,
-            rows,
-            lengths,
-            self._matcher,
-            self._policy(do_sample=generation_config.do_sample),
-            generation_config,
-            self._warn_once,
-            self._vocabulary,
-            drafter=first_of(drafters),
-        )
-
-    def _warn_once(self, violation: Violation) -> None:
-        """Warn of the first concession of this sampler, in the line of the code that called it."""
-        if self._has_warned:
-            return
-        self._has_warned = True
-        warnings.warn(
-            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since nothing else was "
-            "left to write: report.conceded and Completion.conceded count such places, of which this is the sampler's "
-            "first; on_exhausted='stop' or 'raise' lets none through",
-            ConcededWarning,
-            stacklevel=_find_caller(),
-        )
-
-    def _draft_bans(self) -> list[Drafter]:
-        encode = partial(encode_after, self._tokenizer, self._vocabulary)
-        return [PhraseDrafter(self._matcher, encode)] if self.draft_bans else []
-
-    def _read_prompt(self, ids: Tensor, mask: Tensor | None, *, place: int) -> State:
-        """Return the matcher's state after a prompt, whose padding is no part of its text."""
-        if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
-            ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
-        return self._matcher.start(ids.tolist(), lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
-
-    def _policy(self, *, do_sample: bool) -> Policy:
+    def make_policy(self, *, do_sample: bool = True) -> Policy:
+        """Return the rules by which the sampler draws, from its options."""
         return Policy(
             do_sample=do_sample,
             method=self.method,
@@ -533,32 +301,12 @@ class AntiSlop:
         )
 
 
-def _to_ban_list(bans: BanList | Iterable[str | Ban] | os.PathLike[str] | str) -> BanList:
-    if isinstance(bans, BanList):
-        return bans
-    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and os.path.isfile(bans)):  # noqa: PTH113 - never raises
-        return BanList.load(bans)
-    if isinstance(bans, str):
-        raise BanError(
-            f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
-        )
-    return BanList(bans)
-
-
-def _combine(bans: BanList, *, strings: Sequence[str], patterns: Sequence[str], exempt: Sequence[str]) -> BanList:
-    """Return the bans together with those that came under other names, all with the exempt phrases."""
-    for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
-        if isinstance(value, str):
-            raise BanError(
-                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
-            )
-    if not (strings or patterns or exempt):
-        return bans
-    more = [*(Ban(string, edges="anywhere") for string in strings), *map(Ban.regex, patterns)]
-    exempted = (
-        replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
-    )
-    return BanList(exempted, source=bans.source)
+def _share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:
+    """Have texts share the first one's settings if these depend on no text: they are processed together then."""
+    shared: Settings | None = None
+    for spec in specs:
+        shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
+        yield replace(spec, settings=shared) if shared is not None and shared.fits_any_prompt else spec
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -569,24 +317,3 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_share(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
-
-
-def _find_caller() -> int:
-    """Return the stack level, as `warnings.warn` counts it in the function above, of who called the library."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-_LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
-
-
-def _describe_failure(row: Row) -> ValueError:
-    """Return the error of a text that ended because no token could be drawn."""
-    broken = int((~row.node.logits.isfinite()).sum())
-    of_whom = f"{broken:,} of the model's {row.node.logits.numel():,} logits are" if broken else "the scores are all"
-    return ValueError(
-        f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
-        "out, load the model in another dtype, or change its logits processors"
-    )

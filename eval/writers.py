@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from antislop import AntiSlop
-from antislop.decoding.walker import Method
+from antislop.decoding.policy import Method
 from antislop.hf.vocabulary import Vocabulary
 from eval.naive import Phrases, write_naively
 from eval.speed import measuring

@@ -22,7 +22,7 @@ FLOORS = (
     ("lists", "records"),
     ("trace",),
     ("decoding",),
-    ("caches",),
+    ("caches", "testing"),
     ("callbacks",),
     ("hf",),
     ("sampler",),

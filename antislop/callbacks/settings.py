@@ -10,7 +10,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from antislop.callbacks.criteria import Criteria
 from antislop.callbacks.memory import name_of
 from antislop.callbacks.processors import Processors
-from antislop.decoding.row import Row
+from antislop.decoding.row import History, Row
 
 
 class Settings:
@@ -54,12 +54,10 @@ class Settings:
         """The number of tokens of each row that the criteria have seen."""
         return self._criteria.asked
 
-    def follow(self, rows: Sequence[Row]) -> None:
-        """Follow the rows of a batch; they report their rewinds if a processor or criterion may remember their text."""
+    def follow(self, rows: Sequence[Row]) -> History | None:
+        """Take the rows of the batch, and return what has to follow their rewinds, if anything remembers their text."""
         self._batch = self._processors.batch = rows
-        if self.is_together or self._processors.has_strangers:
-            for row in rows:
-                row.history = self
+        return self if self.is_together or self._processors.has_strangers else None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return the scores [n, vocab] that the processors make of logits [n, vocab].

@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 
 class MethodChoice(str, Enum):
-    """`antislop.decoding.walker.Method` for typer, without torch."""
+    """`antislop.decoding.policy.Method` for typer, without torch."""
 
     EXACT = "exact"
     TOKEN = "token"
 
 
 class OnExhaustedChoice(str, Enum):
-    """`antislop.decoding.walker.OnExhausted` for typer, without torch."""
+    """`antislop.decoding.policy.OnExhausted` for typer, without torch."""
 
     CONCEDE = "concede"
     STOP = "stop"
@@ -283,7 +283,7 @@ class _Run:
 
 def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = True) -> _Run:
     """Generate, and write each piece to the console once it is certain."""
-    from antislop.decoding.walker import Exhausted
+    from antislop.decoding.policy import Exhausted
 
     prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)

@@ -9,10 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import Arm, SampleSpec
+from antislop.hf.in_flight import Completion
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
-from antislop.sampler import Completion
 from antislop.serving.completions import Endpoint
 from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
 

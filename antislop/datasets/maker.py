@@ -25,13 +25,14 @@ from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.prompt_only import Request
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
+from antislop.hf.in_flight import Completion
 from antislop.hf.lengths import PromptLengths, refuse_lengths
 from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
-from antislop.sampler import AntiSlop, Completion
+from antislop.sampler import AntiSlop
 from antislop.trace.events import Conceded, Rewound
 
 NO_TOKEN = "the prompt has no token: give it some text"

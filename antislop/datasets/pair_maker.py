@@ -18,10 +18,11 @@ from antislop.datasets.pairs import (
     finish_dpo,
     make_tokens,
 )
+from antislop.hf.in_flight import Completion
 from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Record
-from antislop.sampler import SEED_STEP, Completion
+from antislop.sampler import SEED_STEP
 from antislop.trace.events import Event
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from antislop.decoding.row import NO_DRAFT, Draft, Row
-from antislop.decoding.walker import Drafter
+from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.matching.token_matcher import Matcher
 
 WAYS = 8

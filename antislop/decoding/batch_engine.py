@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding.loop import Passes
+from antislop.decoding.loop import ForwardPass
 from antislop.decoding.protocols import LanguageModel, RewindableCache, fill_left
 from antislop.decoding.row import Row
 
@@ -31,7 +31,7 @@ class BatchEngine:
         self._is_ragged = False
 
     @torch.no_grad()
-    def forward(self, rows: Sequence[Row]) -> Passes:
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
         """Return the logits after the tokens of each row and after those of its draft, right-aligned."""
         if not self._fed:
             return self._prefill(rows)
@@ -46,10 +46,10 @@ class BatchEngine:
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(fill_left(queries), self._cache)
-        return Passes(_own(logits[: len(rows)]), fed, cut)
+        return ForwardPass(_own(logits[: len(rows)]), fed, cut)
 
     @torch.no_grad()
-    def replace(self, rows: Sequence[Row], place: int) -> Passes:
+    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
         """Read the prompt of the new row at a place in a cache of its own, and put that into the place."""
         row = rows[place]
         while len(self._fed) <= place:
@@ -62,7 +62,7 @@ class BatchEngine:
         self._cache.adopt(place, cache)
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
-        return Passes(_own(logits[:, -1:]), [row.prompt_length], [0])
+        return ForwardPass(_own(logits[:, -1:]), [row.prompt_length], [0])
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class BatchEngine:
         shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
         return len(fed) - min(shared, len(fed))
 
-    def _prefill(self, rows: Sequence[Row]) -> Passes:
+    def _prefill(self, rows: Sequence[Row]) -> ForwardPass:
         held = self._cache.lengths
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
@@ -87,7 +87,7 @@ class BatchEngine:
         self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
         self._bases = list(self._cache.lengths)
         fed = [after - before for after, before in zip(self._bases, held, strict=True)]
-        return Passes(_own(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
+        return ForwardPass(_own(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
 
     def _query(self, place: int, row: Row) -> list[int]:
         """Return what a row is fed next."""

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
+from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import PAD, Inferred, LanguageModel, RewindableCache, SampleStrategy
-from antislop.decoding.row import Row
-from antislop.decoding.walker import Policy
+from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 
 
@@ -54,20 +55,23 @@ class BanningInferencer:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
         settings = _Strategy(sample_strategy, self._model.eos_token_id)
-        rows = [
-            Row(
-                query[None, query != PAD],
+        policy = Policy(sample_strategy.do_sample, "exact", "concede", max_rewinds=100)
+        prompts = [query[query != PAD] for query in query_token_ids]
+        specs = [
+            TextSpec(
+                prompt=prompt[None],
+                matcher=self._matcher,
+                state=self._matcher.start(prompt.tolist()),
+                policy=policy,
                 settings=settings,
-                state=self._matcher.start(query[query != PAD].tolist()),
                 capacity=max_new_tokens,
-                place=place,
                 keep_scores=True,
             )
-            for place, query in enumerate(query_token_ids)
+            for prompt in prompts
         ]
+        rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
         engine = BatchEngine(self._model, kv_cache, filler=min(self._model.eos_token_id, default=0))
-        policy = Policy(sample_strategy.do_sample, "exact", "concede", max_rewinds=100)
-        for _ in decode(rows, engine=engine, matcher=self._matcher, policy=policy):
+        for _ in decode(Scheduler(rows=rows), engine):
             pass
         return _collect(rows, filler=min(self._model.eos_token_id, default=0))
 
@@ -78,6 +82,9 @@ class _Strategy:
     def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
         self._strategy = strategy
         self.eos_token_ids = eos_token_ids
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         scores = [

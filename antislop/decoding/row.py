@@ -1,20 +1,25 @@
-"""One text in the making: its tokens, where it stands in the tree of known distributions, and what is settled of it."""
+"""One text: its specification, which never changes, and its row, which holds the tokens written so far."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from antislop.decoding.ledger import Node
+from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import send
-from antislop.matching.token_matcher import State
+from antislop.matching.token_matcher import Matcher, State
 
 
 class Settings(Protocol):
-    """What was asked for: processors, and when a text ends."""
+    """Logits processors, and when a text ends."""
+
+    def follow(self, rows: Sequence[Row]) -> History | None:
+        """Take the rows of a batch that share these settings; return what has to follow their rewinds."""
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
@@ -70,53 +75,83 @@ class Draft(NamedTuple):
 NO_DRAFT = Draft([])
 
 
-class Row:
-    """One text in the making.
+class Drafter(Protocol):
+    """Guesses the next tokens. A draft never changes the distribution of the text; a good one makes it faster."""
 
-    prompt: ids [1, tokens]. state: the matcher's after the prompt. capacity: the most tokens that may be generated.
-    place: its row in the batch. generator: its own random numbers, so that it does not matter what it is batched with.
-    keep_scores: remember logits and scores of the kept tokens. history: what has to follow rewinds, shared by the rows
-    of a batch; None if nothing remembers the text. end: where the text ends, unless another row of the batch is
-    rewritten in a way that changes that.
+    def propose(self, row: Row) -> Draft:
+        """Return tokens that may follow the row's; the draft may be empty."""
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        """Note how many of the tokens proposed for the row were accepted."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextSpec:
+    """All that decides one text. Nothing of it is shared with the other texts of its batch, unless it is the same.
+
+    prompt: ids [1, tokens]. matcher, state: the compiled bans, and the matcher's state after the prompt.
+    settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
+    generator: random numbers of its own, so that the text does not depend on its batch; None for torch's global ones.
+    keep_scores: keep logits and scores of the kept tokens.
     """
 
-    def __init__(
-        self,
-        prompt: Tensor,
-        *,
-        settings: Settings,
-        state: State,
-        capacity: int,
-        place: int = 0,
-        generator: torch.Generator | None = None,
-        keep_scores: bool = False,
-        history: History | None = None,
-    ) -> None:
-        self.prompt_length = prompt.shape[1]
-        self._ids = torch.cat([prompt, prompt.new_zeros((1, capacity))], dim=1)
-        self._written = 0  # of the tokens, how many stand in the ids already
-        self.settings = settings
-        self.capacity = capacity
+    prompt: Tensor
+    matcher: Matcher
+    state: State
+    policy: Policy
+    settings: Settings
+    capacity: int
+    generator: torch.Generator | None = None
+    drafter: Drafter | None = None
+    keep_scores: bool = False
+
+
+class Row:
+    """One text and the place in a batch where it is written.
+
+    Its tokens, and the cursors that point between them:
+
+        tokens     t0  t1  t2  t3  t4  t5  t6  .   .   .   .
+                   |       |       |           |           |
+                   0    settled unchanged  len(tokens)  capacity
+
+    settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
+    unchanged: tokens not rewritten since the last forward pass, of which the cache is known to be right.
+    len(tokens): the length; `state` and, between two forward passes, `node` belong to it, with `node.depth` equal to
+        it. A draft's tokens follow there and are not in `tokens`.
+    capacity: the maximum length.
+
+    number: the text's number, in the order in which texts came. place: the index of its row in the batch.
+    history: what processors and criteria remember, shared by the rows of a batch; None if they remember nothing.
+    end: the length at which the text ends, unless a rewind of another row of the batch changes that.
+    """
+
+    def __init__(self, spec: TextSpec, *, number: int = 0, place: int = 0) -> None:
+        self.spec = spec
+        self.number = number
         self.place = place
-        self.generator = generator
+        self.prompt_length = spec.prompt.shape[1]
+        self.capacity = spec.capacity
+        self._ids = torch.cat([spec.prompt, spec.prompt.new_zeros((1, spec.capacity))], dim=1)
+        self._written = 0  # how many of the tokens the ids contain already
         self.tokens: list[int] = []
         self.draft = NO_DRAFT
         self.unchanged = 0
         self.node = Node()
-        self.state = state
+        self.state = spec.state
         self.settled = 0
         self.withdrawn = 0
         self.matcher_seconds = 0.0
         self.is_finished = False
         self.is_waiting = False  # for the other rows of its batch
         self.end: int | None = None
-        self.history = history
-        self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep_scores else None
+        self.history: History | None = None
+        self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has random numbers of its own, and so can end in a failure while the others of its batch go on."""
-        return self.generator is not None
+        """Whether it has random numbers of its own, and so can fail while the others of its batch continue."""
+        return self.spec.generator is not None
 
     @property
     def ids(self) -> Tensor:
@@ -146,7 +181,7 @@ class Row:
             self.kept.append((self.node.logits, self.node.scores))
 
     def rewind(self, length: int) -> tuple[int, ...]:
-        """Go back to `length` tokens and return the others."""
+        """Keep the first `length` tokens and return the others."""
         withdrawn = tuple(self.tokens[length:])
         del self.tokens[length:]
         if self.kept is not None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from antislop.decoding.ledger import Node, draw_uniform
-from antislop.decoding.row import NO_DRAFT, Draft, Row
-from antislop.matching.token_matcher import Matcher, State, Violation
+from antislop.decoding.policy import Exhausted
+from antislop.decoding.row import NO_DRAFT, Row
+from antislop.matching.token_matcher import State, Violation
 from antislop.trace.events import (
     Admitted,
     Conceded,
@@ -32,65 +31,23 @@ from antislop.trace.events import (
     Shortened,
 )
 
-Method = Literal["exact", "token"]
-OnExhausted = Literal["concede", "stop", "raise"]
-
-MASS_FLOOR = 1e-3
-"""Less than this left of a distribution, and what is left may be noise."""
-PROBABILITY_FLOOR = 1e-4
-"""Where little is left, tokens that the model finds less likely than this are no alternative."""
 ALTERNATIVES = 16
-"""Tokens that are told of what may come instead of a withdrawn one."""
+"""How many alternatives a `Rewound` event lists."""
 CANDIDATES = 32
 """Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
-
 
 NONE_DRAWN = -1
 """In the place of a token where none can be drawn: all probabilities are NaN."""
 
 
-class Exhausted(RuntimeError):
-    """Raised where every alternative to a ban is used up and the policy is to raise."""
-
-
-class Drafter(Protocol):
-    """Guesses what comes next. Any guess leaves what is written as it is; good ones make it come faster."""
-
-    def propose(self, row: Row) -> Draft:
-        """Return what may follow the row's tokens; it may be empty."""
-
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Take note of how many of the row's proposed tokens were drawn."""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How to draw and what to do when nothing is left.
-
-    max_rewinds counts per position. A row may withdraw `max_withdrawn_ratio` tokens for each one that it may have.
-    Where less than `mass_floor` of a distribution is left, only tokens of at least `probability_floor` are drawn.
-    """
-
-    do_sample: bool
-    method: Method
-    on_exhausted: OnExhausted
-    max_rewinds: int
-    max_withdrawn_ratio: float = 16
-    mass_floor: float = MASS_FLOOR
-    probability_floor: float = PROBABILITY_FLOOR
-
-
 class Walker:
     """Moves one row through its tree until it needs the model, and notes in `events` what happens."""
 
-    def __init__(
-        self, number: int, row: Row, *, matcher: Matcher, policy: Policy, drafter: Drafter | None = None
-    ) -> None:
-        self.number = number
-        self.drafter = drafter
+    def __init__(self, row: Row) -> None:
         self.row = row
-        self.matcher = matcher
-        self.policy = policy
+        self.matcher = row.spec.matcher
+        self.policy = row.spec.policy
+        self.drafter = row.spec.drafter
         self.events: list[Event] = []
         self._dropped = 0  # how many of the matcher's are told
         self._is_together = row.history is not None and row.history.is_together
@@ -111,8 +68,7 @@ class Walker:
         row.draft = draft._replace(read=read)
 
     def walk_drafted(self) -> None:
-        """Walk, first along the draft; tell how far that was right."""
-        assert self.drafter is not None
+        """Walk, first along the draft, and report how many of its tokens were accepted."""
         row, draft, before, length = self.row, self.row.draft.tokens, len(self.events), len(self.row.tokens)
         self.walk()
         accepted = 0
@@ -123,7 +79,8 @@ class Walker:
                 if accepted == len(draft) or event.token != draft[accepted]:
                     break
                 accepted += 1
-        self.drafter.learn(row, proposed=len(draft), accepted=accepted)
+        if self.drafter is not None:
+            self.drafter.learn(row, proposed=len(draft), accepted=accepted)
         row.draft = NO_DRAFT
         if row.history is not None and accepted < len(draft):
             row.history.rewind(row, min(length + accepted, len(row.tokens)))
@@ -137,8 +94,8 @@ class Walker:
         step = len(row.tokens) - row.unchanged
         is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
         if self.policy.do_sample and draft.proposals is not None and is_along:
-            return row.node.draw_beside(draft.proposed[step], draft.proposals[step], generator=row.generator)
-        return row.node.draw(do_sample=self.policy.do_sample, generator=row.generator)
+            return row.node.draw_beside(draft.proposed[step], draft.proposals[step], generator=row.spec.generator)
+        return row.node.draw(do_sample=self.policy.do_sample, generator=row.spec.generator)
 
     def walk(self, token: int | None = None) -> None:
         """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
@@ -151,7 +108,7 @@ class Walker:
                 return
             row.append(token, self._feed(row.state, token))
             self.events.append(Drawn(token))
-            violations, is_done = row.state.violations, row.settings.is_done(row)
+            violations, is_done = row.state.violations, row.spec.settings.is_done(row)
             if is_done:
                 violations = _in_order((*violations, *self.matcher.finish(row.state)))
             drawn, token = token, None
@@ -262,7 +219,7 @@ class Walker:
             return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
         if row.node.has_resolved(violation, token=token):
             return weight > 0
-        return self.policy.do_sample and weight > 0 and draw_uniform(row.generator) < weight
+        return self.policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
 
     def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
         """Take a violation's mass out of the ledger."""
@@ -287,7 +244,7 @@ class Walker:
         row, policy = self.row, self.policy
         node = row.node.back_to(violation.start)
         if policy.do_sample:
-            node = node.bounce(row.generator)
+            node = node.bounce(row.spec.generator)
         if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn_ratio * row.capacity:
             return None
         if not self._is_scarce(node):
@@ -352,7 +309,7 @@ class Walker:
             return False
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)
-        scores = self.row.settings.process([self.row], [node.depth], rest)[0]
+        scores = self.row.spec.settings.process([self.row], [node.depth], rest)[0]
         candidates = self._find_likely(node) & ~node.spent & (scores > -torch.inf)
         if candidates.any():
             node.renew(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
@@ -361,7 +318,7 @@ class Walker:
     def _find_likely(self, node: Node, share: Tensor | float = 1.0) -> Tensor:
         """Return whether a share of each token is likely by the model's own logits, [vocab]; no end token is."""
         likely = torch.softmax(node.logits[0], dim=-1) * share >= self.policy.probability_floor
-        for end in self.row.settings.eos_token_ids:  # a text does not end merely because the rest is banned
+        for end in self.row.spec.settings.eos_token_ids:  # a text does not end merely because the rest is banned
             likely[end : end + 1] = False
         return likely
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -10,10 +11,14 @@ from torch import Tensor
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban
+
 Prompt: TypeAlias = str | Sequence[int] | Tensor
 """A text, or its ids [tokens]."""
 
 T = TypeVar("T")
+Value = TypeVar("Value")
 
 _PROMPTS = ("inputs", "input_ids")
 _PER_PROMPT = ("attention_mask", "position_ids", "inputs_embeds", "past_key_values", *_PROMPTS)
@@ -94,11 +99,22 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
             )
 
 
-def pair(prompts: Iterable[T], seeds: Iterable[int]) -> Iterator[tuple[T, int]]:
-    """Yield each prompt with its seed, which is read after it. Raises `ValueError` if the seeds run out."""
-    numbers = iter(seeds)
+def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") -> Iterator[tuple[T, Value]]:
+    """Yield each prompt with its value, which is read after it. Raises `ValueError` where there is none."""
+    rest = iter(values)
     for prompt in prompts:
-        seed = next(numbers, None)
-        if seed is None:
-            raise ValueError("there are fewer seeds than prompts: pass one for each prompt, or a single seed")
-        yield prompt, seed
+        try:
+            value = next(rest)
+        except StopIteration:
+            instead = "a single seed" if name == "seeds" else "leave them out"
+            raise ValueError(f"there are fewer {name} than prompts: pass one for each prompt, or {instead}") from None
+        yield prompt, value
+
+
+def refuse_one_list(bans: object) -> None:
+    """Raise `ValueError` for one list of bans in the place of a list for each prompt."""
+    if isinstance(bans, (str, Ban, BanList, Mapping)) or not isinstance(bans, Iterable | NoneType):
+        raise ValueError(
+            f"bans is a {type(bans).__name__}: pass a list of bans for each prompt, bans=[list, list, …], or one list "
+            "for all texts to AntiSlop"
+        )

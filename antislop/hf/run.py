@@ -19,11 +19,11 @@ from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
-from antislop.decoding.walker import Drafter, Policy
+from antislop.decoding.scheduler import Scheduler
 from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller, pad_token_of
-from antislop.matching.token_matcher import Matcher, Surfaces, Violation
+from antislop.matching.token_matcher import Surfaces, Violation
 from antislop.trace.events import Conceded, Event, Finished, Forwarded, Settled
 from antislop.trace.report import Report
 
@@ -63,12 +63,9 @@ class Run:
     decode_mode: DecodeMode
     rows: list[Row]
     prompts: PromptLengths
-    matcher: Matcher
-    policy: Policy
     config: GenerationConfig
     warn: Callable[[Violation], None]
     surfaces: Surfaces
-    drafter: Drafter | None = None
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # what is handed back with the sequences
@@ -120,19 +117,12 @@ class Run:
                 reports[0].add(Forwarded(fed, cut))
 
     def _decode(self) -> Iterator[tuple[int, Event]]:
-        events = decode(
-            self.rows,
-            engine=self.engine,
-            matcher=self.matcher,
-            policy=self.policy,
-            drafter=self.drafter,
-        )
-        for number, event in events:
+        for row, event in decode(Scheduler(rows=self.rows), self.engine):
             if isinstance(event, Conceded):
                 self.warn(event.violation)
             elif isinstance(event, Finished):
-                warn_if_too_long(self.model, self.prompts.tokens[number] + len(self.rows[number].tokens))
-            yield number, event
+                warn_if_too_long(self.model, self.prompts.tokens[row.number] + len(row.tokens))
+            yield row.number, event
 
     def _sequences(self) -> Tensor:
         """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""

@@ -17,10 +17,10 @@ there the draft is the likeliest continuation, which takes no chance and so can'
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, repeat
 from threading import Event as Flag
 from threading import Lock
 from typing import Any
@@ -31,7 +31,6 @@ from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
-    PreTrainedTokenizerBase,
     StoppingCriteria,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
@@ -41,48 +40,26 @@ from transformers import (
 from transformers.generation import EosTokenCriteria, StopStringCriteria
 
 from antislop.callbacks.settings import Settings
-from antislop.decoding.loop import Passes, decode
-from antislop.decoding.row import NO_DRAFT, Draft, Row
-from antislop.decoding.walker import Policy
-from antislop.hf.arguments import check_prompts, pair
-from antislop.hf.vocabulary import Vocabulary
-from antislop.sampler import SEED_STEP, AntiSlop, Completion
+from antislop.decoding.loop import ForwardPass, decode
+from antislop.decoding.policy import Policy
+from antislop.decoding.row import NO_DRAFT, Draft, Row, TextSpec
+from antislop.decoding.scheduler import Scheduler
+from antislop.hf.arguments import check_prompts, pair, refuse_one_list
+from antislop.hf.compiled_bans import Bans, CompiledBans, CompiledLists
+from antislop.hf.in_flight import Completion
+from antislop.sampler import SEED_STEP, AntiSlop
 from antislop.serving.completions import Endpoint
-from antislop.serving.dialects import Answer, EndpointError, Key, Position
+from antislop.serving.coverage import Coverage
+from antislop.serving.dialects import Answer, EndpointError, Position
+from antislop.serving.token_names import TokenNames
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
 
 __all__ = ["Coverage", "Endpoint", "EndpointCompletion", "EndpointError", "EndpointSampler"]
 
-ROUNDING = 1e-5
-"""Less mass than this outside of the alternatives is rounding."""
 GAP_TRIES = 16
 """How often one token is asked for where the server left it out."""
-
-
-@dataclass
-class Coverage:
-    """How far the returned alternatives reached for one text, over all distributions that came back.
-
-    outside: probability that lies beyond the alternatives, all in all. outside_max: the most at one place.
-    ran_out: places where a token beyond the alternatives might have been drawn, under the settings that were asked for;
-        the others are exact. unreadable: alternatives that are no token of the tokenizer, or might be several; they
-        count as lying beyond. requests, retries: answers of the server, and requests that had to be sent again.
-    """
-
-    distributions: int = 0
-    outside: float = 0.0
-    outside_max: float = 0.0
-    ran_out: int = 0
-    unreadable: int = 0
-    requests: int = 0
-    retries: int = 0
-
-    @property
-    def outside_mean(self) -> float:
-        """The probability beyond the alternatives at a place, on average."""
-        return self.outside / max(1, self.distributions)
 
 
 @dataclass(frozen=True)
@@ -94,11 +71,30 @@ class EndpointCompletion(Completion):
 
 @dataclass(frozen=True)
 class _Plan:
-    """What was asked for, the same for all texts."""
+    """The settings that all texts share."""
 
-    settings: Settings
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
     policy: Policy
     max_new_tokens: int
+
+    def make_spec(self, prompt: Sequence[int], bans: CompiledBans, *, seed: int) -> TextSpec:
+        """Return a text, with random numbers of its own."""
+        return TextSpec(
+            prompt=torch.tensor([prompt]),
+            matcher=bans.matcher,
+            state=bans.read_prompt(prompt),
+            policy=self.policy,
+            settings=Settings(
+                logits_processor=self.processors,
+                stopping_criteria=self.criteria,
+                rows=1,
+                shares_processors=True,
+                shares_criteria=True,
+            ),
+            capacity=self.max_new_tokens,
+            generator=torch.Generator().manual_seed(seed),
+        )
 
 
 class EndpointSampler:
@@ -134,16 +130,18 @@ class EndpointSampler:
         self._endpoint = endpoint
         self._alternatives = alternatives
         self._tokens_per_request = tokens_per_request
-        self._tokenizer = sampler._tokenizer
+        self._bans = sampler.compiled
+        self._tokenizer = self._bans.tokenizer
         own = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._eos = [own] if isinstance(own, int) else list(own or ())
-        self._names = _Names(self._tokenizer, sampler._vocabulary)
+        self._names = TokenNames(self._tokenizer, self._bans.vocabulary)
         self._turn = Lock()  # texts take turns to think, and wait for the server together
 
     def generate_many(
         self,
         prompts: Iterable[str | Sequence[int]],
         *,
+        bans: Iterable[Bans | None] | None = None,
         batch_size: int = 16,
         seed: int | None = None,
         seeds: Iterable[int] | None = None,
@@ -154,9 +152,11 @@ class EndpointSampler:
         prompts: texts, which the tokenizer turns into ids with its special tokens, or ids; read as they are needed.
         seed: together with a prompt's number it decides its random numbers, so that neither order nor company matter;
         with `tokens_per_request` above 1 that also asks for a server that heeds seeds. A text that the server fails
-        ends there and says so in `error`; the others go on. seeds: one for each prompt instead, read after it.
+        ends there with an `error`; the others continue. seeds: one for each prompt instead, read after it. bans: a list
+        for each prompt in the place of the sampler's own, read after it; None for the sampler's own.
         """
         check_prompts(prompts)
+        refuse_one_list(bans)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         plan = self._plan(**settings)
@@ -164,8 +164,12 @@ class EndpointSampler:
             raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
         if seeds is None:
             seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
-        numbered = enumerate(pair(prompts, seeds))
-        texts = (self._start(prompt, plan, number=number, seed=own) for number, (prompt, own) in numbered)
+        lists = CompiledLists(self._bans)
+        inputs = enumerate(pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans"))
+        texts = (
+            self._start(prompt, plan, bans=lists.compile(text_bans)[0], number=number, seed=text_seed)
+            for number, ((prompt, text_seed), text_bans) in inputs
+        )
         running: set[Future[EndpointCompletion]] = set()
         stop = Flag()
         pool = ThreadPoolExecutor(batch_size)
@@ -183,7 +187,7 @@ class EndpointSampler:
 
     def stream(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[str]:
         """Yield one text in pieces that are never taken back."""
-        vocabulary = self._sampler._vocabulary
+        vocabulary = self._bans.vocabulary
         ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
         events = self.events(ids, seed=seed, **settings)
         return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
@@ -220,37 +224,35 @@ class EndpointSampler:
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=self._eos)] if self._eos else []
         if stop_strings:
             criteria.append(StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings))
-        self._sampler._vocabulary.refuse_changes(self._tokenizer)
+        self._bans.vocabulary.refuse_changes(self._tokenizer)
         criteria.extend(stopping_criteria)
-        settings = Settings(
-            logits_processor=LogitsProcessorList(warpers), stopping_criteria=StoppingCriteriaList(criteria), rows=1
-        )
-        return _Plan(settings, self._sampler._policy(do_sample=do_sample), max_new_tokens)
+        policy = self._sampler.make_policy(do_sample=do_sample)
+        return _Plan(LogitsProcessorList(warpers), StoppingCriteriaList(criteria), policy, max_new_tokens)
 
-    def _start(self, prompt: str | Sequence[int], plan: _Plan, *, seed: int, number: int = 0) -> _Text:
+    def _start(
+        self,
+        prompt: str | Sequence[int],
+        plan: _Plan,
+        *,
+        seed: int,
+        bans: CompiledBans | None = None,
+        number: int = 0,
+    ) -> _Text:
         ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
         if not ids:
             raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
-        own = self._sampler
         with self._turn:
-            state = own._matcher.start(ids, lookback=own.prompt_lookback, exempt_prompt=own.exempt_prompt)
-        row = Row(
-            torch.tensor([ids]),
-            settings=plan.settings,
-            state=state,
-            capacity=plan.max_new_tokens,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        return _Text(self, row, plan.policy, number=number, seed=seed)
+            spec = plan.make_spec(ids, bans or self._bans, seed=seed)
+        return _Text(self, spec, number=number, seed=seed)
 
 
 class _Text:
-    """One text in the making: the loop's engine, which asks the server, and its drafter, since answers hold drafts."""
+    """One text and the loop's engine for it, which asks the server; its answers contain drafts."""
 
-    def __init__(self, sampler: EndpointSampler, row: Row, policy: Policy, *, number: int, seed: int) -> None:
+    def __init__(self, sampler: EndpointSampler, spec: TextSpec, *, number: int, seed: int) -> None:
         self._sampler = sampler
-        self._row = row
-        self._policy = policy
+        self._vocabulary = sampler._bans.vocabulary
+        self._row = Row(spec)
         self._number = number
         self._server_seeds = random.Random(seed)
         self._asked: list[int] = []  # generated tokens in the latest prompt
@@ -261,7 +263,7 @@ class _Text:
     def complete(self, stop: Flag) -> EndpointCompletion:
         """Generate to the end, or to where the server fails."""
         self._stop = stop
-        report, error = Report(surfaces=self._sampler._sampler._vocabulary), None
+        report, error = Report(surfaces=self._vocabulary), None
         try:
             for event in self.events():
                 report.add(event)
@@ -272,23 +274,22 @@ class _Text:
         row = self._row
         tokens = row.tokens if error is None else row.tokens[: row.settled]
         prompt = row.ids[0, : row.prompt_length].tolist()
-        text = self._sampler._sampler._vocabulary.decode(tokens, after=prompt)
+        text = self._vocabulary.decode(tokens, after=prompt)
         return EndpointCompletion(self._number, text, tokens, report, self._coverage, error=error)
 
     def events(self) -> Iterator[Event]:
         """Yield what happens; while it does, it is this text's turn, but for the requests."""
-        matcher = self._sampler._sampler._matcher
-        events = decode([self._row], engine=self, matcher=matcher, policy=self._policy, drafter=self)
+        events = decode(Scheduler(rows=[self._row]), self)
         while True:
             with self._sampler._turn:
                 event = next(events, None)
             if event is None:
                 return
             if isinstance(event[1], Conceded):
-                self._sampler._sampler._warn_once(event[1].violation)
+                self._sampler._sampler.warn(event[1].violation)
             yield event[1]
 
-    def forward(self, rows: Sequence[Row]) -> Passes:
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
         """Ask what may follow the text, and what the server wrote there."""
         row = rows[0]
         fed, cut = self._compare(row)
@@ -298,19 +299,12 @@ class _Text:
         if is_draft:
             proposals = logits.exp() if is_drawn else None
             row.draft = Draft(written, proposals, read=len(logits) - 1)
-        self._measure(row, logits)
-        return Passes(logits[None], [fed], [cut])
+        self._coverage.measure(row, logits)
+        return ForwardPass(logits[None], [fed], [cut])
 
-    def replace(self, rows: Sequence[Row], place: int) -> Passes:
+    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
         """Begin a new text: nothing that the server would have to be told."""
         return self.forward(rows[place : place + 1])
-
-    def propose(self, row: Row) -> Draft:  # noqa: ARG002
-        """Return nothing: the draft comes with the answer."""
-        return NO_DRAFT
-
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Take note of nothing: the server writes as it does."""
 
     def _compare(self, row: Row) -> tuple[int, int]:
         """Return how many tokens the prompt has that the latest one had not, and how many it lacks."""
@@ -325,7 +319,7 @@ class _Text:
         """Return the server's answer, whether its tokens were drawn, and whether they are a draft."""
         ahead = min(self._sampler._tokens_per_request, row.capacity - len(row.tokens))
         if ahead > 1 and self._coverage.requests:  # the first answer tells what kind of server it is
-            greedy = not self._policy.do_sample or self._leaves_gaps
+            greedy = not row.spec.policy.do_sample or self._leaves_gaps
             answer = self._request(row, ahead, greedy=greedy)
             if not answer.has_gaps:
                 return answer.positions, not greedy, True
@@ -364,7 +358,7 @@ class _Text:
         """
         names, written, known = self._sampler._names, list[int](), list[Tensor]()
         for position in positions:
-            found = names.read(position.logprobs, most=self._sampler._alternatives)
+            found = names.read(position.logprobs, limit=self._sampler._alternatives)
             self._coverage.unreadable += min(len(position.logprobs), self._sampler._alternatives) - len(found)
             if not found:
                 break
@@ -380,48 +374,3 @@ class _Text:
         if not known:
             raise EndpointError("none of the alternatives is a token of the tokenizer: pass the served model's own")
         return torch.stack(known), written
-
-    def _measure(self, row: Row, logits: Tensor) -> None:
-        """Count what lies beyond the alternatives.
-
-        The likeliest token there has at most the mass that is left, and less than the last alternative: it is tried
-        whether the settings would let such a token be drawn.
-        """
-        coverage, places = self._coverage, len(logits)
-        outside = (1 - logits.double().exp().sum(dim=-1)).clamp(min=0)
-        coverage.distributions += places
-        coverage.outside += float(outside.sum())
-        coverage.outside_max = max(coverage.outside_max, float(outside.max()))
-        if not self._policy.do_sample:
-            return
-        least = logits.masked_fill(logits == -torch.inf, torch.inf).amin(dim=-1)
-        next_best = torch.minimum(least - 1e-4, outside.clamp(min=1e-30).log().float())
-        absent = logits.argmin(dim=-1, keepdim=True)
-        has_absent = (logits.gather(1, absent) == -torch.inf)[:, 0]
-        tried = logits.scatter(1, absent, next_best[:, None])
-        scores = row.settings.process([row] * places, [len(row.tokens)] * places, tried)
-        is_open = scores.gather(1, absent)[:, 0] > -torch.inf
-        coverage.ran_out += int((is_open & has_absent & (outside > ROUNDING)).sum())
-
-
-class _Names:
-    """Tokens by what servers call them."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> None:
-        self.size = len(vocabulary.surfaces)
-        self._ids: dict[bytes, int | None] = {}  # None: several have this text
-        texts = [(i, surface) for i, surface in enumerate(vocabulary.surfaces) if surface]
-        texts += [(i, tokenizer.convert_ids_to_tokens(i).encode()) for i in vocabulary.breaks if i < self.size]
-        for token_id, text in texts:
-            self._ids[text] = None if text in self._ids else token_id
-
-    def find(self, key: Key) -> int | None:
-        """Return the id of a token, None where that is not known."""
-        if isinstance(key, int):
-            return key if 0 <= key < self.size else None
-        return self._ids.get(key)
-
-    def read(self, logprobs: Mapping[Key, float], *, most: int) -> dict[int, float]:
-        """Return the likeliest alternatives by id; beyond `most`, servers add the token that they wrote."""
-        likeliest = sorted(logprobs.items(), key=lambda item: item[1], reverse=True)[:most]
-        return {token: value for key, value in likeliest if (token := self.find(key)) is not None}

@@ -20,8 +20,9 @@ from antislop.caches import layers as layers_module
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
 from antislop.decoding.protocols import fill_left
+from antislop.hf.in_flight import Completion
 from antislop.hf.model import TransformersModel
-from antislop.sampler import SEED_STEP, Completion
+from antislop.sampler import SEED_STEP
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
 from tests.conftest import DEPTH

@@ -10,15 +10,16 @@ import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
 from antislop.decoding.loop import decode
+from antislop.decoding.policy import PROBABILITY_FLOOR, Exhausted
 from antislop.decoding.row import Row
-from antislop.decoding.walker import PROBABILITY_FLOOR, Exhausted, Policy
+from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
 from tests.support.oracles import rejection_distribution, standing
-from tests.support.toys import Markov, Words, run
+from tests.support.toys import Markov, Words, run, spec_of
 
 LETTERS = Words("a", "b", "c", "d")
 EOS = 4
@@ -407,10 +408,9 @@ def test_what_is_kept_of_a_long_text_does_not_grow_with_it() -> None:
     torch.manual_seed(0)
     model = table((0.1, 0.7, 0.1, 0.1), (0.1, 0.1, 0.7, 0.1), (0.1, 0.1, 0.1, 0.7), (0.7, 0.1, 0.1, 0.1), length=300)
     matcher = Matcher([anywhere("abcd")], LETTERS)
-    row = Row(torch.tensor([[3, 3]]), settings=model, state=matcher.start((3, 3)), capacity=300)
-    policy = Policy(True, "exact", "concede", 100, 10_000)
+    row = Row(spec_of(model, matcher, (3, 3)))
     most = 0
-    for _, event in decode([row], engine=model, matcher=matcher, policy=policy):
+    for _, event in decode(Scheduler(rows=[row]), model):
         if isinstance(event, Drawn):
             root = row.node
             while root.parent is not None:
@@ -424,12 +424,11 @@ def test_rows_go_their_own_ways() -> None:
     """Two rows in one loop: each one's events tell its own text, and both get a pass while both need one."""
     model = Markov(4, seed=0, length=12)
     matcher = Matcher([anywhere("ab"), anywhere("cc")], LETTERS)
-    rows = [Row(torch.tensor([[3, i]]), settings=model, state=matcher.start((3, i)), capacity=12) for i in range(2)]
+    rows = [Row(spec_of(model, matcher, (3, i)), number=i, place=i) for i in range(2)]
     tokens: list[list[int]] = [[], []]
-    policy = Policy(True, "exact", "concede", 100, 10_000)
-    for number, event in decode(rows, engine=model, matcher=matcher, policy=policy):
+    for row, event in decode(Scheduler(rows=rows), model):
         if isinstance(event, Settled):
-            tokens[number] += event.tokens
+            tokens[row.number] += event.tokens
     assert tokens == [row.tokens for row in rows]
 
 

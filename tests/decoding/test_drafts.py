@@ -22,7 +22,7 @@ from tests.conftest import DEPTH
 from tests.decoding.test_exactness import CASES, LETTERS, anywhere, p_value
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
-from tests.support.toys import PROMPT, Markov, Words, run
+from tests.support.toys import PROMPT, Markov, Words, run, spec_of
 
 TOKENIZER = build_tokenizer()
 INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])
@@ -180,7 +180,7 @@ def test_nothing_is_drafted_before_two_tokens_of_a_ban_are_there() -> None:
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
     model = Markov(4)
-    row = Row(torch.tensor([[3, 3]]), settings=model, state=matcher.start((3, 3)), capacity=9)
+    row = Row(spec_of(model, matcher, (3, 3), capacity=9))
     assert drafter.propose(row) == NO_DRAFT
     row.append(0, matcher.feed(row.state, 0))
     assert drafter.propose(row) == NO_DRAFT
@@ -192,7 +192,7 @@ def test_a_beginning_that_led_nowhere_is_not_drafted_for_ever() -> None:
     words = Words(*"abcd")
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
-    row = Row(torch.tensor([[3, 3]]), settings=Markov(4), state=matcher.start((3, 3)), capacity=9)
+    row = Row(spec_of(Markov(4), matcher, (3, 3), capacity=9))
     for token in (0, 1):
         row.append(token, matcher.feed(row.state, token))
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,14 @@ from transformers import (
 
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row
-from antislop.decoding.walker import Policy
+from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Rewound
 from tests.conftest import DEPTH
 from tests.support.oracles import first_token_text, rejection_distribution
-from tests.support.toys import PROMPT, Markov, Words, run
+from tests.support.toys import Markov, Words, run, spec_of
 
 LETTERS = Words("a", "b", "c", "d")
 SPACED = Words("a ", "b ", "c ", "d ")
@@ -179,12 +180,9 @@ def test_nested_bans_draw_on_the_device_of_the_rows_generator(monkeypatch: pytes
 
     model = Markov(4, sharpness=0.0, length=8)
     matcher = Matcher([anywhere("ab"), anywhere("bc"), anywhere("c", 0.5)], LETTERS)
-    row = Row(torch.tensor([PROMPT]), settings=model, state=matcher.start(PROMPT), capacity=8, generator=FarGenerator())
+    row = Row(replace(spec_of(model, matcher), generator=FarGenerator()))
     monkeypatch.setattr(torch, "rand", draw_near)
-    policy = Policy(True, "exact", "concede", max_rewinds=100)
-    bounces = sum(
-        isinstance(event, Rewound) for _, event in decode([row], engine=model, matcher=matcher, policy=policy)
-    )
+    bounces = sum(isinstance(event, Rewound) for _, event in decode(Scheduler(rows=[row]), model))
     assert bounces > 1
     assert set(devices) == {FarGenerator.device}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,31 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from antislop import testing
 from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.inferencer import BanningInferencer
-from antislop.decoding.loop import Policy, Row, decode
+from antislop.decoding.loop import decode
 from antislop.decoding.protocols import (
     PAD,
     Inferencer,
-    KVCache,
-    LanguageModel,
     SampleStrategy,
     count_queries,
     fill_left,
 )
+from antislop.decoding.row import Row
+from antislop.decoding.scheduler import Scheduler
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
+from antislop.testing import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_engine
 from antislop.trace.events import Finished, Forwarded, Rewound
 from tests.conftest import DEPTH
 from tests.decoding.test_exactness import p_value
 from tests.support.markov import MarkovCache, MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
-from tests.support.toys import Markov, Words
+from tests.support.toys import Markov, Words, spec_of
 
 WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)
@@ -73,31 +74,18 @@ def test_a_batch_engine_on_the_protocols_writes_what_the_model_itself_does(case:
     for seed in range(20):
         texts = []
         for engine in (model, engine_of(model, rows=3)):
-            rows = [row_of(model, matcher, prompt) for prompt in ((0, 0), (0, 0), (0, 0))]
+            rows = [Row(spec_of(model, matcher), number=place, place=place) for place in range(3)]
             torch.manual_seed(seed)
-            events = list(decode(rows, engine=engine, matcher=matcher, policy=EXACT))
+            events = list(decode(Scheduler(rows=rows), engine))
             texts.append(([row.tokens for row in rows], float(torch.rand(()))))
             rewinds += sum(isinstance(event, Rewound) for _, event in events)
         assert texts[0] == texts[1]
     assert rewinds > 20 or not bans
 
 
-EXACT = Policy(True, "exact", "concede", max_rewinds=100)
-
-
 def engine_of(model: Markov, *, rows: int) -> BatchEngine:
     language_model = MarkovModel(model.table, eos=model.eos)
     return BatchEngine(language_model, language_model.new_cache(rows), filler=1)
-
-
-def row_of(model: Markov, matcher: Matcher, prompt: Sequence[int], *, seed: int | None = None) -> Row:
-    return Row(
-        torch.tensor([prompt]),
-        settings=model,
-        state=matcher.start(prompt),
-        capacity=model.length,
-        generator=None if seed is None else torch.Generator().manual_seed(seed),
-    )
 
 
 @pytest.mark.parametrize("places", [1, 3, 8])
@@ -108,13 +96,13 @@ def test_texts_in_flight_are_those_that_each_prompt_gets_alone(case: str, places
     prompts = [(0,) * (2 + 3 * n % 6) for n in range(7)]
     alone = []
     for seed, prompt in enumerate(prompts):
-        row = row_of(model, matcher, prompt, seed=seed)
-        alone.append([event for _, event in decode([row], engine=model, matcher=matcher, policy=EXACT)])
+        row = Row(spec_of(model, matcher, prompt, seed=seed))
+        alone.append([event for _, event in decode(Scheduler(rows=[row]), model)])
     engine = engine_of(model, rows=places)
-    queue = (row_of(model, matcher, prompt, seed=seed) for seed, prompt in enumerate(prompts))
+    queue = (spec_of(model, matcher, prompt, seed=seed) for seed, prompt in enumerate(prompts))
     together: list[list[Any]] = [[] for _ in prompts]
-    for number, event in decode([], engine=engine, matcher=matcher, policy=EXACT, queue=queue, places=places):
-        together[number].append(event)
+    for row, event in decode(Scheduler(queue, places=places), engine):
+        together[row.number].append(event)
     assert list(map(without_cost, together)) == list(map(without_cost, alone))
     assert len({len(events) for events in alone}) > 1
 
@@ -123,23 +111,17 @@ def without_cost(events: Sequence[Any]) -> list[Any]:
     return [event for event in events if not isinstance(event, Forwarded | Finished)]
 
 
-def test_a_queue_takes_the_places_of_given_rows() -> None:
-    model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher([anywhere("ab")], WORDS)
-    texts: list[list[list[int]]] = []
-    for engine in (model, engine_of(model, rows=2)):
-        rows = [row_of(model, matcher, (0, 0), seed=seed) for seed in range(5)]
-        list(decode(rows[:2], engine=engine, matcher=matcher, policy=EXACT, queue=rows[2:]))
-        texts.append([row.tokens for row in rows])
-    assert texts[0] == texts[1]
-
-
-def test_more_places_than_given_rows_are_filled_from_the_queue() -> None:
+@pytest.mark.parametrize("begin", [1, 2])
+def test_a_queue_takes_the_places_of_given_rows_and_those_that_are_free(begin: int) -> None:
     model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher([anywhere("ab")], WORDS)
     texts: list[list[list[int]]] = []
     for engine in (model, engine_of(model, rows=3)):
-        rows = [row_of(model, matcher, (0, 0), seed=seed) for seed in range(5)]
-        list(decode(rows[:1], engine=engine, matcher=matcher, policy=EXACT, queue=rows[1:], places=3))
-        texts.append([row.tokens for row in rows])
+        specs, rows = [spec_of(model, matcher, seed=seed) for seed in range(5)], dict[int, Row]()
+        first = [Row(spec, number=place, place=place) for place, spec in enumerate(specs[:begin])]
+        for row, _ in decode(Scheduler(specs[begin:], rows=first, places=3), engine):
+            rows[row.number] = row
+            assert row.spec is specs[row.number]
+        texts.append([rows[number].tokens for number in range(5)])
     assert texts[0] == texts[1]
 
 
@@ -278,265 +260,88 @@ def test_an_inferencer_on_transformers_writes_nothing_banned() -> None:
 
 # -- the contract ------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Kind:
-    """An implementation of both protocols, and the logits [vocab] that it gives after some tokens and nothing else."""
-
-    model: LanguageModel
-    after: Callable[[Sequence[int]], Tensor]
-    vocabulary: int
-
-    def read(self, *rows: Sequence[int]) -> KVCache:
-        """A cache that has read rows of equal length."""
-        cache = self.model.new_cache(len(rows))
-        self.model.forward(torch.tensor(rows), cache)
-        return cache
-
-    def goes_on(self, cache: KVCache, *rows: Sequence[int]) -> bool:
-        """Whether the cache gives the right logits after one more token, the last of each of these rows."""
-        logits = self.model.forward(torch.tensor([row[-1:] for row in rows]), cache)[:, -1]
-        expected = torch.stack([self.after(row) for row in rows])
-        return torch.allclose(logits, expected, atol=1e-4)
+LLAMA = build_model("llama")
 
 
-def _markov() -> Kind:
+def _markov() -> Subject:
     table = Markov(12, seed=0).table
-    return Kind(MarkovModel(table), lambda tokens: table[(0, *tokens)[-2], tokens[-1]], 12)
+    return Subject(MarkovModel(table), lambda tokens: table[(0, *tokens)[-2], tokens[-1]], 12)
 
 
-def _llama() -> Kind:
-    llama = build_model("llama")
-    return Kind(TransformersModel(llama), lambda tokens: llama(torch.tensor([tokens])).logits[0, -1], 48)
+def _llama() -> Subject:
+    return Subject(TransformersModel(LLAMA), lambda tokens: LLAMA(torch.tensor([tokens])).logits[0, -1], 48)
 
 
 @pytest.fixture(scope="module", params=[_markov, _llama], ids=["Markov", "llama"])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    made: Kind = request.param()
+def subject(request: pytest.FixtureRequest) -> Subject:
+    made: Subject = request.param()
     return made
 
 
-ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
+@pytest.mark.parametrize("check", [*CHECKS, *STATE_CHECKS], ids=lambda check: check.__name__)
+@torch.no_grad()
+def test_both_implementations_keep_to_the_contract(subject: Subject, check: Callable[[Subject], None]) -> None:
+    check(subject)
 
 
-class TestContract:
-    """What every implementation of the protocols keeps to."""
+def test_every_check_is_listed() -> None:
+    named = {value for name, value in vars(testing).items() if name.startswith("check_") and name != "check_engine"}
+    assert named == {*CHECKS, *STATE_CHECKS}
 
-    def test_a_new_cache_holds_nothing(self, kind: Kind) -> None:
-        cache = kind.model.new_cache(2)
-        assert list(cache.lengths) == [0, 0]
-        assert cache.get_num_tokens() == 0
-        assert cache.get_kv_states() == []
 
-    def test_states_have_the_shape_that_the_protocol_says(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        assert list(cache.lengths) == [5, 5]
-        assert cache.get_num_tokens() == 5
-        for keys, values in cache.get_kv_states():
-            assert keys.ndim == values.ndim == 4
-            assert keys.shape[0] == values.shape[0] == 2
-            assert keys.shape[2] == values.shape[2] == 5
-
-    def test_states_of_unequal_rows_are_as_long_as_the_longest_and_end_together(self, kind: Kind) -> None:
-        cache, whole = kind.read(ONE, TWO), kind.read(ONE, TWO)
+def test_an_exact_rewind_keeps_all_that_was_asked_for(subject: Subject) -> None:
+    cache = subject.read(ONE, TWO)
+    assert cache.rewind(1, 2) == 2
+    with pytest.raises(ValueError, match="6"):
+        cache.rewind(0, 6)
+    cache.settle(0, 3)
+    with pytest.raises(ValueError, match="settled"):
         cache.rewind(0, 2)
-        for (keys, _), (all_keys, _) in zip(cache.get_kv_states(), whole.get_kv_states(), strict=True):
-            assert keys.shape[2] == 5
-            assert torch.equal(keys[0, :, -2:], all_keys[0, :, :2])
-            assert torch.equal(keys[1], all_keys[1])
-
-    def test_logits_follow_each_query_counted_from_the_right(self, kind: Kind) -> None:
-        cache = kind.read(ONE[:2], TWO[:2])
-        logits = kind.model.forward(torch.tensor([ONE[2:], TWO[2:]]), cache)
-        assert logits.shape == (2, 3, kind.vocabulary)
-        assert logits.is_floating_point()
-        for row, tokens in enumerate((ONE, TWO)):
-            for place in range(3):
-                assert torch.allclose(logits[row, place], kind.after(tokens[: place + 3]), atol=1e-4)
-
-    def test_rows_may_feed_different_numbers_of_tokens(self, kind: Kind) -> None:
-        cache = kind.read(ONE[:2], TWO[:2])
-        logits = kind.model.forward(fill_left([ONE[2:], TWO[2:3]]), cache)
-        assert list(cache.lengths) == [5, 3]
-        assert torch.allclose(logits[0, -1], kind.after(ONE), atol=1e-4)
-        assert torch.allclose(logits[1, -1], kind.after(TWO[:3]), atol=1e-4)
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO[:3], 6])
-
-    def test_prompts_may_have_different_lengths(self, kind: Kind) -> None:
-        cache = kind.model.new_cache(2)
-        logits = kind.model.forward(fill_left([ONE, NEW]), cache)[:, -1]
-        assert torch.allclose(logits, torch.stack([kind.after(ONE), kind.after(NEW)]), atol=1e-4)
-        cache.rewind(0, cache.lengths[0] - 1)
-        cache.rewind(1, cache.lengths[1] - 2)
-        assert kind.goes_on(cache, [*ONE[:-1], 6], [*NEW[:-2], 6])
-
-    @pytest.mark.parametrize("number", [-1, 6])
-    def test_a_crop_of_less_than_nothing_or_more_than_all_is_refused(self, kind: Kind, number: int) -> None:
-        cache = kind.read(ONE, TWO)
-        with pytest.raises(ValueError, match=str(number)):
-            cache.crop(number)
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO, 6])
-
-    def test_a_crop_asks_what_the_shortest_row_holds(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        cache.rewind(0, 2)
-        with pytest.raises(ValueError):
-            cache.crop(3)
-        cache.crop(1)
-        assert list(cache.lengths) == [1, 4]
-        assert kind.goes_on(cache, [*ONE[:1], 6], [*TWO[:4], 6])
-
-    @pytest.mark.parametrize("number", [0, 1, 4, 5])
-    def test_what_was_cropped_was_never_read(self, kind: Kind, number: int) -> None:
-        cache = kind.read(ONE, TWO)
-        cache.crop(number)
-        assert cache.get_num_tokens() == 5 - number
-        assert kind.goes_on(cache, [*ONE[: 5 - number], 6], [*TWO[: 5 - number], 7])
-
-    @pytest.mark.parametrize("length", range(6))
-    def test_a_rewind_of_one_row_leaves_the_others_as_they_were(self, kind: Kind, length: int) -> None:
-        cache = kind.read(ONE, TWO, ONE)
-        assert cache.rewind(1, length) == length
-        assert list(cache.lengths) == [5, length, 5]
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO[:length], 6], [*ONE, 7])
-        assert kind.goes_on(cache, [*ONE, 6, 1], [*TWO[:length], 6, 2], [*ONE, 7, 3])
-
-    def test_a_row_whose_prompt_was_filled_can_be_emptied_and_read_another(self, kind: Kind) -> None:
-        cache = kind.model.new_cache(2)
-        kind.model.forward(fill_left([ONE, NEW]), cache)
-        cache.rewind(1, 0)
-        assert cache.lengths[1] == 0
-        logits = kind.model.forward(fill_left([[6], TWO]), cache)[:, -1]
-        assert torch.allclose(logits, torch.stack([kind.after([*ONE, 6]), kind.after(TWO)]), atol=1e-4)
-
-    @pytest.mark.parametrize("length", [-1, 6])
-    def test_a_rewind_to_what_is_not_there_is_refused(self, kind: Kind, length: int) -> None:
-        cache = kind.read(ONE, TWO)
-        with pytest.raises(ValueError, match=str(length)):
-            cache.rewind(0, length)
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO, 6])
-
-    def test_a_rewind_below_what_is_settled_is_refused_but_to_nothing(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        cache.settle(0, 3)
-        cache.settle(0, 2)  # settled once is settled
-        with pytest.raises(ValueError, match="settled"):
-            cache.rewind(0, 2)
-        assert cache.rewind(1, 2) == 2
-        assert cache.rewind(0, 3) == 3
-        assert kind.goes_on(cache, [*ONE[:3], 6], [*TWO[:2], 6])
-        assert cache.rewind(0, 0) == 0
-        assert kind.goes_on(cache, [4], [*TWO[:2], 6, 9])
-        assert kind.goes_on(cache, [4, 9], [*TWO[:2], 6, 9, 9])
-        assert cache.rewind(0, 1) == 1, "an emptied row has nothing settled"
-
-    def test_a_row_can_be_settled_before_it_is_read(self, kind: Kind) -> None:
-        cache = kind.model.new_cache(1)
-        cache.settle(0, 3)
-        kind.model.forward(torch.tensor([ONE]), cache)
-        with pytest.raises(ValueError, match="settled"):
-            cache.rewind(0, 2)
-        cache.rewind(0, 3)
-        assert kind.goes_on(cache, [*ONE[:3], 6])
-
-    def test_a_cache_given_its_own_states_goes_on_as_before(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        cache.update(cache.get_kv_states())
-        assert list(cache.lengths) == [5, 5]
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO, 6])
-        cache.rewind(0, 2)
-        assert kind.goes_on(cache, [*ONE[:2], 6], [*TWO, 6, 7])
-
-    def test_a_new_cache_given_the_states_of_another_goes_on_as_that_would(self, kind: Kind) -> None:
-        cache = kind.model.new_cache(2)
-        cache.update(kind.read(ONE, TWO).get_kv_states())
-        assert cache.get_num_tokens() == 5
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO, 6])
-
-    def test_states_that_were_set_aside_can_be_given_back_after_more_was_read(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        states = [(keys.clone(), values.clone()) for keys, values in cache.get_kv_states()]
-        cache.settle(0, 5)
-        cache.crop(0)
-        kind.model.forward(fill_left([[6, 7, 8], [9]]), cache)
-        cache.update(states)
-        assert list(cache.lengths) == [5, 5]
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO, 6])
-        cache.rewind(0, 1)
-
-    def test_given_no_states_a_cache_holds_nothing(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        cache.update([])
-        assert cache.get_num_tokens() == 0
-        assert kind.goes_on(cache, [4], [6])
-
-    def test_states_that_do_not_agree_are_refused(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        states = cache.get_kv_states()
-        keys, values = states[0]
-        for wrong in (
-            [(keys[:1], values[:1]), *((k[:1], v[:1]) for k, v in states[1:])],
-            [(keys, values[:, :, 1:]), *states[1:]],
-            [(keys, values[:1]), *states[1:]],
-            [*states, states[0]],
-        ):
-            with pytest.raises(ValueError):
-                cache.update(wrong)
-        assert kind.goes_on(cache, [*ONE, 6], [*TWO, 6])
-
-    @pytest.mark.parametrize("is_new", [True, False])
-    def test_padding_on_the_right_is_refused(self, kind: Kind, is_new: bool) -> None:
-        cache = kind.model.new_cache(2) if is_new else kind.read(ONE, TWO)
-        with pytest.raises(ValueError, match="right"):
-            kind.model.forward(torch.tensor([[6, PAD], [6, 7]]), cache)
-        assert cache.get_num_tokens() == (0 if is_new else 5)
-
-    @pytest.mark.parametrize("is_new", [True, False])
-    def test_a_row_that_feeds_nothing_is_refused(self, kind: Kind, is_new: bool) -> None:
-        cache = kind.model.new_cache(2) if is_new else kind.read(ONE, TWO)
-        with pytest.raises(ValueError, match="row 1 feeds no token"):
-            kind.model.forward(torch.tensor([[6, 7], [PAD, PAD]]), cache)
-        assert cache.get_num_tokens() == (0 if is_new else 5)
-
-    @pytest.mark.parametrize("prompt", [NEW, [*NEW, *ONE, *NEW]], ids=["shorter", "longer"])
-    def test_a_row_that_takes_the_place_of_another_leaves_the_rest_as_it_was(
-        self, kind: Kind, prompt: list[int]
-    ) -> None:
-        cache, other = kind.read(ONE, TWO, ONE), kind.read(prompt)
-        other.settle(0, 2)
-        cache.adopt(1, other)
-        assert list(cache.lengths) == [5, len(prompt), 5]
-        assert kind.goes_on(cache, [*ONE, 6], [*prompt, 6], [*ONE, 7])
-        with pytest.raises(ValueError, match="settled"):
-            cache.rewind(1, 1)
-        cache.rewind(1, 2)
-        assert kind.goes_on(cache, [*ONE, 6, 1], [*prompt[:2], 6], [*ONE, 7, 2])
-
-    def test_a_new_cache_takes_in_rows_one_by_one(self, kind: Kind) -> None:
-        cache = kind.model.new_cache(2)
-        for row, tokens in enumerate((NEW, ONE)):
-            cache.adopt(row, kind.read(tokens))
-        assert list(cache.lengths) == [3, 5]
-        assert kind.goes_on(cache, [*NEW, 6], [*ONE, 6])
-
-    def test_what_a_cache_adopts_is_its_own(self, kind: Kind) -> None:
-        cache, other = kind.read(ONE, TWO), kind.read(NEW)
-        cache.adopt(0, other)
-        kind.model.forward(torch.tensor([[6, 7]]), other)
-        other.rewind(0, 0)
-        assert kind.goes_on(cache, [*NEW, 6], [*TWO, 6])
-
-    def test_only_a_row_of_the_same_kind_is_adopted(self, kind: Kind) -> None:
-        cache = kind.read(ONE, TWO)
-        stranger = MarkovCache(1) if not isinstance(cache, MarkovCache) else TransformersModel(LLAMA).new_cache(1)
-        for other in (stranger, kind.read(ONE, TWO)):
-            with pytest.raises(ValueError, match="one row"):
-                cache.adopt(0, other)
-        with pytest.raises(ValueError, match="expected"):
-            kind.model.forward(torch.tensor([[6]]), stranger)
+    assert cache.rewind(0, 3) == 3
 
 
-LLAMA = build_model("llama")
+def test_a_row_of_another_kind_is_refused(subject: Subject) -> None:
+    cache = subject.read(ONE, TWO)
+    stranger = MarkovCache(1) if not isinstance(cache, MarkovCache) else TransformersModel(LLAMA).new_cache(1)
+    with pytest.raises(ValueError, match="one row"):
+        cache.adopt(0, stranger)
+    with pytest.raises(ValueError, match="expected"):
+        subject.model.forward(torch.tensor([[6]]), stranger)
+
+
+class Leaves(MarkovCache):
+    """A cache with one fault."""
+
+    fault = ""
+
+    def rewind(self, row: int, length: int) -> int:
+        if self.fault == "a trace" and 0 < length < self.lengths[row]:
+            self._rows[row][length - 1] = (self._rows[row][length - 1] + 1) % 12
+        if self.fault == "others changed" and len(self._rows) > 1:
+            self._rows[row - 1] = self._rows[row - 1][::-1]
+        if self.fault == "deep rewinds":
+            self._settled[row] = 0
+        return super().rewind(row, length)
+
+    def adopt(self, row: int, other: Any) -> None:
+        super().adopt(row, other)
+        if self.fault == "shared rows":
+            self._rows[row] = other._rows[0]
+
+
+@pytest.mark.parametrize("fault", ["a trace", "others changed", "deep rewinds", "shared rows"])
+def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Markov(12, seed=0).table
+
+    class Faulty(MarkovModel):
+        def new_cache(self, rows: int) -> MarkovCache:
+            return Leaves(rows)
+
+    arguments: Any = (Faulty(table), lambda tokens: table[(0, *tokens)[-2], tokens[-1]])
+    check_engine(*arguments, vocabulary_size=12)
+    monkeypatch.setattr(Leaves, "fault", fault)
+    with pytest.raises(ContractError, match=r"^check_"):
+        check_engine(*arguments, vocabulary_size=12)
 
 
 def test_queries_are_counted_from_their_padding() -> None:
@@ -554,4 +359,6 @@ def test_the_engine_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]
         exec(compile(block, str(ENGINES), "exec"), names)
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) == 3
+    table = names["model"].table
+    check_engine(names["model"], lambda tokens: table[tuple([0, *tokens][-2:])], vocabulary_size=4)
     assert not standing([ord(c) for c in printed], Words(*map(chr, range(128))), [anywhere("ab")], is_final=True)

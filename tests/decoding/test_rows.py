@@ -12,27 +12,24 @@ from antislop import AntiSlop, Ban
 from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row
-from antislop.decoding.walker import Policy
+from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 from tests.caches.test_batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
 from tests.decoding.test_exactness import CASES, p_value
 from tests.support.markov import MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
-from tests.support.toys import PROMPT, Markov, Words
+from tests.support.toys import Markov, Words, spec_of
 
 LETTERS = Words("a", "b", "c", "d")
 
 
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:
     """The texts of so many rows in one batch, whose cache has so many places."""
-    state = matcher.start(PROMPT, lookback=False)
-    batch = [
-        Row(torch.tensor([PROMPT]), settings=markov, state=state, capacity=markov.length, place=place)
-        for place in range(rows)
-    ]
+    spec = spec_of(markov, matcher, lookback=False)
+    batch = [Row(spec, number=place, place=place) for place in range(rows)]
     engine = BatchEngine(language_model, language_model.new_cache(places))
-    for _ in decode(batch, engine=engine, matcher=matcher, policy=Policy(True, "exact", "concede", 100, 10_000)):
+    for _ in decode(Scheduler(rows=batch), engine):
         pass
     return [tuple(row.tokens) for row in batch]
 

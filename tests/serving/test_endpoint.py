@@ -23,7 +23,7 @@ from transformers import (
 
 import antislop
 from antislop import AntiSlop, Ban
-from antislop.sampler import Completion
+from antislop.hf.in_flight import Completion
 from antislop.serving.endpoint import Endpoint, EndpointError, EndpointSampler
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from tests.conftest import DEPTH

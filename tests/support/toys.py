@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from antislop.decoding.loop import Passes, decode
-from antislop.decoding.row import Row
-from antislop.decoding.walker import Drafter, Policy
+from antislop.decoding.loop import ForwardPass, decode
+from antislop.decoding.policy import Policy
+from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.report import Report
@@ -69,17 +71,20 @@ class Markov:
     def logits(self, ids: Tensor) -> Tensor:
         return self.table[ids[0, -2], ids[0, -1]][None].clone()
 
-    def forward(self, rows: Sequence[Row]) -> Passes:
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
         most = max(len(row.draft.tokens) for row in rows)
         logits = torch.zeros(len(rows), most + 1, self.size)
         for own, row in zip(logits, rows, strict=True):
             draft = len(row.draft.tokens)
             for step in range(draft + 1):
                 own[step - draft - 1] = self.logits(row.ids_up_to(len(row.tokens) + step))[0]
-        return Passes(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
+        return ForwardPass(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
 
-    def replace(self, rows: Sequence[Row], place: int) -> Passes:
+    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
         return self.forward([rows[place]])
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         each = zip(rows, lengths, logits, strict=True)
@@ -102,6 +107,29 @@ class Markov:
 
 
 PROMPT = (0, 0)
+EXACT = Policy(True, "exact", "concede", max_rewinds=100, max_withdrawn_ratio=10_000)
+
+
+def spec_of(
+    model: Markov,
+    matcher: Matcher,
+    prompt: Sequence[int] = PROMPT,
+    *,
+    policy: Policy = EXACT,
+    seed: int | None = None,
+    lookback: bool = True,
+    **kwargs: Any,
+) -> TextSpec:
+    """A text of the toy model."""
+    asked: dict[str, Any] = {"settings": model, "capacity": model.length, **kwargs}
+    return TextSpec(
+        prompt=torch.tensor([prompt]),
+        matcher=matcher,
+        state=matcher.start(prompt, lookback=lookback),
+        policy=policy,
+        generator=None if seed is None else torch.Generator().manual_seed(seed),
+        **asked,
+    )
 
 
 def run(
@@ -122,9 +150,8 @@ def run(
 ) -> tuple[tuple[int, ...], Report]:
     """Generate one text with the loop under test."""
     matcher = matcher or Matcher(bans, words)
-    state = matcher.start(prompt, lookback=lookback)
-    row = Row(torch.tensor([prompt]), settings=model, state=state, capacity=model.length)
     policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn_ratio, **floors)  # type: ignore[arg-type]
-    events = decode([row], engine=model, matcher=matcher, policy=policy, drafter=drafter)
+    row = Row(spec_of(model, matcher, prompt, policy=policy, lookback=lookback, drafter=drafter))
+    events = decode(Scheduler(rows=[row]), model)
     report = Report.of([event for _, event in events])
     return tuple(row.tokens), report

@@ -1,0 +1,95 @@
+"""Fill the nodes of many rows from one forward pass, and draw their next tokens together, as `generate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from antislop.decoding.protocols import send
+from antislop.decoding.row import Row
+from antislop.decoding.walker import NONE_DRAWN
+
+
+def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int], batch: int) -> list[int]:
+    """Fill each row's node from logits [n, vocab], and draw its next token there.
+
+    places: of the rows in a batch of `batch` rows. A row of its own random numbers that has no probabilities gets
+    `NONE_DRAWN`; for the others, torch refuses to draw.
+    """
+    scores = _process(rows, [len(row.tokens) for row in rows], logits)
+    for number, row in enumerate(rows):
+        row.node.fill(logits, scores, row=number)
+    ways = [(row.spec.policy.do_sample, row.is_alone) for row in rows]
+    probs = torch.softmax(scores, dim=-1) if any(do_sample for do_sample, _ in ways) else scores
+    for row, (do_sample, _) in zip(rows, ways, strict=True):
+        if do_sample:
+            row.node.expect(probs)
+    if len(set(ways)) == 1:
+        return _draw(rows, scores, probs, places=places, batch=batch).tolist()
+    drawn = torch.empty(len(rows), dtype=torch.long, device=scores.device)
+    for way in set(ways):
+        numbers = [number for number, row_way in enumerate(ways) if row_way == way]
+        index = _index(numbers, scores)
+        group = [rows[number] for number in numbers]
+        drawn[index] = _draw(group, scores[index], probs[index], places=range(len(group)), batch=len(group))
+    return drawn.tolist()
+
+
+def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
+    """Draw in rows that all sample or are all greedy, and have random numbers of their own or the global ones: [n]."""
+    if not rows[0].spec.policy.do_sample:
+        drawn = scores.argmax(dim=-1)  # of a NaN, if there is one
+        is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
+        return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].is_alone else drawn
+    if rows[0].is_alone:
+        return _draw_alone(rows, probs)
+    if len(rows) == batch:
+        return torch.multinomial(probs, num_samples=1)[:, 0]
+    index = _index(places, probs)  # finished rows take random numbers, too
+    all_probs = probs.new_ones((batch, probs.shape[1])).index_copy(0, index, probs)
+    return torch.multinomial(all_probs, num_samples=1)[index, 0]
+
+
+def _draw_alone(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    is_broken = probs[:, 0].isnan()  # then so is the whole row
+    if probs.device.type != "cpu" or is_broken.any():  # to ask a device would mean to wait for it
+        probs = probs.masked_fill(is_broken[:, None], 1.0)
+    pairs = zip(rows, probs, strict=True)
+    drawn = [torch.multinomial(row_probs, num_samples=1, generator=row.spec.generator) for row, row_probs in pairs]
+    return torch.cat(drawn).masked_fill(is_broken, NONE_DRAWN)
+
+
+def select(logits: Tensor, places: Sequence[int]) -> Tensor:
+    """Return the logits [n, …] of some places of a batch."""
+    return logits[_index(places, logits)]
+
+
+def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
+    return send(torch.tensor(numbers), like.device)
+
+
+def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
+    """Fill the nodes along each row's draft, its own node first, from logits [rows, positions, vocab]."""
+    at = [(row, i, step) for i, row in enumerate(rows) for step in range(len(row.draft.tokens) + 1)]
+    flat = torch.stack([logits[i, step - len(row.draft.tokens) - 1] for row, i, step in at])
+    scores = _process([row for row, _, _ in at], [len(row.tokens) + step for row, _, step in at], flat)
+    for number, (row, _, step) in enumerate(at):
+        node = row.node
+        for token in row.draft.tokens[:step]:
+            node = node.child(token)
+        if not node.is_filled:
+            node.fill(flat, scores, row=number)
+
+
+def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+    """Have each row's settings make scores of its logits, those of rows that share them together."""
+    settings = rows[0].spec.settings
+    if all(row.spec.settings is settings for row in rows):
+        return settings.process(rows, lengths, logits)
+    scores = [
+        row.spec.settings.process([row], [length], logits[i : i + 1])
+        for i, (row, length) in enumerate(zip(rows, lengths, strict=True))
+    ]
+    return torch.cat(scores)

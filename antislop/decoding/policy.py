@@ -1,0 +1,36 @@
+"""The rules by which a text is drawn, and what to do where bans leave nothing to draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Method = Literal["exact", "token"]
+OnExhausted = Literal["concede", "stop", "raise"]
+
+MASS_FLOOR = 1e-3
+"""If less than this is left of a distribution, the rest may be noise."""
+PROBABILITY_FLOOR = 1e-4
+"""Where little is left, tokens that the model finds less likely than this are no alternative."""
+
+
+class Exhausted(RuntimeError):
+    """Raised where every alternative to a ban is used up and the policy is to raise."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules by which a text is drawn.
+
+    max_rewinds: per position. max_withdrawn_ratio: tokens that a text may withdraw for each token of its capacity.
+    mass_floor, probability_floor: if less than `mass_floor` of a distribution is left, only tokens are drawn to which
+        the model itself gives at least `probability_floor`.
+    """
+
+    do_sample: bool
+    method: Method
+    on_exhausted: OnExhausted
+    max_rewinds: int
+    max_withdrawn_ratio: float = 16
+    mass_floor: float = MASS_FLOOR
+    probability_floor: float = PROBABILITY_FLOOR

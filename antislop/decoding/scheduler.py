@@ -1,0 +1,98 @@
+"""Which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
+
+Admission is all that this module knows; it never decodes. Texts come from an iterable, which is read as rows become
+free, and from other threads, which submit them at any time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from threading import Condition
+
+from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.walker import Walker
+
+
+class Scheduler:
+    """Rows of a batch, and the texts that wait for one.
+
+    texts: read one by one, as rows become free. places: the number of rows. rows: texts that begin together, in one
+    forward pass; they count as the first texts. is_open: texts may be submitted until `close` is called.
+    """
+
+    def __init__(
+        self, texts: Iterable[TextSpec] = (), *, places: int = 0, rows: Sequence[Row] = (), is_open: bool = False
+    ) -> None:
+        for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
+            _follow([row for row in rows if row.spec.settings is settings])
+        self.walkers = [Walker(row) for row in rows]
+        self._places = max(places, len(rows))
+        self._numbers = count(len(rows))
+        self._texts: Iterator[TextSpec] | None = iter(texts)
+        self._submitted: deque[Row] = deque()
+        self._is_open = is_open
+        self._changed = Condition()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, in the order of their places; some may be finished."""
+        return [walker.row for walker in self.walkers]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no text is being written."""
+        return all(walker.row.is_finished for walker in self.walkers)
+
+    def submit(self, spec: TextSpec) -> int:
+        """Have a text wait for a row, and return its number. Any thread may call this.
+
+        Events are yielded with their row, whose `spec` is this object. Raises `ValueError` for a scheduler that is
+        closed.
+        """
+        with self._changed:
+            if not self._is_open:
+                raise ValueError("the scheduler takes no more texts: make one with is_open=True, and close it last")
+            row = Row(spec, number=next(self._numbers))
+            self._submitted.append(row)
+            self._changed.notify()
+            return row.number
+
+    def close(self) -> None:
+        """Take no more texts; those that were submitted are still written. Any thread may call this."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify()
+
+    def admit(self) -> Iterator[Walker]:
+        """Yield the walker of each text that takes a free row; read its prompt before asking for the next.
+
+        A row that is finished by then takes another text at once. While the scheduler is idle and open, this waits for
+        a text to be submitted. If it is idle afterwards, all texts are finished.
+        """
+        for place in range(self._places):
+            while (len(self.walkers) <= place or self.walkers[place].row.is_finished) and (row := self._next_row()):
+                row.place = place
+                _follow([row])
+                self.walkers[place : place + 1] = [Walker(row)]
+                yield self.walkers[place]
+
+    def _next_row(self) -> Row | None:
+        """Return the row of the text that came first, None if there is none yet or any more."""
+        if self._texts is not None:
+            spec = next(self._texts, None)
+            if spec is not None:
+                return Row(spec, number=next(self._numbers))
+            self._texts = None
+        with self._changed:
+            if self.idle:
+                self._changed.wait_for(lambda: self._submitted or not self._is_open)
+            return self._submitted.popleft() if self._submitted else None
+
+
+def _follow(rows: Sequence[Row]) -> None:
+    """Have the settings that rows share follow their rewinds."""
+    history = rows[0].spec.settings.follow(rows)
+    for row in rows:
+        row.history = history

@@ -1,0 +1,40 @@
+"""Warn where a ban was let through, once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from antislop.matching.token_matcher import Violation
+from antislop.trace.events import ConcededWarning
+
+
+class ConcessionWarner:
+    """Warns of the first concession that it is called with, in the line of the code that called the library."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def __call__(self, violation: Violation) -> None:
+        """Warn, if this is the first concession."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since nothing else was "
+            "left to write: report.conceded and Completion.conceded count such places, of which this is the sampler's "
+            "first; on_exhausted='stop' or 'raise' lets none through",
+            ConcededWarning,
+            stacklevel=_find_caller(),
+        )
+
+
+def _find_caller() -> int:
+    """Return the stack level, as `warnings.warn` counts it in the function above, of who called the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}

@@ -1,0 +1,91 @@
+"""Many texts in one batch: a finished text's row is taken by the next prompt, while the others continue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from transformers import PreTrainedModel
+
+from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.loop import decode
+from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.scheduler import Scheduler
+from antislop.hf.calls import Call
+from antislop.hf.lengths import warn_if_too_long
+from antislop.hf.model import DecodeMode, split_arguments
+from antislop.hf.vocabulary import Vocabulary
+from antislop.matching.token_matcher import Violation
+from antislop.trace.events import Conceded, Finished, Forwarded
+from antislop.trace.report import Report
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished text.
+
+    number: its prompt's index among the prompts. text: what follows the prompt's text, with the space between both if
+    there is one. tokens: ids without the prompt's.
+    error: why the text could not be written to its end; None if it was.
+    """
+
+    number: int
+    text: str
+    tokens: list[int]
+    report: Report
+    error: Exception | None = field(default=None, kw_only=True)
+
+    @property
+    def conceded(self) -> int:
+        """How many bans the text contains because nothing else was left to write."""
+        return self.report.conceded
+
+
+def complete_in_flight(
+    call: Call,
+    specs: Iterable[TextSpec],
+    *,
+    places: int,
+    vocabulary: Vocabulary,
+    warn: Callable[[Violation], None],
+) -> Iterator[Completion]:
+    """Write texts in a batch of so many places, and yield each when it is finished.
+
+    call: any of those that the texts were prepared from; its model and settings are those of all.
+    """
+    if call.model.config.is_encoder_decoder:
+        raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+    mode = DecodeMode(call.model)
+    language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
+    engine = BatchEngine(language_model, language_model.new_cache(places), filler=call.pad or 0)
+    reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
+    try:
+        for row, event in decode(Scheduler(specs, places=places), engine):
+            reports[row.number].add(event)
+            if isinstance(event, Conceded):
+                warn(event.violation)
+            elif isinstance(event, Finished):
+                report = reports.pop(row.number)
+                report.add(Forwarded(0, engine.excess(row)))
+                yield _complete(call.model, row, report, vocabulary)
+    finally:
+        mode.leave()
+
+
+def _complete(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
+    warn_if_too_long(model, len(row.tokens) + row.prompt_length)
+    text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
+    error = _describe_failure(row) if report.reason == "failed" else None
+    return Completion(row.number, text, row.tokens, report, error=error)
+
+
+def _describe_failure(row: Row) -> ValueError:
+    """Return the error of a text that ended because no token could be drawn."""
+    broken = int((~row.node.logits.isfinite()).sum())
+    of_whom = f"{broken:,} of the model's {row.node.logits.numel():,} logits are" if broken else "the scores are all"
+    return ValueError(
+        f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
+        "out, load the model in another dtype, or change its logits processors"
+    )

@@ -1,0 +1,129 @@
+"""Prepare the texts of a call: refuse what can't be done exactly, and say what each text is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from antislop.callbacks.settings import Settings
+from antislop.decoding.ban_drafts import first_of
+from antislop.decoding.policy import Policy
+from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.hf.assisted import speculate
+from antislop.hf.calls import Call
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.lengths import PromptLengths, measure_prompts, refuse_lengths
+from antislop.hf.model import DecodeMode, split_arguments
+from antislop.hf.refusals import refuse_settings, refuse_tokenizer
+from antislop.hf.run import Run
+from antislop.matching.token_matcher import State, Violation
+
+
+def prepare_run(
+    call: Call,
+    bans: CompiledBans,
+    *,
+    policy: Policy,
+    drafters: Sequence[Drafter] = (),
+    warn: Callable[[Violation], None],
+) -> Run:
+    """Return a call's run, ready to begin. Raises `ValueError` for what is not supported."""
+    lengths = check_call(call, bans)
+    specs = make_specs(call, bans, policy=policy, drafters=drafters)
+    mode = DecodeMode(call.model)
+    language_model, cache = split_arguments(
+        call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
+    )
+    rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
+    return Run(call.model, language_model, cache, mode, rows, lengths, call.config, warn, bans.vocabulary)
+
+
+def prepare_row(
+    call: Call,
+    bans: CompiledBans,
+    *,
+    seed: int,
+    policy: Policy,
+    drafters: Sequence[Drafter] = (),
+    shared: Collection[str] = (),
+) -> TextSpec:
+    """Return the text of a call that asks for one, with random numbers of its own, to be written beside others.
+
+    shared: the names of the lists of processors and criteria that the other texts use, too.
+    """
+    lengths = check_call(call, bans)
+    if call.rows > 1:
+        raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
+    if call.config.prompt_lookup_num_tokens is not None or call.config.assistant_early_exit is not None:
+        raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
+    spec = make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
+    if spec.keep_scores:
+        raise ValueError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
+    refuse_lengths(call.model, lengths, new=call.capacity, in_flight=True)
+    return replace(spec, generator=torch.Generator(call.input_ids.device).manual_seed(seed))
+
+
+def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
+    """Raise `ValueError` for what can't be done exactly; return the lengths of the prompts."""
+    refuse_tokenizer(call.model, bans.tokenizer)
+    bans.vocabulary.refuse_changes(bans.tokenizer)
+    refuse_settings(call.model, call.config, call.logits_processor)
+    if call.input_ids.shape[1] == 0 and call.model_kwargs.get("inputs_embeds") is None:
+        raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs)
+    refuse_lengths(call.model, lengths, new=call.capacity)
+    return lengths
+
+
+def make_specs(
+    call: Call,
+    bans: CompiledBans,
+    *,
+    policy: Policy,
+    drafters: Sequence[Drafter] = (),
+    shared: Collection[str] = (),
+) -> list[TextSpec]:
+    """Return the texts of a call, which share all but their prompts."""
+    assistants = speculate(
+        call.model,
+        call.input_ids,
+        assistant=call.assistant,
+        tokenizer=bans.tokenizer,
+        logits_processor=call.logits_processor,
+        generation_config=call.config,
+        model_kwargs=call.model_kwargs,
+    )
+    settings = Settings(
+        logits_processor=call.logits_processor,
+        stopping_criteria=call.stopping_criteria,
+        rows=call.rows,
+        pad=call.pad,
+        is_drafted=bool(drafters or assistants),
+        shares_processors="logits_processor" in shared,
+        shares_criteria="stopping_criteria" in shared,
+    )
+    drafter, mask = first_of([*drafters, *assistants]), call.mask
+    keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
+    return [
+        TextSpec(
+            prompt=call.input_ids[place : place + 1],
+            matcher=bans.matcher,
+            state=_read_prompt(bans, call.input_ids[place], mask, place=place),
+            policy=replace(policy, do_sample=call.config.do_sample),
+            settings=settings,
+            capacity=call.capacity,
+            drafter=drafter,
+            keep_scores=bool(keeps),
+        )
+        for place in range(call.rows)
+    ]
+
+
+def _read_prompt(bans: CompiledBans, ids: Tensor, mask: Tensor | None, *, place: int) -> State:
+    """Return the matcher's state after a prompt, whose padding is no part of its text."""
+    if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
+        ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
+    return bans.read_prompt(ids.tolist())

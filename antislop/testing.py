@@ -1,0 +1,350 @@
+"""Check a language model and a cache of one's own: what the sampler relies on, one function for each property.
+
+>>> from antislop.testing import check_engine
+>>> check_engine(model, logits_after, vocabulary_size=32_000)  # doctest: +SKIP
+
+In a test suite, run the functions of `CHECKS` one by one: each takes a `Subject`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from antislop.decoding.protocols import PAD, KVCache, LanguageModel, RewindableCache, fill_left
+
+ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
+
+
+class ContractError(AssertionError):
+    """Raised where a model or its cache does not do what the sampler relies on."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to be checked.
+
+    after: returns the logits [vocab] that the model gives after some tokens and nothing else, by one fresh forward.
+    vocabulary_size: at least 4. tolerance: the largest absolute difference of two logits that count as equal.
+    """
+
+    model: LanguageModel
+    after: Callable[[Sequence[int]], Tensor]
+    vocabulary_size: int
+    tolerance: float = 1e-4
+
+    def read(self, *rows: Sequence[int]) -> RewindableCache:
+        """Return a cache that has read rows of equal length."""
+        cache = self.model.new_cache(len(rows))
+        self.forward(rows, cache)
+        return cache
+
+    def forward(self, rows: Sequence[Sequence[int]], cache: RewindableCache) -> Tensor:
+        """Feed rows, each filled on its left; return the logits [rows, queries, vocab]."""
+        return self.model.forward(fill_left([self.to_ids(row) for row in rows]), cache)
+
+    def to_ids(self, tokens: Sequence[int]) -> list[int]:
+        """Return tokens of the vocabulary for the numbers that the checks are written with."""
+        return [token if token == PAD else token % self.vocabulary_size for token in tokens]
+
+    def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:
+        """Raise `ContractError` unless logits [vocab] are those after these tokens."""
+        expected = self.after(self.to_ids(tokens))
+        if not torch.allclose(logits, expected.to(logits), atol=self.tolerance):
+            difference = float((logits - expected.to(logits)).abs().max())
+            raise ContractError(f"after the tokens {list(tokens)} the logits are off by up to {difference:.2g}")
+
+    def expect_next(self, cache: RewindableCache, *rows: Sequence[int]) -> None:
+        """Feed the last token of each of these rows; raise unless the logits are those of the whole rows."""
+        logits = self.forward([row[-1:] for row in rows], cache)[:, -1]
+        for row_logits, row in zip(logits, rows, strict=True):
+            self.expect_logits(row_logits, row)
+
+
+Check = Callable[[Subject], None]
+
+
+def check_engine(
+    model: LanguageModel,
+    after: Callable[[Sequence[int]], Tensor],
+    *,
+    vocabulary_size: int,
+    tolerance: float = 1e-4,
+) -> None:
+    """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
+
+    The checks of `KVCache`, which the sampler never calls, are run if the model's caches have its methods.
+    """
+    subject = Subject(model, after, vocabulary_size, tolerance)
+    checks = [*CHECKS, *(STATE_CHECKS if hasattr(model.new_cache(1), "get_kv_states") else ())]
+    for check in checks:
+        try:
+            check(subject)
+        except ContractError as error:
+            raise ContractError(f"{check.__name__}: {error}") from error
+
+
+def check_a_new_cache_holds_nothing(subject: Subject) -> None:
+    """A new cache has as many rows as asked for, all of them empty."""
+    _expect_lengths(subject.model.new_cache(2), [0, 0])
+
+
+def check_logits_follow_each_query(subject: Subject) -> None:
+    """The logits have the shape [rows, queries, vocab] and follow each query, counted from the right."""
+    cache = subject.read(ONE[:2], TWO[:2])
+    logits = subject.forward([ONE[2:], TWO[2:]], cache)
+    _expect(logits.shape == (2, 3, subject.vocabulary_size), f"logits of the shape {tuple(logits.shape)}")
+    _expect(logits.is_floating_point(), f"logits of the type {logits.dtype}")
+    for row, tokens in enumerate((ONE, TWO)):
+        for place in range(3):
+            subject.expect_logits(logits[row, place], tokens[: place + 3])
+
+
+def check_rows_may_feed_different_numbers_of_tokens(subject: Subject) -> None:
+    """`PAD` on the left of a row is no token."""
+    cache = subject.read(ONE[:2], TWO[:2])
+    logits = subject.forward([ONE[2:], TWO[2:3]], cache)
+    _expect_lengths(cache, [5, 3])
+    subject.expect_logits(logits[0, -1], ONE)
+    subject.expect_logits(logits[1, -1], TWO[:3])
+    subject.expect_next(cache, [*ONE, 6], [*TWO[:3], 6])
+
+
+def check_prompts_may_have_different_lengths(subject: Subject) -> None:
+    """Also on the first forward; rewinds are relative to the cache's own lengths."""
+    cache = subject.model.new_cache(2)
+    logits = subject.forward([ONE, NEW], cache)
+    subject.expect_logits(logits[0, -1], ONE)
+    subject.expect_logits(logits[1, -1], NEW)
+    cache.rewind(0, cache.lengths[0] - 1)
+    cache.rewind(1, cache.lengths[1] - 2)
+    subject.expect_next(cache, [*ONE[:-1], 6], [*NEW[:-2], 6])
+
+
+def check_a_rewind_leaves_no_trace(subject: Subject) -> None:
+    """A row that was rewound to any length goes on as if the rest had never been read, and so do the others."""
+    for length in range(6):
+        cache = subject.read(ONE, TWO, ONE)
+        kept = cache.rewind(1, length)
+        _expect(0 <= kept <= length, f"a rewind to {length} tokens kept {kept}")
+        _expect_lengths(cache, [5, kept, 5])
+        if kept < length:  # the caller feeds the missing tokens again
+            subject.forward([[6], TWO[kept:length], [7]], cache)
+            cache.rewind(0, 5)
+            cache.rewind(2, 5)
+        subject.expect_next(cache, [*ONE, 6], [*TWO[:length], 6], [*ONE, 7])
+        subject.expect_next(cache, [*ONE, 6, 1], [*TWO[:length], 6, 2], [*ONE, 7, 3])
+
+
+def check_a_row_can_be_emptied_and_read_another_prompt(subject: Subject) -> None:
+    """An emptied row begins at position 0, without the padding of the old prompt."""
+    cache = subject.model.new_cache(2)
+    subject.forward([ONE, NEW], cache)
+    cache.rewind(1, 0)
+    _expect(cache.lengths[1] == 0, f"an emptied row holds {cache.lengths[1]} tokens")
+    logits = subject.forward([[6], TWO], cache)[:, -1]
+    subject.expect_logits(logits[0], [*ONE, 6])
+    subject.expect_logits(logits[1], TWO)
+
+
+def check_a_rewind_beyond_the_row_is_refused(subject: Subject) -> None:
+    """`ValueError` for fewer than 0 tokens and for more than the row holds; nothing is changed by it."""
+    for length in (-1, 6):
+        cache = subject.read(ONE, TWO)
+        _expect_refusal(partial(cache.rewind, 0, length), f"a rewind of 5 to {length} tokens")
+        subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
+
+
+def check_a_rewind_below_settled_tokens_is_refused(subject: Subject) -> None:
+    """Except to 0: an emptied row has nothing settled."""
+    cache = subject.read(ONE, TWO)
+    cache.settle(0, 3)
+    cache.settle(0, 2)  # settled once is settled
+    _expect_refusal(partial(cache.rewind, 0, 2), "a rewind to 2 of 3 settled tokens")
+    subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
+    _expect(cache.rewind(0, 0) == 0, "a rewind to 0 kept tokens")
+    subject.expect_next(cache, [4], [*TWO, 6, 9])
+    subject.expect_next(cache, [4, 9], [*TWO, 6, 9, 9])
+    cache.rewind(0, 1)
+
+
+def check_a_row_can_be_settled_before_it_is_read(subject: Subject) -> None:
+    """`settle` may name more tokens than the row holds."""
+    cache = subject.model.new_cache(1)
+    cache.settle(0, 3)
+    subject.forward([ONE], cache)
+    _expect_refusal(partial(cache.rewind, 0, 2), "a rewind to 2 of 3 settled tokens")
+    subject.expect_next(cache, [*ONE, 6])
+
+
+def check_padding_on_the_right_is_refused(subject: Subject) -> None:
+    """`ValueError` for `PAD` to the right of a token, on the first forward too, before anything is read."""
+    _expect_query_is_refused(subject, [[6, PAD], [6, 7]], "a query with PAD to the right of a token")
+
+
+def check_a_row_that_feeds_no_token_is_refused(subject: Subject) -> None:
+    """`ValueError` for a row of `PAD` alone, on the first forward too, before anything is read."""
+    _expect_query_is_refused(subject, [[6, 7], [PAD, PAD]], "a row that feeds no token")
+
+
+def check_a_row_that_is_replaced_leaves_the_others_as_they_were(subject: Subject) -> None:
+    """`adopt` takes over tokens and settled length of a shorter or longer row."""
+    for prompt in (NEW, [*NEW, *ONE, *NEW]):
+        cache, other = subject.read(ONE, TWO, ONE), subject.read(prompt)
+        other.settle(0, 2)
+        cache.adopt(1, other)
+        _expect_lengths(cache, [5, len(prompt), 5])
+        subject.expect_next(cache, [*ONE, 6], [*prompt, 6], [*ONE, 7])
+        _expect_refusal(partial(cache.rewind, 1, 1), "a rewind to 1 of 2 settled tokens of an adopted row")
+
+
+def check_a_new_cache_adopts_rows_one_by_one(subject: Subject) -> None:
+    """Rows may be adopted before any was read."""
+    cache = subject.model.new_cache(2)
+    for row, tokens in enumerate((NEW, ONE)):
+        cache.adopt(row, subject.read(tokens))
+    _expect_lengths(cache, [3, 5])
+    subject.expect_next(cache, [*NEW, 6], [*ONE, 6])
+
+
+def check_an_adopted_row_is_the_caches_own(subject: Subject) -> None:
+    """What happens to the other cache afterwards changes nothing."""
+    cache, other = subject.read(ONE, TWO), subject.read(NEW)
+    cache.adopt(0, other)
+    subject.forward([[6, 7]], other)
+    other.rewind(0, 0)
+    subject.expect_next(cache, [*NEW, 6], [*TWO, 6])
+
+
+def check_only_one_row_is_adopted(subject: Subject) -> None:
+    """`ValueError` for a cache of several rows."""
+    cache = subject.read(ONE, TWO)
+    _expect_refusal(lambda: cache.adopt(0, subject.read(ONE, TWO)), "adopting a cache of two rows")
+
+
+def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
+    """Keys and values per layer, [rows, heads, tokens, head_dim]; none for a new cache."""
+    _expect(_states(subject.model.new_cache(2)) == [], "states of a new cache")
+    cache = subject.read(ONE, TWO)
+    _expect(cast(KVCache, cache).get_num_tokens() == 5, "get_num_tokens() after 5 tokens")
+    for states in (states for pair in _states(cache) for states in pair):
+        _expect(states.ndim == 4 and states.shape[0] == 2 and states.shape[2] == 5, f"states of {tuple(states.shape)}")
+
+
+def check_shorter_rows_are_filled_on_the_left(subject: Subject) -> None:
+    """States of unequal rows are as long as the longest row, and end together."""
+    cache, unchanged = subject.read(ONE, TWO), subject.read(ONE, TWO)
+    cache.rewind(0, 2)
+    for (keys, _), (all_keys, _) in zip(_states(cache), _states(unchanged), strict=True):
+        _expect(keys.shape[2] == 5, f"states of {keys.shape[2]} tokens where the longest row holds 5")
+        _expect(torch.equal(keys[0, :, -2:], all_keys[0, :, :2]), "states of a shorter row that don't end on the right")
+        _expect(torch.equal(keys[1], all_keys[1]), "states of a row that change with a rewind of another")
+
+
+def check_a_crop_leaves_no_trace(subject: Subject) -> None:
+    """`crop` removes tokens from all rows; `ValueError` for fewer than 0, or more than the shortest row holds."""
+    for number in (0, 1, 4, 5):
+        cache = subject.read(ONE, TWO)
+        cast(KVCache, cache).crop(number)
+        _expect_lengths(cache, [5 - number] * 2)
+        subject.expect_next(cache, [*ONE[: 5 - number], 6], [*TWO[: 5 - number], 7])
+    cache = subject.read(ONE, TWO)
+    cache.rewind(0, 2)
+    for number in (-1, 3, 6):
+        _expect_refusal(partial(cast(KVCache, cache).crop, number), f"a crop of 2 tokens by {number}")
+    cast(KVCache, cache).crop(1)
+    _expect_lengths(cache, [1, 4])
+    subject.expect_next(cache, [*ONE[:1], 6], [*TWO[:4], 6])
+
+
+def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
+    """Its own, those of another cache, and those that were cloned before more was read."""
+    cache = subject.read(ONE, TWO)
+    states = [(keys.clone(), values.clone()) for keys, values in _states(cache)]
+    cast(KVCache, cache).update(_states(cache))
+    subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
+    cache.settle(0, 5)
+    subject.forward([[6, 7, 8], [9]], cache)
+    for target in (cache, subject.model.new_cache(2)):
+        cast(KVCache, target).update(states)
+        _expect_lengths(target, [5, 5])
+        subject.expect_next(target, [*ONE, 6], [*TWO, 6])
+        target.rewind(0, 1)
+    cast(KVCache, cache).update([])
+    subject.expect_next(cache, [4], [6])
+
+
+def check_states_that_do_not_agree_are_refused(subject: Subject) -> None:
+    """`ValueError` for other rows, other tokens in keys and values, and other layers; nothing is changed by it."""
+    cache = subject.read(ONE, TWO)
+    states = _states(cache)
+    keys, values = states[0]
+    for wrong in (
+        [(k[:1], v[:1]) for k, v in states],
+        [(keys, values[:, :, 1:]), *states[1:]],
+        [(keys, values[:1]), *states[1:]],
+        [*states, states[0]],
+    ):
+        _expect_refusal(partial(cast(KVCache, cache).update, wrong), "an update with states that disagree")
+    subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
+
+
+CHECKS: tuple[Check, ...] = (
+    check_a_new_cache_holds_nothing,
+    check_logits_follow_each_query,
+    check_rows_may_feed_different_numbers_of_tokens,
+    check_prompts_may_have_different_lengths,
+    check_a_rewind_leaves_no_trace,
+    check_a_row_can_be_emptied_and_read_another_prompt,
+    check_a_rewind_beyond_the_row_is_refused,
+    check_a_rewind_below_settled_tokens_is_refused,
+    check_a_row_can_be_settled_before_it_is_read,
+    check_padding_on_the_right_is_refused,
+    check_a_row_that_feeds_no_token_is_refused,
+    check_a_row_that_is_replaced_leaves_the_others_as_they_were,
+    check_a_new_cache_adopts_rows_one_by_one,
+    check_an_adopted_row_is_the_caches_own,
+    check_only_one_row_is_adopted,
+)
+"""What the sampler relies on."""
+STATE_CHECKS: tuple[Check, ...] = (
+    check_states_have_the_shape_of_the_protocol,
+    check_shorter_rows_are_filled_on_the_left,
+    check_a_crop_leaves_no_trace,
+    check_states_can_be_put_into_a_cache,
+    check_states_that_do_not_agree_are_refused,
+)
+"""What a `KVCache` promises beside that."""
+
+
+def _states(cache: RewindableCache) -> list[tuple[Tensor, Tensor]]:
+    return cast(KVCache, cache).get_kv_states()
+
+
+def _expect(condition: bool, found: str) -> None:
+    if not condition:
+        raise ContractError(f"found {found}")
+
+
+def _expect_lengths(cache: RewindableCache, lengths: list[int]) -> None:
+    _expect(list(cache.lengths) == lengths, f"rows of {list(cache.lengths)} tokens where {lengths} are expected")
+
+
+def _expect_refusal(call: Callable[[], Any], what: str) -> None:
+    try:
+        call()
+    except ValueError:
+        return
+    raise ContractError(f"{what} raised no ValueError")
+
+
+def _expect_query_is_refused(subject: Subject, query: list[list[int]], what: str) -> None:
+    for cache, lengths in ((subject.model.new_cache(2), [0, 0]), (subject.read(ONE, TWO), [5, 5])):
+        ids = torch.tensor([subject.to_ids(row) for row in query])
+        _expect_refusal(partial(subject.model.forward, ids, cache), what)
+        _expect_lengths(cache, lengths)

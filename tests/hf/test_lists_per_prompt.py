@@ -1,0 +1,155 @@
+"""A list of bans for each prompt of `generate_many`: each text is the one that its list gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
+
+from antislop import AntiSlop, Ban, BanError, BanList
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.in_flight import Completion
+from antislop.matching.token_matcher import Matcher
+from tests.support.models import build_model, build_tokenizer
+
+TOKENIZER = build_tokenizer()
+ASKED: dict[str, Any] = {"max_new_tokens": 20, "suppress_tokens": [1]}
+PROMPTS = [[0, 5, 9, 2, 12, 7], [0, 8, 3], [0, 5, 9, 2, 12, 7], [0, 4, 4, 7, 10], [0, 5, 9, 2, 12, 7], [0, 11, 6]]
+OWN = [Ban(piece, edges="anywhere") for piece in ("a", "d")]
+LISTS: list[Any] = [
+    ["ab", Ban("c", edges="anywhere"), Ban("e", edges="anywhere")],
+    None,
+    BanList([Ban.regex("[bdf]", weight=0.2), Ban("ea", edges="anywhere")]),
+    [],
+    [Ban("b", edges="anywhere", weight=0.3), Ban("fa", edges="anywhere"), Ban.wildcard("a*")],
+    [Ban("d", edges="anywhere", at_most=1)],
+]
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def write(sampler: AntiSlop, model: PreTrainedModel, prompts: Sequence[Any], **kwargs: Any) -> list[Completion]:
+    return sorted(sampler.generate_many(model, prompts, **{**ASKED, **kwargs}), key=lambda done: done.number)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "sampled": {"do_sample": True},
+    "greedy": {"do_sample": False},
+    "a warper": {"do_sample": True, "top_k": 12},
+    "a processor that looks at the text": {"do_sample": True, "repetition_penalty": 1.3},
+    "processors for each text": {
+        "do_sample": True,
+        "logits_processor": lambda: [RepetitionPenaltyLogitsProcessor(1.3)],
+    },
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "token"}, {"draft_bans": True}], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_each_text_is_as_if_alone_under_its_list(llama: PreTrainedModel, way: str, options: dict[str, Any]) -> None:
+    asked, rewinds = {**WAYS[way], "seeds": range(6)}, 0
+    together = write(AntiSlop(TOKENIZER, OWN, **options), llama, PROMPTS, bans=LISTS, batch_size=4, **asked)
+    for done, prompt, bans in zip(together, PROMPTS, LISTS, strict=True):
+        sampler = AntiSlop(TOKENIZER, OWN if bans is None else bans, **options)
+        alone = write(sampler, llama, [prompt], **{**asked, "seeds": [done.number]})[0]
+        assert done.tokens == alone.tokens
+        assert done.report.violations == alone.report.violations
+        rewinds += done.report.rewinds
+    assert rewinds > 5
+    assert len({tuple(together[number].tokens) for number in (0, 2, 4)}) == 3, "one prompt under three lists"
+
+
+def test_two_lists_ban_each_in_its_own_text(llama: PreTrainedModel) -> None:
+    lists = [[Ban(letter, edges="anywhere")] for letter in "abcdef"]
+    done = write(AntiSlop(TOKENIZER, []), llama, [PROMPTS[0]] * 12, bans=lists * 2, do_sample=True, seed=3)
+    for number, completion in enumerate(done):
+        assert "abcdef"[number % 6] not in completion.text
+    written = "".join(completion.text for completion in done)
+    assert set("abcdef") <= set(written)
+
+
+def test_the_samplers_options_hold_for_all_lists(llama: PreTrainedModel) -> None:
+    sampler = AntiSlop(TOKENIZER, [], exempt=["ab"], on_exhausted="stop")
+    bans = [Ban("a", edges="anywhere")]
+    expected = write(AntiSlop(TOKENIZER, bans, exempt=["ab"], on_exhausted="stop"), llama, PROMPTS, seed=1)
+    done = write(sampler, llama, PROMPTS, bans=[bans] * 6, seed=1)
+    assert [each.tokens for each in done] == [each.tokens for each in expected]
+
+
+def test_a_list_is_compiled_once_and_read_after_its_prompt(
+    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled: list[int] = []
+
+    class Counting(Matcher):
+        def __init__(self, bans: Any, surfaces: Any) -> None:
+            bans = list(bans)
+            compiled.append(len(bans))
+            super().__init__(bans, surfaces)
+
+    path = tmp_path / "bans.txt"
+    path.write_text("ab\ncd\nef\n")
+    sampler = AntiSlop(TOKENIZER, OWN)
+    monkeypatch.setattr("antislop.hf.compiled_bans.Matcher", Counting)
+    read: list[str] = []
+
+    def prompts() -> Any:
+        for prompt in PROMPTS:
+            read.append("prompt")
+            yield prompt
+
+    def lists() -> Any:
+        one = ["a"]
+        for number in range(1000):
+            read.append("list")
+            yield [one, None, path][number % 3]
+
+    assert len(write(sampler, llama, prompts(), bans=lists(), batch_size=2)) == 6
+    assert compiled == [1, 3]
+    assert read == ["prompt", "list"] * 6
+
+
+def test_a_prompt_is_prepared_without_a_cache_of_its_own(
+    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a whole run needs is made once for all texts."""
+    import antislop.hf.in_flight as module
+
+    made: list[int] = []
+    split = module.split_arguments
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        made.append(1)
+        return split(*args, **kwargs)
+
+    monkeypatch.setattr(module, "split_arguments", count)
+    assert len(write(AntiSlop(TOKENIZER, OWN), llama, PROMPTS)) == 6
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("bans", "message"),
+    [
+        ("ab", "bans is a str: pass a list of bans for each prompt"),
+        (BanList(["ab"]), "bans is a BanList: pass a list of bans for each prompt"),
+        (7, "bans is a int: pass a list of bans for each prompt"),
+        ([["ab"]], "there are fewer bans than prompts"),
+        (["ab", "cd", "ef", "a", "b", "c"], "the bans are 'ab', which is one string and no file"),
+    ],
+)
+def test_lists_that_are_none_are_refused(llama: PreTrainedModel, bans: Any, message: str) -> None:
+    with pytest.raises((ValueError, BanError), match=message):
+        list(AntiSlop(TOKENIZER, OWN).generate_many(llama, PROMPTS, bans=bans, **ASKED))
+
+
+def test_compiled_bans_share_the_vocabulary() -> None:
+    compiled = CompiledBans.compile(BanList(["ab"]), TOKENIZER, exempt=["cab"])
+    other = compiled.with_bans(["cd"])
+    assert other.vocabulary is compiled.vocabulary
+    assert [ban.exempt for ban in other.bans] == [("cab",)]
