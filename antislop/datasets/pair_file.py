@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antislop.datasets.pairs import Count, PairFormat, cap_per_ban, cap_per_token, drop_duplicates
+from antislop.datasets.pairs import PairCount, PairFormat, cap_per_ban, cap_per_token, drop_duplicates
 from antislop.errors import InputError
 from antislop.files import open_to_append
 from antislop.records.journal import Journal, Record, read_lines, read_records, replace_lines
@@ -24,7 +24,7 @@ class PairFile:
 
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
         self.path = path
-        self.counts = Counter[Count]()
+        self.counts = Counter[PairCount]()
         self._kind = kind
         journal.lock(path)
         lines = list(read_lines(path)) if path.exists() else []
@@ -48,14 +48,14 @@ class PairFile:
                 f"{self.path}: holds pairs of texts that are not in {journal.path}: choose another file, or remove it"
             )
 
-    def append(self, rows: Iterable[Record], counts: Mapping[Count, int] | None = None) -> None:
+    def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
         """Write the pairs of a text; raises `InputError` where there is no room. counts: added to those so far."""
         self.counts.update(counts or {})
         try:
             with open_to_append(self.path) as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
         except OSError as error:
-            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
 
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Leave out duplicates and what is too frequent, and return how many pairs are left.

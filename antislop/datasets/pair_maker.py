@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from antislop.datasets.continuations import MAX_TOKENS, settings_for_continuations
 from antislop.datasets.pairs import (
-    Count,
+    PairCount,
     PairDraft,
     PairFormat,
     PairSource,
@@ -26,7 +26,7 @@ from antislop.sampler import SEED_STEP
 from antislop.trace.events import Event
 
 
-class Writer(Protocol):
+class ContinuationWriter(Protocol):
     """Writes a text after each prompt, without bans; `settings` are those of `generate`."""
 
     def __call__(
@@ -47,11 +47,11 @@ class Pairs:
     seed: int = 0
     rows: list[Record] = field(default_factory=list)
     drafts: list[PairDraft] = field(default_factory=list)
-    counts: Counter[Count] = field(default_factory=Counter)
+    counts: Counter[PairCount] = field(default_factory=Counter)
     error: str | None = None
 
 
-class _Task(NamedTuple):
+class _Continuation(NamedTuple):
     """A withdrawn text to be continued. seed: that of its continuation."""
 
     pairs: Pairs
@@ -80,7 +80,7 @@ class PairMaker:
         *,
         fingerprint: str,
         settings: Mapping[str, Any],
-        write: Writer,
+        write: ContinuationWriter,
         find_room: Callable[[int], int | None],
         find_ends: Callable[[], Collection[int]],
     ) -> None:
@@ -117,7 +117,7 @@ class PairMaker:
     def finish(self, waiting: Iterable[Pairs]) -> None:
         """Continue the withdrawn texts of all drafts together, and finish the pairs."""
         tasks = [
-            _Task(pairs, draft, pairs.seed + SEED_STEP * number)
+            _Continuation(pairs, draft, pairs.seed + SEED_STEP * number)
             for pairs in waiting
             for number, draft in enumerate(pairs.drafts, start=1)
         ]
@@ -135,7 +135,7 @@ class PairMaker:
             )
             task.pairs.rows.extend([] if pair is None else [pair])
 
-    def _continue(self, tasks: Sequence[_Task]) -> Iterator[tuple[_Task, Completion | None]]:
+    def _continue(self, tasks: Sequence[_Continuation]) -> Iterator[tuple[_Continuation, Completion | None]]:
         """Yield each task and what the model writes after it; None after the end of a text, or if there is no room."""
         room = self._find_room(MAX_TOKENS)
         numbers = [

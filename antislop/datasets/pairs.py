@@ -24,7 +24,7 @@ LOOKBACK = 200
 """Characters of a prompt in which a ban may begin that its continuation completes."""
 
 PairFormat = Literal["dpo", "tokens"]
-Count = Literal[
+PairCount = Literal[
     "kept_unfinished",
     "kept_empty",
     "kept_banned",
@@ -35,7 +35,7 @@ Count = Literal[
     "left_alone",
 ]
 
-COUNTS: dict[Count, str] = {
+COUNTS: dict[PairCount, str] = {
     "kept_unfinished": "left out whose kept text does not reach the end of a sentence",
     "kept_empty": "left out whose text ends where the withdrawn text began",
     "kept_banned": "left out whose kept text has the ban in it",
@@ -58,7 +58,7 @@ class Decoder(Protocol):
         """Return the text that tokens add after those of a prompt."""
 
 
-def describe_counts(counts: Mapping[Count, int]) -> list[str]:
+def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
     """Return a phrase for each count that is not 0: what was left out, and what continuing withdrawn text cost."""
     return [f"{counts[name]:,} {phrase}" for name, phrase in COUNTS.items() if counts.get(name)]
 
@@ -129,7 +129,7 @@ def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator
 
 
 def draft_dpo(
-    source: PairSource, corrections: Iterable[Correction], *, decoder: Decoder, counts: Counter[Count]
+    source: PairSource, corrections: Iterable[Correction], *, decoder: Decoder, counts: Counter[PairCount]
 ) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
@@ -165,7 +165,7 @@ def finish_dpo(
     ids: Sequence[int],
     decoder: Decoder,
     is_complete: bool,
-    counts: Counter[Count],
+    counts: Counter[PairCount],
 ) -> Record | None:
     """Return a pair whose rejected text ends with its sentence or paragraph; None if the continuation has no such end.
 
@@ -212,7 +212,7 @@ def make_tokens(
     bans: BanList,
     decoder: Decoder,
     tokenizer: str,
-    counts: Counter[Count],
+    counts: Counter[PairCount],
     floor: float = 0.01,
 ) -> Iterator[Record]:
     """Yield final-token rows: a context, the token that began a ban, and the tokens that may come instead.

@@ -97,11 +97,11 @@ class Cluster:
             for row in self._run(list(blocks.values()), arm, crew=crew):
                 done = json.loads(row["done"])
                 if isinstance(done, str):
-                    raise InputError(f"a worker could not go on: {done}")
+                    raise InputError(f"a worker failed: {done}")
                 if blocks.pop(row["number"], None) is not None:
                     yield from (MadeRecord(*made) for made in done)
         if blocks:
-            raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to go on")
+            raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to resume")
 
     def _run(self, blocks: Sequence[Any], arm: Arm, *, crew: _Crew) -> Iterator[dict[str, Any]]:
         """Run the pipeline; yield a row for each block."""
@@ -122,7 +122,7 @@ class Cluster:
         except InputError:  # of `_watching`
             raise
         except Exception as error:  # Ray's have no base in common; those of the work itself are rows
-            raise InputError(f"the cluster can't go on ({_name(error)}): run it again to go on") from error
+            raise InputError(f"the cluster failed ({_name(error)}): run it again to resume") from error
 
 
 class Worker:
@@ -242,7 +242,7 @@ def _watching(head: str) -> Iterator[None]:
     def respond(number: int, frame: FrameType | None) -> None:
         if is_lost.is_set():
             raise InputError(
-                f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to go on"
+                f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to resume"
             )
         if callable(before):
             before(number, frame)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from antislop.datasets.pairs import Count
+from antislop.datasets.pairs import PairCount
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
@@ -46,7 +46,7 @@ class MadeRecord:
 
     record: Record
     pairs: Sequence[Record] = ()
-    counts: Mapping[Count, int] = field(default_factory=dict)
+    counts: Mapping[PairCount, int] = field(default_factory=dict)
 
 
 class RecordMaker(Protocol):

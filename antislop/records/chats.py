@@ -1,6 +1,6 @@
 """Chats as data sets hold them: OpenAI's role and content, ShareGPT's from and value.
 
-Plain data: how a chat becomes text is the business of a tokenizer's template.
+Plain data: the template of a tokenizer turns a chat into text.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "
 
 
 def read_chat(value: Any) -> list[Message]:
-    """Return the messages of a chat up to the reply that is to come.
+    """Return the messages of a chat up to the reply to come.
 
-    value: a list of messages, or one list for each of their columns. Replies at its end are left out; it must then
-        end with what a user or a tool says.
+    value: a list of messages, or one list for each of their columns. Replies at its end are left out; the last
+        message must then be a user's or a tool's.
 
-    Roles get OpenAI's names. Text parts of a content become one text, with line feeds between them, as in vLLM. What
-    else a message has (`tool_calls`, `name`, …) stays. Raises `InputError` for anything else, with one sentence.
+    Roles get OpenAI's names. Text parts of a content become one text, joined by line feeds, as in vLLM. Other fields
+    of a message (`tool_calls`, `name`, …) are kept. Raises `InputError` for anything else.
     """
     turns = _transpose(value) if isinstance(value, Mapping) else value
     if not isinstance(turns, list):
@@ -31,20 +31,20 @@ def read_chat(value: Any) -> list[Message]:
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
-        raise InputError("nobody asks for a reply in the chat: it needs a message of the user")
+        raise InputError("the chat has no message to reply to: it needs one of the user")
     if not (messages[-1]["content"] or "").strip():
         raise InputError("the prompt is empty: the last message before the reply has no text")
     return messages
 
 
 def put_system(messages: list[Message], system: str) -> list[Message]:
-    """Return the chat with this system message in front and no other; without any where it is empty."""
+    """Return the chat with this system message in front and no other; with none if it is empty."""
     first = [{"role": "system", "content": system}] if system else []
     return [*first, *(message for message in messages if message["role"] != "system")]
 
 
 def _transpose(columns: Mapping[str, Any]) -> Any:
-    """Return messages of which each column was a list, as `datasets` kept lists of objects before version 4."""
+    """Return messages from one list per column, as `datasets` kept lists of objects before version 4."""
     lists = list(columns.values())
     if not lists or not all(isinstance(each, list) and len(each) == len(lists[0]) for each in lists):
         return columns

@@ -1,7 +1,6 @@
 """Files of records: JSON Lines, JSON, text, CSV, Parquet, one record at a time.
 
-Knows nothing of prompts. What is broken in a file becomes a record with an error, so that what comes after it is still
-read.
+Knows nothing of prompts. A broken record becomes one with an error, so that the records after it are still read.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _ENCODING = "not UTF-8: save the file as UTF-8"
 _LENGTH = f"longer than {MAX_LINE:,} characters: write a record a line, and shorten it"
 
 
-class Found(NamedTuple):
-    """What was found in a source.
+class RawRecord(NamedTuple):
+    """A value as a file holds it.
 
-    place: where it stands, for messages: path:line where there are lines.
-    key: what the source calls it, in a JSON object of records.
+    place: for messages: path:line in a file of lines.
+    key: its name in a JSON object of records.
     error: why there is no value.
     """
 
@@ -40,27 +39,24 @@ class Found(NamedTuple):
 
 
 def is_readable(path: Path) -> bool:
-    """Tell whether the name ends as that of a file of records does."""
+    """Return whether the name has the suffix of a file of records."""
     return _kind(path) in KINDS
 
 
-def read_file(path: Path) -> Iterator[Found]:
+def read_file(path: Path) -> Iterator[RawRecord]:
     """Read a file of one of the `KINDS`, all but .parquet also as .gz.
 
-    Everything but .json, and a whole row group of .parquet, is read as it is asked for; lines have up to `MAX_LINE`
-    characters. Raises `InputError` where not
-    even the first record can be read.
+    A .json file is read at once, .parquet by row groups, all others by lines of up to `MAX_LINE` characters. Raises
+    `InputError` if not even the first record can be read.
     """
     if not is_readable(path):
         known = ", ".join(sorted(KINDS))
-        raise InputError(
-            f"{path}: the name says no kind of file that can be read: {known}, and .gz of all but .parquet"
-        )
+        raise InputError(f"{path}: no file of records by its name: those end in {known}, or .gz after all but .parquet")
     return guard(KINDS[_kind(path)](path), str(path))
 
 
-def guard(found: Iterator[Found], name: str) -> Iterator[Found]:
-    """Yield what is found; where reading breaks off, raise before the first record, and else yield one that says so."""
+def guard(found: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
+    """Yield records; if reading breaks off, raise before the first one, else yield a last one with an error."""
     last = None
     try:
         for last in found:
@@ -69,11 +65,13 @@ def guard(found: Iterator[Found], name: str) -> Iterator[Found]:
         reason = first_line(getattr(error, "strerror", None) or error)
         if last is None:
             raise InputError(f"{name}: can't be read ({reason}): check the file") from error
-        yield Found(last.place, None, error=f"nothing after this can be read ({reason}): mend it or fetch it anew")
+        yield RawRecord(
+            last.place, None, error=f"nothing after this can be read ({reason}): repair it or fetch it anew"
+        )
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether a text is free of lone surrogates, which UTF-8 has no bytes for."""
+    """Return whether a text is free of lone surrogates, which UTF-8 can't encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -82,7 +80,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _kind(path: Path) -> str:
-    """Return the suffix that counts; Parquet in .gz has none, since it can't be read from its beginning on."""
+    """Return the suffix before .gz; "" for Parquet in .gz, which can't be read from its beginning on."""
     suffix = path.suffix.lower()
     if suffix != ".gz":
         return suffix
@@ -105,7 +103,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _read_lines(file: IO[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line and whether it is whole: of one longer than `MAX_LINE` the rest is read past, piece by piece."""
+    """Yield each line and whether it is whole: the rest of one longer than `MAX_LINE` is skipped, piece by piece."""
     while line := file.readline(MAX_LINE + 1):
         is_whole = piece_ends = len(line) <= MAX_LINE or line.endswith("\n")
         while not piece_ends:
@@ -114,15 +112,15 @@ def _read_lines(file: IO[str]) -> Iterator[tuple[str, bool]]:
         yield line, is_whole
 
 
-def _read_text(path: Path) -> Iterator[Found]:
+def _read_text(path: Path) -> Iterator[RawRecord]:
     for place, line, error in _lines(path):
-        yield Found(place, line, error=error)
+        yield RawRecord(place, line, error=error)
 
 
-def _read_json_lines(path: Path) -> Iterator[Found]:
+def _read_json_lines(path: Path) -> Iterator[RawRecord]:
     for place, line, error in _lines(path):
         value, error = (None, error) if error else _parse(line)
-        yield Found(place, value, error=error)
+        yield RawRecord(place, value, error=error)
 
 
 def _parse(line: str) -> tuple[Any, str | None]:
@@ -135,7 +133,7 @@ def _parse(line: str) -> tuple[Any, str | None]:
         return None, f"not JSON that can be read ({first_line(error)}): mend the line"
 
 
-def _read_json(path: Path) -> Iterator[Found]:
+def _read_json(path: Path) -> Iterator[RawRecord]:
     """Read a list of records, {"data": [...]}, an object of named records, one record; or JSON Lines by that name."""
     ahead = [line for _, line, _ in islice(_lines(path), 2)]
     if len(ahead) == 2 and isinstance(_parse(ahead[0])[0], (dict, str)):
@@ -149,19 +147,19 @@ def _load_json(path: Path) -> Any:
     return parse_json(text, str(path), advice="mend it, or write a record a line as .jsonl") if text.strip() else []
 
 
-def _unfold(whole: Any, path: Path) -> Iterator[Found]:
+def _unfold(whole: Any, path: Path) -> Iterator[RawRecord]:
     if isinstance(whole, dict) and isinstance(whole.get("data"), list):
         whole = whole["data"]
     if isinstance(whole, dict) and whole and all(isinstance(value, dict) for value in whole.values()):
         for name, value in whole.items():
-            yield Found(f"{path}, record {name!r}", value, key=name)
+            yield RawRecord(f"{path}, record {name!r}", value, key=name)
     else:
         for number, value in enumerate(whole if isinstance(whole, list) else [whole]):
-            yield Found(f"{path}, record {number}", value)
+            yield RawRecord(f"{path}, record {number}", value)
 
 
-def _read_csv(path: Path) -> Iterator[Found]:
-    """Read records of text under a line of column names; commas, semicolons or tabs: what that line has most of."""
+def _read_csv(path: Path) -> Iterator[RawRecord]:
+    """Read records under a line of column names; the delimiter is its most frequent of comma, semicolon and tab."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
     with _open(path) as file:
         header = next((line for line, _ in _read_lines(file) if line.strip()), "")
@@ -176,11 +174,11 @@ def _read_csv(path: Path) -> Iterator[Found]:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield Found(place, None, error=f"not CSV ({error}): mend the line, or close its quotes")
+                yield RawRecord(place, None, error=f"not CSV ({error}): mend the line, or close its quotes")
                 continue
             if cells:
                 fault = _LENGTH if cut else _check_cells(cells, names)
-                yield Found(place, dict(zip(names, cells, strict=False)), error=fault)
+                yield RawRecord(place, dict(zip(names, cells, strict=False)), error=fault)
             cut.clear()
 
 
@@ -208,7 +206,7 @@ def _check_cells(cells: list[str], names: list[str]) -> str | None:
     return None if all(map(is_unicode, cells)) else _ENCODING
 
 
-def _read_parquet(path: Path) -> Iterator[Found]:
+def _read_parquet(path: Path) -> Iterator[RawRecord]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -219,7 +217,7 @@ def _read_parquet(path: Path) -> Iterator[Found]:
         with ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH):
                 for row in batch.to_pylist():
-                    yield Found(f"{path}, record {number}", row)
+                    yield RawRecord(f"{path}, record {number}", row)
                     number += 1
     except (ArrowException, ValueError) as error:  # damaged, or times that Python can't hold
         raise OSError(first_line(error)) from error

@@ -1,8 +1,8 @@
-"""The journal of a run that takes long: JSON Lines, appended and flushed, which the same run can go on from.
+"""A resumable journal: JSON Lines, flushed after each record.
 
-Beside the records lies a description of what made them, so that nothing else is mixed in, and a lock, so that only one
-process writes at a time. A process that is killed loses what it had not appended, and its lock; a line that was torn by
-that is taken out again. Knows nothing of models and bans.
+A file beside it describes the settings of the run, so that records of other settings are refused, and a lock admits one
+process at a time. A process that is killed loses the record that it was writing, and its lock; the next run removes the
+torn line. Knows neither models nor bans.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _FORCE = "use --force to write it anew"
 
 
 class Journal:
-    """Records of one run, in a file.
+    """The records of one run, in a file. Use it as a context manager, which closes the file and releases the lock.
 
-    identify: what tells records apart; two of a kind are never written. is_done: whether a record stays, or is to be
-    made again when the run is resumed. fingerprint: of what a record was made from, kept for `fingerprint_of`.
-    additions: settings that a run may have where the earlier one had none. Use it as a context, so that the file is
-    closed and others may write to it.
+    identify: returns the identity of a record, which no two records share. is_done: whether a resumed run keeps a
+    record; the others are removed, to be made again. fingerprint: returns a hash of a record's input, for
+    `fingerprint_of`. additions: settings that a run may have although the previous one had none. force: resume in
+    spite of other settings.
 
-    previous: the settings of the run that is resumed; empty for a new journal. damaged: lines that were taken out,
-    beside a last one that was torn. dropped: identities of records that were taken out by `drop`.
+    previous: the settings of the run that is resumed; empty for a new journal. damaged: the number of lines that were
+    removed, a torn last one aside. dropped: identities of the records that `drop` removed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
@@ -67,7 +67,7 @@ class Journal:
         self._file: IO[bytes] | None = None
         self._locks = [lock_file(self.path)]
         try:
-            settings = json.loads(json.dumps(settings))  # as they will be read again
+            settings = json.loads(json.dumps(settings))  # as they will be when they are read
             if self._has_records():
                 self.previous = self._read_description(force=force)
                 if not force:
@@ -84,26 +84,26 @@ class Journal:
 
     @property
     def description(self) -> Path:
-        """The file that says what the records were made with."""
+        """The path of the file that describes the settings of the run."""
         return self.path.with_name(self.path.name + ".run.json")
 
     def append(self, record: Record) -> None:
-        """Write a record and hand it to the operating system; raises `InputError` where there is no room."""
+        """Write a record and flush it to the operating system. Raises `InputError` if the disk is full."""
         assert self._file is not None, "the journal is closed"
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         try:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
         self._known[self._identify(record)] = self._fingerprint(record)
 
     def fingerprint_of(self, identity: object) -> str | None:
-        """Return the fingerprint of what a record was made from."""
+        """Return the fingerprint of a record by its identity."""
         return self._known[identity]
 
     def lock(self, path: Path) -> None:
-        """Lock another file until the journal is closed. Raises `InputError` where another process has it."""
+        """Lock another file until the journal is closed. Raises `InputError` if another process has it."""
         self._locks.append(lock_file(path))
 
     def _unlock(self) -> None:
@@ -111,7 +111,7 @@ class Journal:
             lock.release()
 
     def drop(self, identities: Collection[Any]) -> None:
-        """Take records out, so that they are made again."""
+        """Remove records, so that they are made again."""
         if not identities:
             return
         assert self._file is not None, "the journal is closed"
@@ -138,20 +138,20 @@ class Journal:
         file, self._file = self._file, None
         try:
             file.close()
-        except OSError as error:  # it tries to write again what `append` could not
-            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to go on") from error
+        except OSError as error:  # closing tries once more to write what `append` could not
+            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
         finally:
             self._unlock()
 
     def _has_records(self) -> bool:
-        """Tell whether anything was written yet: nothing can be mixed with what a run left that found no prompt."""
+        """Return whether the file has content. An empty one, left by a run without prompts, fits any settings."""
         try:
             return self.path.stat().st_size > 0
-        except OSError:  # what is wrong with the place is told where it is written to
+        except OSError:  # opening it for writing says what is wrong
             return False
 
     def _read_description(self, *, force: bool) -> Mapping[str, Any]:
-        """Return the settings of the run that wrote the records; with force, none where they can't be read."""
+        """Return the settings of the run that wrote the records; with force, none if they can't be read."""
         if not (force or self.description.exists()):
             raise InputError(
                 f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
@@ -167,48 +167,48 @@ class Journal:
         return settings
 
     def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
-        """Refuse to mix what was made in different ways."""
-        had, has = dict(_flatten(self.previous)), dict(_flatten(settings))
-        new = {name for name in has if name.split(".")[0] in additions and had.get(name) is None}
-        names = [name for name in {**had, **has} if had.get(name) != has.get(name) and name not in new]
+        """Raise `InputError` if the settings differ from those of the previous run."""
+        before, after = dict(_flatten(self.previous)), dict(_flatten(settings))
+        added = {name for name in after if name.split(".")[0] in additions and before.get(name) is None}
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name) and name not in added]
         if names:
-            was, is_ = (", ".join(f"{name}={have.get(name)!r}" for name in names) for have in (had, has))
+            was, is_ = (", ".join(f"{name}={values.get(name)!r}" for name in names) for values in (before, after))
             raise InputError(
                 f"{self.path} was made with {was}, and this run has {is_}: choose another file, the same settings, or "
                 "--force to mix them"
             )
 
     def _mend(self, is_done: Callable[[Record], bool]) -> None:
-        """Take out torn lines, records that are to be made again, and any that stand there twice.
+        """Remove torn lines, duplicates, and records that are to be made again.
 
         Raises `InputError` for records of another kind, before anything is changed.
         """
         if not self.path.exists():
             return
-        foreign = InputError(f"{self.path}: holds something else than such records: choose another file")
-        kept, size, found, torn = [], self.path.stat().st_size, 0, 0
+        foreign = InputError(f"{self.path}: its lines are other records than this run's: choose another file")
+        kept, size, records, torn = [], self.path.stat().st_size, 0, 0
         for line, record in read_lines(self.path):
             if record is None:
                 torn, self.damaged = torn + 1, torn
                 continue
-            found, self.damaged = found + 1, torn
+            records, self.damaged = records + 1, torn
             try:
                 identity = self._identify(record)
                 if is_done(record) and identity not in self._known:
                     self._known[identity] = self._fingerprint(record)
                     kept.append(line)
-            except (LookupError, TypeError, AttributeError):  # no such columns, or values that can't be keys
+            except (LookupError, TypeError, AttributeError):  # a column is missing, or its value can't be hashed
                 raise foreign from None
-        if self.damaged and not found:
+        if self.damaged and not records:
             raise foreign
         if sum(map(len, kept)) != size:
             replace_lines(self.path, kept)
 
 
 def lock_file(path: Path) -> FileLock:
-    """Lock a file for this process, by a hidden file beside it; its folder is made if need be.
+    """Lock a file for this process, by a hidden file beside it; create its folder if need be.
 
-    The operating system releases the lock when the process ends, however it ends. Raises `InputError` where another
+    The operating system releases the lock when the process ends, however it ends. Raises `InputError` if another
     process has it.
     """
     target = Path(os.path.realpath(path))
@@ -226,7 +226,7 @@ def lock_file(path: Path) -> FileLock:
 
 
 def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for each setting, those of an object by the names of both: generation.top_k."""
+    """Yield (name, value) for each setting; names inside an object are joined by dots: generation.top_k."""
     if not isinstance(settings, dict):
         yield name, settings
         return
@@ -235,7 +235,7 @@ def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
-    """Yield each line of a journal and its record, None for one that was torn."""
+    """Yield each line of a journal with its record, None for a torn line."""
     with open_bytes(path, unpack=False) as file:
         for line in file:
             try:
@@ -252,5 +252,5 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Yield the records of a journal, without what was torn."""
+    """Yield the records of a journal, without torn lines."""
     return (record for _, record in read_lines(Path(path)) if record is not None)

@@ -1,7 +1,7 @@
-"""Prompts: what a model is to continue, made of the records of a source.
+"""Prompts: texts that a model continues, made from the records of a source.
 
-Files and data sets are the business of `sources`, chats of `chats`. Nothing here imports torch; transformers is only
-known by the chat template of a tokenizer.
+`sources` reads files and data sets, `chats` reads chats. Imports neither torch nor transformers: a tokenizer is used
+for its chat template only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.errors import InputError, first_line
 from antislop.records.chats import Message, put_system, read_chat
-from antislop.records.sources import Record, name_source, read_records
+from antislop.records.sources import SourceRecord, name_source, read_records
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,20 +25,21 @@ __all__ = ["InputError", "Prompt", "read_prompts"]
 
 COLUMNS = ("prompt", "messages", "conversations")
 KEYS = ("id", "prompt_id", "key")
-AHEAD = 100  # records among which one must have the columns that are asked for
+AHEAD = 100
+"""Records among which one must have the requested columns."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Hold one prompt, or why there is none.
+    """One prompt, or the reason why a record has none.
 
-    key: identifies the record among all of its source, whatever the limit: the value of its key column, or else the
-        fingerprint of its text; "x#2" for the second record whose key is "x".
-    text: what the model continues; "" where there is an error.
-    messages: the chat that the text was made of, without the reply that is to come; None for plain prompts.
-    fields: the columns of the record, which JSON can hold.
-    error: why the record can't be used, in one sentence that says where it stands.
-    has_special_tokens: whether a chat template wrote them into the text already: tokenize it without adding any.
+    key: identifies the record within its source, whatever the limit: the value of its key column, or else the
+        fingerprint of its text; "x#2" for the second record with the key "x".
+    text: for the model to continue; "" if there is an error.
+    messages: the chat that the text was made from, without the reply to come; None for plain prompts.
+    fields: the columns of the record, as JSON values.
+    error: why the record can't be used, in one sentence with its place.
+    has_special_tokens: whether a chat template wrote special tokens into the text: tokenize it without adding any.
     """
 
     key: str
@@ -61,27 +62,27 @@ def read_prompts(
     limit: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Iterator[Prompt]:
-    r"""Read prompts one by one, without holding more of the source than it takes.
+    r"""Read prompts one by one, with a bounded part of the source in memory.
 
     source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv; .txt has a prompt on each line; these also as .gz;
         .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
-    column: where the prompt is: a text or a chat. By default, in each record: `prompt`, else `messages`, else
-        `conversations`; where no record has any of them, the only column that holds text.
+    column: of the prompts, texts or chats. By default, in each record: `prompt`, else `messages`, else
+        `conversations`; if no record has any of them, the only column that holds text.
     key: the column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id`
-        or `key`. Records that have none are identified by their text: a line that is inserted or moved changes no
-        other record's key.
+        or `key`. Records without one are identified by their text, so that inserting or moving a line changes no
+        other key.
     split: of a data set of the hub or a folder.
-    template: a text with {prompt}, which may name other columns too; braces are doubled. It is written around a plain
-        prompt, or around the last message of a chat.
+    template: a text with {prompt}, and optionally other columns in braces; literal braces are doubled. It is put
+        around a plain prompt, or around the last message of a chat.
     system: the system message of every chat, in place of the record's own ("" for none); plain prompts become chats.
-    chat: make chats of plain prompts, as messages of a user.
-    limit: how many records are read, broken ones included.
-    tokenizer: its chat template makes texts of chats. Without one only a single user's message under a `template`
-        can be written.
+    chat: turn plain prompts into chats, as messages of a user.
+    limit: the number of records to read, broken ones included.
+    tokenizer: its chat template turns chats into texts. Without one, only a single message of a user under a
+        `template` can be written.
 
     A chat ends before its last reply: replies at the end of `messages` and `conversations` are left out. Raises
-    `InputError` before the first prompt where none can be made; from then on, what is broken or empty is a `Prompt`
-    with an error.
+    `InputError` before the first prompt if there is none at all; afterwards a broken or empty record is a `Prompt` with
+    an error.
 
     >>> [prompt.text for prompt in read_prompts([{"prompt": "rain"}, {"prompt": "hail"}], template="On {prompt}:")]
     ['On rain:', 'On hail:']
@@ -90,12 +91,12 @@ def read_prompts(
         raise InputError(f"limit is {limit}; it is a number of records, 1 or more: leave it out for all (--limit)")
     parts = _parse_template(template)
     writer = _Writer(parts=parts, system=system, is_chat=chat or system is not None, tokenizer=tokenizer)
-    asked = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}
-    asked |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
+    wanted = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}
+    wanted |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
     records = islice(read_records(source, split=split), limit)
-    ahead = _look_ahead(records, asked, has_column=column is not None)
+    ahead = _look_ahead(records, wanted, has_column=column is not None)
     column = column or _only_text(ahead, {*KEYS, key}, source=name_source(source))
-    _check_columns(ahead, asked, source=name_source(source))
+    _check_columns(ahead, wanted, source=name_source(source))
     writer.check([value for record in ahead if (value := _find_prompt(record.fields, column)) is not None])
     return _make(chain(ahead, records), writer, column=column, key=key)
 
@@ -103,41 +104,41 @@ def read_prompts(
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _look_ahead(records: Iterator[Record], asked: Mapping[str, str], *, has_column: bool) -> list[Record]:
-    """Return the first records, up to one that has all columns that are asked for."""
-    ahead: list[Record] = []
+def _look_ahead(records: Iterator[SourceRecord], wanted: Mapping[str, str], *, has_column: bool) -> list[SourceRecord]:
+    """Return the first records, up to one that has all requested columns."""
+    ahead: list[SourceRecord] = []
     for record in islice(records, AHEAD):
         ahead.append(record)
         has_prompt = has_column or _find_prompt(record.fields, None) is not None
-        if has_prompt and asked.keys() <= record.fields.keys():
+        if has_prompt and wanted.keys() <= record.fields.keys():
             break
     return ahead
 
 
-def _only_text(ahead: list[Record], keys: set[str | None], *, source: str) -> str | None:
-    """Return the column of the prompts where none has a usual name; None where one has, or there is no column."""
-    there = _columns(ahead)
-    if not there or any(_find_prompt(record.fields, None) is not None for record in ahead):
+def _only_text(ahead: list[SourceRecord], keys: set[str | None], *, source: str) -> str | None:
+    """Return the column of the prompts if none has a usual name; None if one has, or if there is no column."""
+    names = _columns(ahead)
+    if not names or any(_find_prompt(record.fields, None) is not None for record in ahead):
         return None
     texts = {name for record in ahead for name, value in record.fields.items() if isinstance(value, str)} - keys
     if len(texts) == 1:
         return texts.pop()
     raise InputError(
-        f"{source}: none of the columns {', '.join(there)} is named {', '.join(COLUMNS)}, and "
+        f"{source}: none of the columns {', '.join(names)} is named {', '.join(COLUMNS)}, and "
         f"{'several hold' if texts else 'none holds'} text: say which is the prompt with column (--column)"
     )
 
 
-def _check_columns(ahead: list[Record], asked: Mapping[str, str], *, source: str) -> None:
-    there = _columns(ahead)
-    for name, option in asked.items():
-        if there and name not in there:
+def _check_columns(ahead: list[SourceRecord], wanted: Mapping[str, str], *, source: str) -> None:
+    names = _columns(ahead)
+    for name, option in wanted.items():
+        if names and name not in names:
             raise InputError(
-                f"{source}: no column {name!r}; the first records have {', '.join(there)}: name one of them ({option})"
+                f"{source}: no column {name!r}; the first records have {', '.join(names)}: name one of them ({option})"
             )
 
 
-def _columns(ahead: list[Record]) -> list[str]:
+def _columns(ahead: list[SourceRecord]) -> list[str]:
     return list(dict.fromkeys(name for record in ahead for name in record.fields))
 
 
@@ -150,24 +151,24 @@ def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
 
-def _make(records: Iterable[Record], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
+def _make(records: Iterable[SourceRecord], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
     uses: dict[str, int] = {}
     for record in records:
-        own, text, messages, error = _find_key(record, key), "", None, record.error
+        given_key, text, messages, error = _find_key(record, key), "", None, record.error
         if error is None:
             try:
                 text, messages = writer.write(_get_prompt(record, column), record.fields)
-            except ValueError as trouble:
-                error = f"{record.place}: {trouble}"
-        name = _distinguish(own or (str(record.number) if error else fingerprint_text(text)), uses)
+            except InputError as reason:
+                error = f"{record.place}: {reason}"
+        name = _distinguish(given_key or (str(record.number) if error else fingerprint_text(text)), uses)
         has_special_tokens = error is None and writer.adds_special_tokens(messages)
         yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
 
 
-def _get_prompt(record: Record, column: str | None) -> Any:
+def _get_prompt(record: SourceRecord, column: str | None) -> Any:
     value = _find_prompt(record.fields, column)
     if value is None:
-        raise InputError(f"no prompt in it: a column {column or ' or '.join(COLUMNS)} was expected")
+        raise InputError(f"no prompt: a column {column or ' or '.join(COLUMNS)} was expected")
     return value
 
 
@@ -180,8 +181,8 @@ def fingerprint_text(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _find_key(record: Record, column: str | None) -> str | None:
-    """Return the key that a record has itself, as a text or a whole number."""
+def _find_key(record: SourceRecord, column: str | None) -> str | None:
+    """Return the key in a record, a text or a whole number."""
     if column is None and record.key is not None:
         return record.key
     values = [record.fields.get(name) for name in ([column] if column is not None else KEYS)]
@@ -190,7 +191,7 @@ def _find_key(record: Record, column: str | None) -> str | None:
 
 
 def _distinguish(key: str, uses: dict[str, int]) -> str:
-    """Return the key, or key#2, key#3, … where it was used before."""
+    """Return the key, or key#2, key#3, … if it was used before."""
     distinct = key
     while distinct in uses:
         uses[key] += 1
@@ -201,7 +202,7 @@ def _distinguish(key: str, uses: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Makes texts of prompts and chats."""
+    """Turns prompts and chats into texts."""
 
     parts: list[tuple[str, str | None]] | None
     system: str | None
@@ -213,7 +214,7 @@ class _Writer:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def check(self, values: list[Any]) -> None:
-        """Raise `InputError` where chats are to be written and can't be."""
+        """Raise `InputError` if there are chats, and no way to write them."""
         if self.has_chat_template:
             return
         why = "no tokenizer was given" if self.tokenizer is None else "the model's tokenizer has no chat template"
@@ -229,7 +230,7 @@ class _Writer:
         return messages is not None and self.has_chat_template
 
     def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
-        """Return the text of a prompt and the chat it was made of; raise `InputError` with one sentence."""
+        """Return the text of a prompt and the chat that it was made from. Raises `InputError`."""
         if isinstance(value, str):
             if not value.strip():
                 raise InputError("the prompt is empty: write one, or leave the record out")
@@ -274,7 +275,7 @@ class _Writer:
 
 
 def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None:
-    """Return (text, name of the column that follows it) for each part."""
+    """Return (text, name of the column after it) for each part."""
     if template is None:
         return None
     shown = template if len(template) < 60 else f"{template[:60]}…"
@@ -286,5 +287,5 @@ def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None
         if name is not None and (not name or form or conversion or set(name) & set(".[]")):
             raise InputError(f"template {shown!r}: braces hold the name of a column and nothing else: write {{prompt}}")
     if "prompt" not in [name for _, name, _, _ in parts]:
-        raise InputError(f"template {shown!r}: {{prompt}} is missing, where the prompt is to stand: write it")
+        raise InputError(f"template {shown!r}: {{prompt}} is missing: write it at the place of the prompt")
     return [(text, name) for text, name, _, _ in parts]

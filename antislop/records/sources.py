@@ -1,6 +1,6 @@
 """Sources of records: files, folders, data sets of the hub, Python iterables.
 
-Knows nothing of prompts: which column is one, and what becomes of it, is the business of `prompts`.
+Knows nothing of prompts, which are the business of `prompts`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from antislop.errors import InputError, first_line
 from antislop.files import read_bytes
-from antislop.records.files import INSTALL, Found, guard, is_readable, is_unicode, read_file
+from antislop.records.files import INSTALL, RawRecord, guard, is_readable, is_unicode, read_file
 
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any] | str]
 
@@ -29,14 +29,14 @@ _SPLITS = {
 }
 
 
-class Record(NamedTuple):
-    """One record of a source, whatever it holds.
+class SourceRecord(NamedTuple):
+    """One record of a source.
 
-    number: its place in the source, from 0; blank lines are no records, broken ones are.
-    place: where it stands, for messages: path:line where there are lines.
-    fields: its columns, which JSON can hold; a bare string is the column "prompt".
-    key: what the source calls it, in a JSON object of records.
-    error: what is wrong with it; then there are no fields.
+    number: its index in the source, from 0; blank lines don't count, broken ones do.
+    place: for messages: path:line in a file of lines.
+    fields: its columns, as JSON values; a bare string is the column "prompt".
+    key: its name in a JSON object of records.
+    error: why it can't be read; then there are no fields.
     """
 
     number: int
@@ -46,30 +46,30 @@ class Record(NamedTuple):
     error: str | None = None
 
 
-def read_records(source: Source, *, split: str = "train") -> Iterator[Record]:
+def read_records(source: Source, *, split: str = "train") -> Iterator[SourceRecord]:
     """Read a source record by record.
 
     source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file or of a
         folder; a data set of the hub as owner/name or owner/name:configuration; or strings and mappings.
-    split: of a folder or a data set of the hub; the rest has none. A file of a folder belongs to the split that its
-        path names ("test", "dev", …), else to "train".
+    split: of a folder or a data set of the hub; other sources have none. A file of a folder belongs to the split that
+        its path names ("test", "dev", …), else to "train".
 
-    Text is UTF-8; half a surrogate pair becomes U+FFFD; NaN, infinities and what JSON has no word for become null or
-    text. Raises `InputError` at once where nothing can be read.
+    Text is UTF-8; half a surrogate pair becomes U+FFFD; NaN and infinities become null, values of other types text.
+    Raises `InputError` at once if nothing can be read.
     """
     found = _open(source, split)
     first = list(islice(found, 1))
     if not first:
-        raise InputError(f"{name_source(source)}: no records in it: give a source with at least one")
+        raise InputError(f"{name_source(source)}: has no records: pass a source with at least one")
     return (_record(number, each) for number, each in enumerate(chain(first, found)))
 
 
 def name_source(source: Source) -> str:
-    """Return what messages call a source."""
+    """Return the name of a source for messages."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the given records"
 
 
-def _record(number: int, found: Found) -> Record:
+def _record(number: int, found: RawRecord) -> SourceRecord:
     place, value, key, error = found
     fields: dict[str, Any] = {}
     if error is None and isinstance(value, (str, Mapping)):
@@ -79,13 +79,13 @@ def _record(number: int, found: Found) -> Record:
             error = str(trouble)
     elif error is None:
         error = f"a text or an object with columns was expected, not {type(value).__name__}: mend the record"
-    return Record(number, place, fields, key and _clean(key), f"{place}: {error}" if error else None)
+    return SourceRecord(number, place, fields, key and _clean(key), f"{place}: {error}" if error else None)
 
 
 def to_json(value: Any, *, depth: int = 0) -> Any:
-    """Return a value as JSON holds it, in new lists and dictionaries; bytes as their number, the unknown as its `str`.
+    """Return a value as JSON can hold it, in new lists and dictionaries; bytes as their number, other types as `str`.
 
-    Raises `InputError` for what is nested too deeply, or in itself.
+    Raises `InputError` for a value that is nested too deeply, or in itself.
     """
     if depth > MAX_DEPTH:
         raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
@@ -108,7 +108,7 @@ def _clean(text: str) -> str:
     return text if is_unicode(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _open(source: Source, split: str) -> Iterator[Found]:
+def _open(source: Source, split: str) -> Iterator[RawRecord]:
     if isinstance(source, (str, os.PathLike)):
         return _open_path(os.fspath(source), split)
     if isinstance(source, Mapping):
@@ -117,10 +117,10 @@ def _open(source: Source, split: str) -> Iterator[Found]:
     if isinstance(source, (bytes, bytearray)) or not isinstance(source, Iterable):
         raise InputError(f"a path or records were expected, not {type(source).__name__}: pass a str, Path or list")
     _refuse_split("records that are passed have", split)
-    return (Found(f"record {number}", value) for number, value in enumerate(source))
+    return (RawRecord(f"record {number}", value) for number, value in enumerate(source))
 
 
-def _open_path(name: str, split: str) -> Iterator[Found]:
+def _open_path(name: str, split: str) -> Iterator[RawRecord]:
     path = Path(name).expanduser()
     if _exists(path):
         if path.is_dir():
@@ -141,29 +141,31 @@ def _exists(path: Path) -> bool:
 
 def _refuse_split(what: str, split: str) -> None:
     if split != "train":
-        raise InputError(f"{what} no splits, and {split!r} was asked for: leave out split (--split)")
+        raise InputError(f"{what} no splits: leave out split={split!r} (--split)")
 
 
 # -- folders and the hub ----------------------------------------------------------------------------------------------
 
 
-def _read_folder(folder: Path, split: str) -> Iterator[Found]:
-    """Read a folder that `datasets` saved or that comes from the hub as it does; of others, file after file by name."""
+def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
+    """Read a folder as `datasets` does if it was saved by it or has a card; else file after file, by name."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         return _number(_load_saved(folder, split), str(folder))
     if _has_card(folder):
         return _number(_load(str(folder), split), str(folder))
     files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
     if not files:
-        raise InputError(f"{folder}: no file in it can be read: put .jsonl, .json, .txt, .csv or .parquet files there")
+        raise InputError(
+            f"{folder}: has no file that can be read: put .jsonl, .json, .txt, .csv or .parquet files there"
+        )
     chosen = [path for path in files if _split_of(path, folder) == _canonical(split)]
     if not chosen:
         there = ", ".join(sorted({_split_of(path, folder) for path in files}))
-        raise InputError(f"{folder}: no file of the split {split!r}; there are: {there}: give one as split (--split)")
+        raise InputError(f"{folder}: no file of the split {split!r}; there are: {there}: pass one as split (--split)")
     return _read_files(chosen, folder)
 
 
-def _read_files(paths: list[Path], folder: Path) -> Iterator[Found]:
+def _read_files(paths: list[Path], folder: Path) -> Iterator[RawRecord]:
     some = False
     for path in paths:
         try:
@@ -173,7 +175,7 @@ def _read_files(paths: list[Path], folder: Path) -> Iterator[Found]:
         except InputError as error:  # it names the file
             if not some:
                 raise
-            yield Found(str(folder), None, error=str(error))
+            yield RawRecord(str(folder), None, error=str(error))
 
 
 def _is_data(path: Path, folder: Path) -> bool:
@@ -182,7 +184,7 @@ def _is_data(path: Path, folder: Path) -> bool:
 
 
 def _has_card(folder: Path) -> bool:
-    """Tell whether a data set card says which files belong to what."""
+    """Return whether a folder has a data set card with configurations."""
     try:
         card = read_bytes(folder / "README.md").decode(errors="replace")
     except OSError:
@@ -199,7 +201,7 @@ def _canonical(split: str) -> str:
     return next((name for name, names in _SPLITS.items() if split in names), split)
 
 
-def _read_hub(name: str, split: str) -> Iterator[Found]:
+def _read_hub(name: str, split: str) -> Iterator[RawRecord]:
     path, _, configuration = name.partition(":")
     return _number(_load(path, split, configuration=configuration or None), name)
 
@@ -232,17 +234,17 @@ def _load_saved(folder: Path, split: str) -> Any:
         _refuse_split(f"{folder}: this data set has", split)
         return saved
     if split not in saved:
-        raise InputError(f"{folder}: no split {split!r}; there are: {', '.join(saved)}: give one as split (--split)")
+        raise InputError(f"{folder}: no split {split!r}; there are: {', '.join(saved)}: pass one as split (--split)")
     return saved[split]
 
 
-def _number(rows: Iterable[Any], name: str) -> Iterator[Found]:
+def _number(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
     return guard(_numbered(rows, name), name)
 
 
-def _numbered(rows: Iterable[Any], name: str) -> Iterator[Found]:
+def _numbered(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
     try:
         for number, row in enumerate(rows):
-            yield Found(f"{name}, record {number}", row)
-    except Exception as error:  # so do downloads when they break off
+            yield RawRecord(f"{name}, record {number}", row)
+    except Exception as error:  # downloads break off in a dozen ways
         raise OSError(first_line(error)) from error

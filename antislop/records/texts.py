@@ -1,7 +1,6 @@
-"""Finished texts, read one by one from the files that models' outputs and books come in.
+"""Finished texts, read one by one: outputs of models, and books.
 
-Which prompt a text answers is kept beside it, since texts to one prompt are no independent observations. Files of
-records are the business of `sources`.
+Each text keeps its prompt, since texts to one prompt are not independent observations. `sources` reads the files.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import regex
 
 from antislop.errors import InputError
 from antislop.files import read_text
-from antislop.records.sources import Record, read_records
+from antislop.records.sources import SourceRecord, read_records
 
 COLUMNS = ("response", "output", "completion", "text")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
@@ -31,10 +30,10 @@ _PARTIAL = regex.compile(r"\A\s*<(?:think|thinking|reasoning)>")
 class Text:
     """A finished text.
 
-    text: without a reasoning block in front, if it had one.
-    prompt: what tells its prompt apart from others; None where that is not known.
-    place: where it stands, for messages: path:line where there are lines.
-    fields: the other columns of its record.
+    text: without a reasoning block at its beginning.
+    prompt: identifies its prompt; None if unknown.
+    place: for messages: path:line in a file of lines.
+    fields: all columns of its record.
     """
 
     text: str
@@ -51,13 +50,13 @@ def read_texts(
     split: str = "train",
     limit: int | None = None,
 ) -> Iterator[Text]:
-    """Read texts from files, folders and data sets of the hub, without holding more of them than it takes.
+    """Read texts from files, folders and data sets of the hub, with a bounded part of them in memory.
 
-    sources: .txt files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one in each record.
-    column: where the text is; by default `response`, else `output`, `completion`, `text`, else the last reply of
+    sources: .txt files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
+    column: of the texts; by default `response`, else `output`, `completion`, `text`, else the last reply of
         `messages` or `conversations`.
-    prompt_column: what tells prompts apart; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
-    limit: how many texts are read from each source.
+    prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
+    limit: the number of texts to read from each source.
 
     Records whose `status` is "error" and empty texts are left out; a reasoning block that never ends leaves nothing.
     Raises `InputError` with path:line for a record that is broken or has no text column.
@@ -98,7 +97,7 @@ def _read_records(source: str, column: str | None, prompt_column: str | None, sp
             yield _make(record, column, prompt_column)
 
 
-def _make(record: Record, column: str | None, prompt_column: str | None) -> Text:
+def _make(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
     text = _find_text(record, column)
     name = prompt_column or next((each for each in PROMPTS if record.fields.get(each) is not None), None)
     if prompt_column is not None and prompt_column not in record.fields:
@@ -107,14 +106,14 @@ def _make(record: Record, column: str | None, prompt_column: str | None) -> Text
     return Text(drop_reasoning(text), prompt, record.place, record.fields)
 
 
-def _find_text(record: Record, column: str | None) -> str:
-    """Return the text of a record; "" where it is null."""
+def _find_text(record: SourceRecord, column: str | None) -> str:
+    """Return the text of a record; "" if it is null."""
     name = column or next((each for each in (*COLUMNS, *_CHATS) if each in record.fields), None)
     if name is None or name not in record.fields:
         wanted = column or " or ".join(COLUMNS)
         raise InputError(
             f"{record.place}: no column {wanted}; there are {_name_columns(record)}: "
-            "say which holds the texts (--column)"
+            "name the column of the texts (--column)"
         )
     value = record.fields[name]
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
@@ -124,5 +123,5 @@ def _find_text(record: Record, column: str | None) -> str:
     return value or ""
 
 
-def _name_columns(record: Record) -> str:
+def _name_columns(record: SourceRecord) -> str:
     return ", ".join(record.fields) or "none"

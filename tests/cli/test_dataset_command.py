@@ -359,7 +359,7 @@ def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
     ):
         Path("foreign.jsonl").write_text(line + "\n" + line + "\n")
         assert_refused(make(out="foreign.jsonl"), "nothing says how it was made")
-        assert_refused(make("--force", out="foreign.jsonl"), "holds something else than such records")
+        assert_refused(make("--force", out="foreign.jsonl"), "its lines are other records")
         assert Path("foreign.jsonl").read_text() == line + "\n" + line + "\n"
 
 

@@ -162,7 +162,7 @@ def test_a_cluster_stays_when_the_work_is_done_or_left(model: str, address: str)
 @needs_ray
 def test_what_a_worker_can_not_do_is_a_sentence(tmp_path: Path, address: str) -> None:
     specs = list(plan_samples(PROMPTS, samples=1, arm="banned"))
-    with pytest.raises(InputError, match=r"a worker could not go on: the model '.*/none' can't be loaded"):
+    with pytest.raises(InputError, match=r"a worker failed: the model '.*/none' can't be loaded"):
         list(Cluster(str(tmp_path / "none"), BANS, address=address, workers=1, **OPTIONS).make(specs))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from antislop.datasets.pairs import (
     Correction,
-    Count,
+    PairCount,
     PairDraft,
     PairSource,
     cap_per_ban,
@@ -59,14 +59,14 @@ def corrected(
     return Correction(ban, place, tuple(ids(*withdrawn)), banned, shares)
 
 
-def draft(correction: Correction, source: PairSource = SOURCE) -> tuple[list[PairDraft], Counter[Count]]:
-    counts = Counter[Count]()
+def draft(correction: Correction, source: PairSource = SOURCE) -> tuple[list[PairDraft], Counter[PairCount]]:
+    counts = Counter[PairCount]()
     return list(draft_dpo(source, [correction], decoder=VOCABULARY, counts=counts)), counts
 
 
 def finish(
     correction: Correction, *after: str, is_complete: bool = False, source: PairSource = SOURCE
-) -> tuple[Record | None, Counter[Count]]:
+) -> tuple[Record | None, Counter[PairCount]]:
     (drafted,), counts = draft(correction, source)
     row = finish_dpo(drafted, ids(*after), ids=source.ids, decoder=VOCABULARY, is_complete=is_complete, counts=counts)
     return row, counts
@@ -194,9 +194,9 @@ def test_texts_in_scripts_without_spaces_have_sentences_and_words() -> None:
     vocabulary = Vocabulary([surface.encode() for surface in surfaces], {})
     source = PairSource("", [], [0, 1, 2, 3, 4])
     (drafted,) = draft_dpo(
-        source, [Correction(Ban("走了"), 1, (5, 2), 2, ())], decoder=vocabulary, counts=Counter[Count]()
+        source, [Correction(Ban("走了"), 1, (5, 2), 2, ())], decoder=vocabulary, counts=Counter[PairCount]()
     )
-    row = finish_dpo(drafted, [3, 4], ids=[], decoder=vocabulary, is_complete=False, counts=Counter[Count]())
+    row = finish_dpo(drafted, [3, 4], ids=[], decoder=vocabulary, is_complete=False, counts=Counter[PairCount]())
     assert row is not None
     assert (row["prompt"], row["chosen"], row["rejected"]) == ("我", "来了。", "走了。")
 
@@ -210,8 +210,8 @@ def test_what_was_counted_is_said_in_phrases() -> None:
 # -- final-token rows -------------------------------------------------------------------------------------------------
 
 
-def rows_of(*corrections: Correction, bans: Sequence[Ban] = (BAN,)) -> tuple[list[Record], Counter[Count]]:
-    counts = Counter[Count]()
+def rows_of(*corrections: Correction, bans: Sequence[Ban] = (BAN,)) -> tuple[list[Record], Counter[PairCount]]:
+    counts = Counter[PairCount]()
     rows = make_tokens(SOURCE, corrections, bans=BanList(bans), decoder=VOCABULARY, tokenizer="abc", counts=counts)
     return list(rows), counts
 

@@ -172,7 +172,7 @@ def test_a_hub_set_is_streamed_and_may_break_off(monkeypatch: pytest.MonkeyPatch
     assert first.text == "rain"
     assert (
         second.error
-        == "owner/name:small, record 0: nothing after this can be read (connection): mend it or fetch it anew"
+        == "owner/name:small, record 0: nothing after this can be read (connection): repair it or fetch it anew"
     )
 
 
@@ -199,12 +199,12 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_sources_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     assert "no such file or folder" in refused(tmp_path / "a.jsonl")
     assert "no such file or folder" in refused("a/b/c\0")
-    assert "no kind of file" in refused(write(tmp_path / "a.docx", ""))
-    assert "no kind of file" in refused(write(tmp_path / "a.parquet.gz", ""))
-    assert "no file in it can be read" in refused(write(tmp_path / "sub" / "a.docx", "").parent)
+    assert "no file of records" in refused(write(tmp_path / "a.docx", ""))
+    assert "no file of records" in refused(write(tmp_path / "a.parquet.gz", ""))
+    assert "has no file that can be read" in refused(write(tmp_path / "sub" / "a.docx", "").parent)
     for name in ("a.jsonl", "a.json", "a.txt", "a.csv", "a.jsonl.gz"):
-        assert "no records in it" in refused(write(tmp_path / name, "\n \n"))
-    assert "no records in it" in refused([])
+        assert "has no records" in refused(write(tmp_path / name, "\n \n"))
+    assert "has no records" in refused([])
     assert "a.json:2: not JSON" in refused(write(tmp_path / "a.json", '["a",\n b]'))
     (tmp_path / "a.json").write_bytes(b'[\n"\xff"]')
     assert "a.json:2: not UTF-8" in refused(tmp_path / "a.json")
@@ -412,7 +412,7 @@ def test_a_record_without_the_column_is_marked_and_the_rest_goes_on() -> None:
     first, second, third = read_prompts([{"topic": "x"}, "rain", {"topic": "y"}])
     assert second.text == "rain"
     for prompt in (first, third):
-        assert prompt.error is not None and "no prompt in it" in prompt.error and prompt.fields["topic"]
+        assert prompt.error is not None and "no prompt: a column" in prompt.error and prompt.fields["topic"]
 
 
 @pytest.mark.parametrize("name", ["id", "prompt_id", "key", "uid"])
@@ -548,9 +548,9 @@ def test_what_else_a_message_has_stays_and_null_goes() -> None:
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ([], "nobody asks"),
-        ([SYSTEM], "nobody asks"),
-        ([REPLY], "nobody asks"),
+        ([], "no message to reply to"),
+        ([SYSTEM], "no message to reply to"),
+        ([REPLY], "no message to reply to"),
         ([{"role": "user", "content": " "}], "the prompt is empty"),
         ([USER, "more"], "message 2 of the chat is str"),
         ([{"content": "a"}], "message 1 of the chat has no role"),
