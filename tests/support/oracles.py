@@ -140,14 +140,20 @@ def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_fin
     return {
         (owners[start], number)
         for number, ban in enumerate(bans)
-        for start, _ in _find(text, ban, "".join(map(words.text, zip(range(len(words))))), is_final=is_final)
+        for start, _ in _find(text, ban, words, is_final=is_final)
     }
 
 
-def _find(text: str, ban: Ban, letters: str, *, is_final: bool) -> Iterable[tuple[int, int]]:
+def _find(text: str, ban: Ban, words: Words, *, is_final: bool) -> Iterable[tuple[int, int]]:
     if isinstance(ban.pattern, Phrase) and ban.is_unconditional:
         return occurrences(text, ban, is_final=is_final)
-    return counting(text, ban) if is_final else decided(text, ban, tuple(sorted(set(letters))))
+    return counting(text, ban) if is_final else decided(text, ban, _letters(words))
+
+
+@cache
+def _letters(words: Words) -> tuple[str, ...]:
+    """The characters of a vocabulary."""
+    return tuple(sorted(set("".join(words.text([token]) for token in range(len(words))))))
 
 
 def completed(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> list[tuple[int, int]]:
