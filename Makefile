@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv, from the package index alone.
+# Every target installs what it needs into .venv, from the package index alone.
 PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core
@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-versions check docs bench eval-quick format clean
+.PHONY: help demo test test-versions check docs package bench eval-quick format clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -46,13 +46,13 @@ $(DOCS): $(CORE)
 demo: $(CORE)   ## a story written twice: without bans, and with them
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
-test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 looks ten times deeper
-	$(BIN)/python -m pytest -n auto
+test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 runs the random ones ten times longer
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-versions: $(READY) ## the oldest transformers; Python 3.10 and 3.13 where they are installed
 	bash .ci/versions
 
-check: $(READY) ## lint, strict types, README examples: with test, all that CI runs
+check: $(READY) ## lint, strict types, the README's examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -61,15 +61,18 @@ check: $(READY) ## lint, strict types, README examples: with test, all that CI r
 docs: $(DOCS)   ## build the site of docs/ into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+package: $(READY) ## build the wheel and the sdist, and try both in clean environments
+	bash .ci/distributions
+
 bench: $(READY) ## speed against plain generate; see eval/speed/README.md
 	$(BIN)/python -m eval.speed
 
 eval-quick: $(READY) ## the questions of eval/, small: under 10 minutes
 	$(BIN)/python -m eval.quick $(EVAL)
 
-format: $(READY) ## format and mend what ruff can
+format: $(READY) ## format the code and apply ruff's fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:          ## remove what was made here
+clean:          ## remove everything that these targets made
 	rm -rf .venv dist build site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ import datasets
 import pytest
 
 from antislop.records.journal import read_records
+from tests.support.notebooks import read_notebook, run_cells
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
@@ -75,6 +76,14 @@ def test_without_ray_a_cluster_job_is_refused_in_one_sentence_and_not_tried_agai
     assert ran.returncode == 2
     assert ran.stderr.startswith("antislop: ")
     assert ran.stderr.count("\n") == 1
+
+
+def test_the_notebook_prints_the_outputs_that_it_stores_and_they_show_rewinds() -> None:
+    notebook = read_notebook(EXAMPLES / "quickstart.ipynb")
+    stored = [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert run_cells(notebook) == stored, "python -m tests.support.notebooks examples/quickstart.ipynb writes them"
+    (shown,) = ("".join(output["data"]["text/html"]) for outputs in stored for output in outputs if "data" in output)
+    assert shown.count("line-through") > 3
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

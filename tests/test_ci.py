@@ -1,0 +1,50 @@
+"""The workflow and the scripts of CI run commands that exist, on the Pythons that the package supports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted((ROOT / ".ci").iterdir())
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+
+
+def test_the_workflow_runs_the_script_of_ci_and_the_tests_on_every_supported_python() -> None:
+    jobs = WORKFLOW["jobs"]
+    assert [step["run"] for step in STEPS if "run" in step] == [".ci/run", "make test"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    supported = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
+    assert jobs["tests"]["strategy"]["matrix"]["python"] == supported
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+
+
+def test_every_action_is_pinned_to_a_version() -> None:
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"]) for step in STEPS if "uses" in step)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_of_ci_can_be_run_and_names_targets_and_tests_that_exist(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert set(re.findall(r"^make ([a-z-]+)", text, flags=re.MULTILINE)) <= TARGETS
+    assert [path for path in re.findall(r"\btests/[\w/.]+", text) if not (ROOT / path).exists()] == []
+
+
+def test_the_script_of_ci_makes_all_that_is_checked() -> None:
+    made = re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert made == ["demo", "docs", "test", "test-versions", "check", "package", "eval-quick"]
