@@ -1,1 +1,1 @@
-"""The command line: what it reads, shows and refuses."""
+"""The command line: commands, their options, and what they write to the terminal."""

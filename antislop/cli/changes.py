@@ -28,7 +28,7 @@ class ComparisonOptions:
 
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="A B", help="Compare two profiles, or texts: what fell, what rose."),
+        typer.Option(metavar="A B", help="Compare two profiles, or texts: which entries fell, and which rose."),
     ] = None
     output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = TableFormat.TEXT
     top: Annotated[int, typer.Option(min=1, help="Lines of a comparison, for each direction.")] = 15

@@ -103,7 +103,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is made of all records in the end."""
+    """The files made from all records at the end."""
 
     to_parquet: Annotated[
         bool, typer.Option("--to-parquet", help="Also write Parquet files and a card into the folder.")
@@ -159,7 +159,7 @@ def dataset(
     export: ExportOptions,
     force: ForceOption = False,
 ) -> int:
-    """Make a data set: responses to prompts, without what is banned.
+    """Make a data set: responses to prompts, without banned phrases.
 
     To resume after an interruption, run the same command again; it also retries failed prompts.
     """

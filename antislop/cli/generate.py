@@ -1,4 +1,4 @@
-"""The command `antislop generate`: continue a text without what is banned.
+"""The command `antislop generate`: continue a text without banned phrases.
 
 Data goes to standard output, everything else to standard error. torch and transformers are imported when the model is
 loaded, so that bad input is refused at once.
@@ -65,9 +65,11 @@ class OnExhaustedChoice(str, Enum):
 
 @dataclass(frozen=True)
 class ContinuationOptions:
-    """What is continued, and how far."""
+    """The text to continue, and how far."""
 
-    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
+    ]
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message of the chat.")] = None
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens, not counting withdrawn ones.")] = 200
@@ -94,7 +96,7 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """What is shown beside the text, and saved."""
+    """What is shown and saved besides the text."""
 
     show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
     compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False
@@ -136,7 +138,7 @@ def generate(
     sampling: SamplingOptions,
     output: ShowOptions,
 ) -> int:
-    """Continue a text without what is banned.
+    """Continue a text without banned phrases.
 
     On a terminal the prompt is shown, and the text appears as it settles. Elsewhere only the continuation is written,
     with brackets around what --show adds.

@@ -1,4 +1,4 @@
-"""Jobs: runs that make a record for each prompt, somewhere, can be interrupted, and resume from their journal."""
+"""Jobs: runs that make a record for each prompt, can be interrupted, and resume from their journal."""
 
 from __future__ import annotations
 

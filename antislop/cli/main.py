@@ -36,7 +36,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "generate": Command("generate", "generate", "Continue a text without what is banned."),
+    "generate": Command("generate", "generate", "Continue a text without banned phrases."),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place where each begins."),
     "try": Command("scan", "try_", "Try a list on texts: how often each ban occurs in them, and where."),
     "lint": Command(
@@ -49,7 +49,7 @@ COMMANDS = {
         "Count what texts contain more often than human writing: words, phrases, content n-grams, constructions.",
     ),
     "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
-    "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without what is banned."),
+    "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
     "eval": Command(
         "evaluate",
         "evaluate",

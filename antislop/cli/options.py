@@ -175,7 +175,7 @@ PromptColumnOption = Annotated[
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Which records of a source are prompts, and what is made of each."""
+    """Which records of a source are read as prompts, and how."""
 
     column: Annotated[
         str | None, typer.Option(help="The column of the prompts.", show_default="prompt, messages, …")

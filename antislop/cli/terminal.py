@@ -107,7 +107,7 @@ def write_json(data: Any) -> None:
 
 
 def describe_command() -> str:
-    """Return the command line without the folders of its files, which are nobody else's business."""
+    """Return the command line with the names of files only: their folders would reveal how the machine is set up."""
     names = (Path(argument).name if "/" in argument else argument for argument in sys.argv[1:])
     return shlex.join(["antislop", *names])
 

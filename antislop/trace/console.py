@@ -1,4 +1,4 @@
-"""Show a generation with what was withdrawn: in color, as plain text, on a console, as SVG. No torch.
+"""Show a generation with its withdrawn text: in color, as plain text, on a console, as SVG. No torch.
 
 As on paper: a withdrawn piece stays where it was written, struck through, and its replacement follows it.
 """
