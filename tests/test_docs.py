@@ -25,6 +25,7 @@ import antislop
 from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
 from antislop.lists.reading import Format
+from antislop.matching.patterns.kinds import KINDS
 from antislop.metrics.definitions import METRICS
 from tests.support.browser import SIZES, open_browser
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
@@ -98,6 +99,18 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
         assert path.exists(), f"{name(page)}: {link}"
         if anchor and path.suffix == ".md" and "reference" not in path.parts:
             assert anchor in find_anchors(path), f"{name(page)}: {link}"
+
+
+def test_the_kinds_of_patterns_have_a_page() -> None:
+    page = (DOCS / "reference" / "patterns.md").read_text(encoding="utf-8")
+    assert {kind.__name__ for kind in KINDS.values()} <= set(re.findall(r"\.([A-Z]\w+)$", page, flags=re.MULTILINE))
+
+
+def test_the_files_that_newcomers_are_sent_to_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = [path for path in re.findall(r"`([\w.]+/[\w./]*)`", text) if path not in ("site/",)]
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_the_picture_of_the_house_shows_every_room() -> None:
