@@ -412,29 +412,29 @@ def document() -> str:
     """The page around the table."""
     return f"""# Families of models
 
-For each family a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens while
-ten and more rewinds take it back, some behind the last one. `python -m tests.hf.test_families --write docs/families.md`
-writes this page; the tests of that file hold its words, not its figures.
+A tiny model of each family with random weights, whose windows are shorter than its texts, writes {NEW} tokens with at
+least ten rewinds, some of them below the rewind before. `python -m tests.hf.test_families --write docs/families.md`
+writes this page; the tests in that file check its words, not its figures.
 
-* *greedy equal*: greedy with bans (the classic rule), it writes what a dozen lines without a cache write.
+* *greedy equal*: greedy with bans (the first-token rule), it writes the text of a loop of a dozen lines without a cache.
 * *rewound = fresh*: its logits are those of one forward pass over the text that was kept.
-* *row = alone*: so are those of each of {len(PROMPTS)} unequal prompts in a batch, which go back at different times.
+* *row = alone*: so are those of each of {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
 
 Errors are the largest in absolute logits, which have a standard deviation of 1 to 3. In brackets, the same for cached
-decoding by `generate` that never went back, or the precision of the largest logit where that is more; five times that
-is the tolerance. Each answer holds for float32 and bfloat16.
+decoding by `generate` without a rewind, or the precision of the largest logit if that is more; five times that is the
+tolerance. Each answer holds for float32 and bfloat16.
 
 {matrix(None)}
 ## Static caches
 
-The same with `cache_implementation="static"`, in the same tolerance. Layers keep all columns, since a rewind may need
-what a window forgets; a batch of BART runs row by row, with dynamic caches. Refused are models whose `generate` itself
-takes the free columns of a static cache for tokens, without a rewind: what it does then is said.
+The same with `cache_implementation="static"` and the same tolerance. Layers keep all columns, since a rewind may need
+those that a window forgets; a batch of BART runs row by row, with dynamic caches. Models are refused if `generate`
+itself takes the free columns of a static cache for tokens; the table says what it does. BLOOM needs transformers 5.23.
 
 {matrix("static")}
 ## Refused
 
-Families that remember what they have read where no rewind reaches it, and what is said of them:
+Families that keep what they have read where no rewind reaches it, and the error that names each:
 
 {refusals()}"""
 
