@@ -134,7 +134,7 @@ class BorrowedCache:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Let all layers have one row only inside; what is written to it is written to theirs."""
+        """Reduce the layers to one row inside; they keep the states that are written to it."""
         with ExitStack() as stack:
             stack.enter_context(narrow_states(self.layers, row))
             for store in self._static:

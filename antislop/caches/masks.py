@@ -11,12 +11,12 @@ from torch import Tensor
 class AttentionMask:
     """Which columns hold tokens: 1 for those of a row and those to come, 0 for free columns and padding.
 
-    prompts: [rows, columns] of what is held and the prompt, or None where nothing is padded.
+    prompts: [rows, columns] of the tokens held and the prompt, or None without padding.
     """
 
     def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
-        self._mask: Tensor | None = None  # [rows, columns and more]; what is to come is 1 already
+        self._mask: Tensor | None = None  # [rows, at least the columns in use]; columns to come are 1
 
     def set_prompts(self, prompts: Tensor) -> None:
         """Leave the columns out of attention that are 0 in a mask of the prompts, [rows, columns]."""

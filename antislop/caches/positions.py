@@ -16,7 +16,7 @@ from antislop.decoding.protocols import send
 
 
 class Positions:
-    """The positions of a batch of `rows` rows, and the token types of what is generated.
+    """The positions of a batch of `rows` rows, and the token types of generated tokens.
 
     offsets: int64 [rows], [axes, rows] for models whose tokens have several positions each, or [1] for all rows; None
     until a prompt is read, and for models that take no positions.

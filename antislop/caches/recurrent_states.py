@@ -97,7 +97,7 @@ def repeat_rows(layers: Sequence[object], times: int) -> None:
 
 @contextmanager
 def narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
-    """Let the layers have one row only inside; what is written to it is written to theirs."""
+    """Reduce the layers to one row inside; they keep the states that are written to it."""
     before = [dict(states) for states in _dicts_of(layers)]
     for states in _dicts_of(layers):
         for key, state in states.items():

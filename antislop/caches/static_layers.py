@@ -49,7 +49,7 @@ class StaticStore:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Let the layer have one row only inside; what is written to it is written to its memory."""
+        """Reduce the layer to one row inside; it keeps the states that are written to it."""
         layer, all_rows = self.layer, (self.layer.keys, self.layer.values)
         if layer.is_initialized:
             layer.keys, layer.values = (states[row : row + 1] for states in all_rows)

@@ -187,7 +187,7 @@ def _class_containers(kind: type) -> list[Any]:
 
 
 def _compare(where: Any, before: Any) -> Any:
-    """Return what to put back, of a dict and attributes only what is different; None if nothing has changed."""
+    """Return the contents to restore, of dicts and attributes those that differ; None if nothing has changed."""
     if isinstance(where, (list, deque, dict)) and _holds(where, before):
         return None
     now = _copy(where)

@@ -46,11 +46,11 @@ def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     if cache is None and not supports_dynamic_cache(model):
         raise ValueError(
-            f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that tokens can be "
-            "taken back from: choose a model of a family in docs/families.md"
+            f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that can be rewound: "
+            "choose a model of a family in docs/families.md"
         )
     if cache is None:
-        raise ValueError("the model generates without a cache, so tokens can't be taken back: pass use_cache=True")
+        raise ValueError("the model generates without a cache, which a rewind needs: pass use_cache=True")
     _refuse_unknown(decoder_part(cache))
     if type(decoder_part(cache)) is StaticCache:
         _refuse_static(decoder_part(cache), model=model)
@@ -66,7 +66,7 @@ def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
     images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
     if any(layer.is_initialized for layer in images):
         raise ValueError(
-            f"{type(model).__name__} keeps an image in layers of its cache, where only tokens can be taken back: "
+            f"{type(model).__name__} keeps an image in layers of its cache, which can be rewound by tokens only: "
             "pass text alone"
         )
     is_read = [layer in images or _holds(layer, cache.columns.end) for layer in cache.layers]
@@ -75,8 +75,8 @@ def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
             is_read.pop()
     if not all(is_read) or not is_read:
         raise ValueError(
-            f"{type(model).__name__} does not keep all that it has read in its cache, the only place where tokens "
-            "can be taken back: choose a model of a family in docs/families.md"
+            f"{type(model).__name__} does not keep all that it has read in its cache, and nothing else can be rewound: "
+            "choose a model of a family in docs/families.md"
         )
 
 
@@ -85,13 +85,13 @@ def _refuse_unknown(cache: Cache) -> None:
     if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
         name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
         raise ValueError(
-            f"tokens can't be taken back from a {name} yet: "
+            f"a {name} can't be rewound yet: "
             "leave out past_key_values and cache_implementation, or pass a DynamicCache or StaticCache"
         )
     unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
     if unknown:
         raise ValueError(
-            f"tokens can't be taken back from cache layers of type {', '.join(sorted(unknown))} yet: "
+            f"cache layers of type {', '.join(sorted(unknown))} can't be rewound yet: "
             "choose a model with full, sliding-window or recurrent layers"
         )
 

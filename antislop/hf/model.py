@@ -96,7 +96,7 @@ class TransformersModel:
         return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     def new_cache(self, rows: int) -> TransformersCache:
-        """Return an empty cache for so many rows."""
+        """Return an empty cache of `rows` rows."""
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:

@@ -24,7 +24,7 @@ PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PRE
 def prefill(model: PreTrainedModel, ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
     """Read a prompt as `generate` does, in parts if the configuration says so; return the model's output.
 
-    Reason: what is cut off because the cache holds it, and what images need, differs by model and version.
+    Reason: which tokens to leave out because the cache holds them, and what images need, differ by model and version.
     """
     return model._prefill(ids, config, model_kwargs)
 
@@ -134,14 +134,14 @@ def has_remote_code(model: PreTrainedModel) -> bool:
 
 
 def placeholder_layer() -> type | None:
-    """Return the type of a cache layer that stands for a model layer without a cache; None before transformers 5.23."""
+    """Return the type of the cache layer of a model layer that needs no cache; None before transformers 5.23."""
     return getattr(cache_utils, "DummyLayer", None)
 
 
 def needs_mask_with_static_cache(model: PreTrainedModel) -> bool:
     """Return whether a model fails with a static cache unless the prompt is padded: BLOOM before transformers 5.23.
 
-    Reason: it can't be seen before the first forward pass. The function that mends it tells the versions apart.
+    Reason: the failure can't be predicted from anything public. The function that fixes it is new in 5.23.
     """
     module = sys.modules[type(model).__module__]
     return bool(model.config.model_type == "bloom") and not hasattr(module, "_get_alibi_slopes")

@@ -100,6 +100,6 @@ _SETTINGS = (
     ("force_words_ids", (None,), "constrained beam search is another loop; leave it out"),
     ("guidance_scale", (None, 1, 1.0), "guidance keeps a second cache that a rewind would not cut; leave it out"),
     ("token_healing", _NO, "it rewrites the prompt; leave it out"),
-    ("output_attentions", _NO, "attentions of withdrawn tokens can't be told apart yet; leave it out"),
-    ("output_hidden_states", _NO, "hidden states of withdrawn tokens can't be told apart yet; leave it out"),
+    ("output_attentions", _NO, "attentions can't be rewound yet; leave it out"),
+    ("output_hidden_states", _NO, "hidden states can't be rewound yet; leave it out"),
 )

@@ -416,9 +416,9 @@ A tiny model of each family with random weights, whose windows are shorter than 
 least ten rewinds, some of them below the rewind before. `python -m tests.hf.test_families --write docs/families.md`
 writes this page; the tests in that file check its words, not its figures.
 
-* *greedy equal*: greedy with bans (the first-token rule), it writes the text of a loop of a dozen lines without a cache.
+* *greedy equal*: greedy with bans (first-token rule), it writes the text of a loop of a dozen lines without a cache.
 * *rewound = fresh*: its logits are those of one forward pass over the text that was kept.
-* *row = alone*: so are those of each of {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
+* *row = alone*: so are those of {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
 
 Errors are the largest in absolute logits, which have a standard deviation of 1 to 3. In brackets, the same for cached
 decoding by `generate` without a rewind, or the precision of the largest logit if that is more; five times that is the
