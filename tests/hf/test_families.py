@@ -208,12 +208,7 @@ def greedy_text(
     return tokens
 
 
-def together(family: str) -> pytest.MarkDecorator:
-    """Have one process test a family, since what it measures once serves several tests."""
-    return pytest.mark.xdist_group(family)
-
-
-families = pytest.mark.parametrize("family", [pytest.param(family, marks=together(family)) for family in FAMILIES])
+families = pytest.mark.parametrize("family", FAMILIES)
 kinds = pytest.mark.parametrize("kind", KINDS, ids=["its own cache", "a static cache"])
 
 
@@ -225,9 +220,7 @@ def is_tried(family: str, kind: str | None, dtype: torch.dtype) -> bool:
 cases = pytest.mark.parametrize(
     ("family", "kind", "dtype"),
     [
-        pytest.param(
-            family, kind, dtype, id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}", marks=together(family)
-        )
+        pytest.param(family, kind, dtype, id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}")
         for family in FAMILIES
         for kind in KINDS
         for dtype in DTYPES
@@ -264,7 +257,7 @@ def test_greedy_with_bans_is_what_a_loop_without_a_cache_writes(
     assert not report.conceded
 
 
-@pytest.mark.parametrize("family", [pytest.param(family, marks=together(family)) for family in OF_EACH_KIND])
+@pytest.mark.parametrize("family", OF_EACH_KIND)
 @kinds
 def test_each_row_of_a_greedy_batch_is_what_that_loop_writes_for_it_alone(family: str, kind: str | None) -> None:
     """Prompts of three lengths."""
@@ -313,7 +306,7 @@ def test_the_cache_handed_back_is_generates_own(family: str) -> None:
         assert ours.get_seq_length() == theirs.get_seq_length()
 
 
-@pytest.mark.parametrize("family", [pytest.param(family, marks=together(family)) for family in sorted(RECURRENT)])
+@pytest.mark.parametrize("family", sorted(RECURRENT))
 @torch.no_grad()
 def test_the_states_handed_back_are_those_of_the_text(family: str) -> None:
     model, out = build(family), sampled(family, torch.float32, rows=1, kind=None)[0]
