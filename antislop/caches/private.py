@@ -6,10 +6,12 @@ transformers in which one is different fails there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedModel, cache_utils
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 STATES = (
@@ -55,3 +57,25 @@ def join_layers(hybrid: Any, *, states: LinearAttentionLayer, attention: Dynamic
     vars(hybrid).update({name: vars(states)[name] for name in names})
     joined: DynamicLayer = hybrid
     return joined
+
+
+def supports_dynamic_cache(model: PreTrainedModel) -> bool:
+    """Return whether a model keeps everything it has read in a cache that `generate` can prepare.
+
+    Reason: models with states of their own are known by name only.
+    """
+    return bool(model._supports_default_dynamic_cache())
+
+
+def placeholder_layer() -> type | None:
+    """Return the type of the cache layer of a model layer that needs no cache; None before transformers 5.23."""
+    return getattr(cache_utils, "DummyLayer", None)
+
+
+def needs_mask_with_static_cache(model: PreTrainedModel) -> bool:
+    """Return whether a model fails with a static cache unless the prompt is padded: BLOOM before transformers 5.23.
+
+    Reason: the failure can't be predicted from anything public. The function that fixes it is new in 5.23.
+    """
+    module = sys.modules[type(model).__module__]
+    return bool(model.config.model_type == "bloom") and not hasattr(module, "_get_alibi_slopes")

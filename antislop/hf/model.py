@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
 
 from antislop.caches.cache import TransformersCache
+from antislop.caches.choice import choose_cache, refuse_unread
 from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
-from antislop.hf.cache_support import choose_cache, refuse_unread
 from antislop.hf.private import (
     PREFILL_INPUTS,
     attention_of,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, cache_utils
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
@@ -111,14 +111,6 @@ def belongs_to_caller(cache: object) -> bool:
     return bool(getattr(cache, "_is_user_defined", False))
 
 
-def supports_dynamic_cache(model: PreTrainedModel) -> bool:
-    """Return whether a model keeps everything it has read in a cache that `generate` can prepare.
-
-    Reason: models with states of their own are known by name only.
-    """
-    return bool(model._supports_default_dynamic_cache())
-
-
 def attention_of(config: Any) -> str | None:
     """Return the name of the attention implementation that was chosen for a model's (text) configuration.
 
@@ -131,20 +123,6 @@ def attention_of(config: Any) -> str | None:
 def has_remote_code(model: PreTrainedModel) -> bool:
     """Return whether a model's code comes from the hub, where any method may differ from transformers'."""
     return bool(model.is_remote_code())
-
-
-def placeholder_layer() -> type | None:
-    """Return the type of the cache layer of a model layer that needs no cache; None before transformers 5.23."""
-    return getattr(cache_utils, "DummyLayer", None)
-
-
-def needs_mask_with_static_cache(model: PreTrainedModel) -> bool:
-    """Return whether a model fails with a static cache unless the prompt is padded: BLOOM before transformers 5.23.
-
-    Reason: the failure can't be predicted from anything public. The function that fixes it is new in 5.23.
-    """
-    module = sys.modules[type(model).__module__]
-    return bool(model.config.model_type == "bloom") and not hasattr(module, "_get_alibi_slopes")
 
 
 def arguments_of_generate(*names: str) -> dict[str, Any]:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
 
-from antislop.caches.private import STATES, copy_states, join_layers, set_layer_factory
+from antislop.caches.private import (
+    STATES,
+    copy_states,
+    join_layers,
+    needs_mask_with_static_cache,
+    placeholder_layer,
+    set_layer_factory,
+    supports_dynamic_cache,
+)
+from tests.support.families import build, build_refused
 from tests.support.models import build_model
 
 
@@ -71,3 +87,24 @@ def test_a_hybrid_layer_is_joined_of_its_two_halves() -> None:
     assert joined.get_seq_length() == 3
     assert joined.conv_states is half.conv_states
     assert joined.recurrent_states is half.recurrent_states
+
+
+def test_models_with_states_of_their_own_are_known() -> None:
+    assert supports_dynamic_cache(build_model("llama"))
+    assert supports_dynamic_cache(build("mamba"))
+    assert not supports_dynamic_cache(build_refused("xlnet"))
+
+
+def test_layers_that_need_no_cache_have_a_type_of_their_own_since_transformers_5_23() -> None:
+    assert (placeholder_layer() is not None) == (Version(transformers.__version__) >= Version("5.23"))
+
+
+def test_bloom_alone_may_need_a_mask_with_a_static_cache() -> None:
+    """That it fails without one, in these versions and no others, is what the tests of families show."""
+    assert not needs_mask_with_static_cache(build("falcon-alibi"))
+    model, prompt = build("bloom"), torch.tensor([[4, 8, 3]])
+    if needs_mask_with_static_cache(model):
+        with pytest.raises(ValueError, match="too many values to unpack"):
+            model.generate(prompt, max_new_tokens=2, cache_implementation="static")
+    else:
+        assert model.generate(prompt, max_new_tokens=2, cache_implementation="static").shape[1] > 3

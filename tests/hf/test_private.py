@@ -16,7 +16,6 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
 from antislop.hf import private
-from tests.support.families import build, build_refused
 from tests.support.models import build_model
 
 PACKAGE = Path(antislop.__file__).parent
@@ -135,12 +134,6 @@ def test_a_cache_that_the_caller_passed_is_told_from_one_that_generate_made(llam
     assert private.belongs_to_caller(passed.kwargs["past_key_values"])
     assert not private.belongs_to_caller(call(llama).kwargs["past_key_values"])
     assert not private.belongs_to_caller(None)
-
-
-def test_models_with_states_of_their_own_are_known(llama: PreTrainedModel) -> None:
-    assert private.supports_dynamic_cache(llama)
-    assert private.supports_dynamic_cache(build("mamba"))
-    assert not private.supports_dynamic_cache(build_refused("xlnet"))
 
 
 def test_the_attention_that_was_chosen_is_known() -> None:

@@ -22,7 +22,7 @@ from antislop.caches.borrowed import length_of
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import GrowingLayer
 from antislop.caches.originals import decoder_part
-from antislop.hf.private import needs_mask_with_static_cache, placeholder_layer, supports_dynamic_cache
+from antislop.caches.private import needs_mask_with_static_cache, placeholder_layer, supports_dynamic_cache
 
 _LAYERS = {
     DynamicLayer,
