@@ -84,17 +84,17 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         """Write the states of a query [rows, heads, queries, head_dim]; return all that it may attend to."""
         columns, count = self.columns, key_states.shape[2]
         self.reached = columns.end + count
-        at = columns.end - self.base
+        place = columns.end - self.base
         is_together = columns.counts is None and columns.row is None
-        if self._keys is None or self._values is None or at + count > self._keys.shape[2]:
+        if self._keys is None or self._values is None or place + count > self._keys.shape[2]:
             self._make_room(key_states, value_states)
-            at = columns.end - self.base
+            place = columns.end - self.base
         assert self._keys is not None and self._values is not None
         if not is_together:
-            return self._write(self._keys, key_states, at), self._write(self._values, value_states, at)
-        self._keys.narrow(2, at, count).copy_(key_states)
-        self._values.narrow(2, at, count).copy_(value_states)
-        return self._keys.narrow(2, 0, at + count), self._values.narrow(2, 0, at + count)
+            return self._write(self._keys, key_states, place), self._write(self._values, value_states, place)
+        self._keys.narrow(2, place, count).copy_(key_states)
+        self._values.narrow(2, place, count).copy_(value_states)
+        return self._keys.narrow(2, 0, place + count), self._values.narrow(2, 0, place + count)
 
     def get_seq_length(self) -> int:
         """Return the columns in use."""
@@ -185,17 +185,17 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         self.reserve(self.columns.end + key_states.shape[2])
 
-    def _write(self, memory: Tensor, states: Tensor, at: int) -> Tensor:
+    def _write(self, memory: Tensor, states: Tensor, place: int) -> Tensor:
         """Write states of one row, or of rows that feed different numbers of them."""
         count, row = states.shape[2], self.columns.row
         if row is not None:
             memory = memory[row : row + 1]
-            memory.narrow(2, at, count).copy_(states)
+            memory.narrow(2, place, count).copy_(states)
         else:
             for number, fed in enumerate(self.columns.counts or ()):
                 if fed:  # to the left of the tokens that a row feeds are those that it holds
-                    memory[number, :, at + count - fed : at + count] = states[number, :, count - fed :]
-        return memory.narrow(2, 0, at + count)
+                    memory[number, :, place + count - fed : place + count] = states[number, :, count - fed :]
+        return memory.narrow(2, 0, place + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
         """Keep only the columns start..stop, in memory for `room` columns: the same memory if it has that size."""

@@ -175,8 +175,8 @@ def _slots(kind: type) -> tuple[str, ...]:
         return ("cell_contents",)
     if kind.__module__.partition(".")[0] in _LIBRARIES:
         return ()
-    slots = (vars(own).get("__slots__", ()) for own in kind.__mro__)
-    names = (name for own in slots for name in ((own,) if isinstance(own, str) else own))
+    slots = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    names = (name for declared in slots for name in ((declared,) if isinstance(declared, str) else declared))
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
