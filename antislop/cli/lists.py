@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.text import Text
@@ -45,7 +45,6 @@ from antislop.lists.lint_words import load_frequencies
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary
     from antislop.lists.ban_list import Refusal
-    from antislop.lists.reading import Format as ListFormat
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 
@@ -200,8 +199,7 @@ def convert(
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
     _check_target(out, list_, force=force)
-    list_format = cast("ListFormat | None", format_)  # load refuses any other
-    bans = load_bans(list_, lenient=lenient, format_=list_format, edges=edges.value if edges else None)
+    bans = load_bans(list_, lenient=lenient, format_=format_, edges=edges.value if edges else None)
     kept = bans if top is None else bans.top(top)
     if kept.source == str(list_):  # the file is passed on: the folders of this machine don't belong into it
         kept.source = Path(list_).name

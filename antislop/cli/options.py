@@ -19,7 +19,6 @@ from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, default_bans
-from antislop.lists.reading import Format
 from antislop.matching.folding import Edges
 
 MAX_NAMED = 20
@@ -132,9 +131,7 @@ def collect_bans(options: BanOptions) -> BanList:
     return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
 
 
-def load_bans(
-    path: Path, *, lenient: bool = False, format_: Format | None = None, edges: Edges | None = None
-) -> BanList:
+def load_bans(path: Path, *, lenient: bool = False, format_: str | None = None, edges: Edges | None = None) -> BanList:
     """Load a list; "-" is standard input.
 
     Refuses a list without bans, and one with unusable entries; `lenient` skips these with a warning.

@@ -13,9 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, get_args, overload
 
-from antislop.lists.files import read_text, write_text
-from antislop.lists.formats import read
-from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Format, Line
+from antislop.lists.formats import find_format, read
+from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
 from antislop.lists.text_format import read_heading, write_lines
 from antislop.matching.bans import Ban, Match, distinct
 from antislop.matching.errors import BanError, SlowError
@@ -84,7 +83,7 @@ class BanList(Sequence[Ban]):
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
         self.licence = licence
-        self.format: Format | None = None
+        self.format: str | None = None
         self.lines: tuple[int, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
 
@@ -93,7 +92,7 @@ class BanList(Sequence[Ban]):
         cls,
         source: str | os.PathLike[str] | IO[str] | IO[bytes],
         *,
-        format: Format | None = None,  # noqa: A002
+        format: str | None = None,  # noqa: A002
         edges: Edges | None = None,
         strict: bool = True,
     ) -> BanList:
@@ -118,8 +117,8 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        if format is not None and format not in get_args(Format):
-            raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(get_args(Format))}")
+        if format is not None:
+            find_format(format)
         if edges is not None and edges not in get_args(Edges):
             raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
         place, text = read_text(source)

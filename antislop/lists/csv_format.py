@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import Line, are_counts, attempt, to_words
+from antislop.lists.reading import Line, ListFormat, ListText, are_counts, attempt, to_words
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
@@ -126,3 +126,10 @@ def _read_row(number: int, cells: Sequence[str], columns: _Columns, edges: Edges
     if columns.are_ngrams:
         return attempt(number, to_words, phrase, **options)
     return attempt(number, Ban, phrase, edges=edges, **options)
+
+
+def _recognizes(text: ListText) -> bool:
+    return not text.is_json and are_pairs(text.lines)
+
+
+CSV = ListFormat("csv", _recognizes, lambda text, edges: read_csv(text.text, text.place, edges), (".csv", ".tsv"))

@@ -1,19 +1,20 @@
-"""Published lists in JSON and JSON Lines, read.
+"""Published lists in JSON and JSON Lines.
 
-Five shapes have one value for each ban: strings, [phrase, factor], [phrase, count], words, regexes. Factors and counts
-may also be one object, {phrase: number}. The sixth shape, statistics, holds phrases anywhere inside of objects. Knows
-no files; every ban comes with the line on which it begins.
+Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. Factors and counts
+may also be one object, {phrase: number}. The fifth shape, statistics, has phrases anywhere inside objects. The line of
+a ban is the one on which its value begins.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import regex
 
-from antislop.lists.reading import MAX_DEPTH, Format, Line, are_counts, attempt, to_words
+from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, are_counts, attempt, to_words
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
@@ -21,70 +22,74 @@ from antislop.matching.folding import Edges
 _NAMES = ("phrase", "word", "ngram", "bigram", "trigram")
 _COUNTS = ("count", "frequency")
 _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
-_SIGNS = regex.compile(r"\\[bBdDsSwWmM]|\(\?[:=!<>iPmsx]|\[\^|[\])][+*?{]|\.[+*]")
 
 
-def are_regexes(phrases: Iterable[str]) -> bool:
-    r"""Tell whether most of some strings show signs of a regex, such as `\b`, `(?:` or `[^`."""
-    signs = [_SIGNS.search(phrase) is not None for phrase in phrases]
-    return sum(signs) * 2 > len(signs)
+def find_shape(text: ListText) -> str:
+    """Return the format that the value of a JSON text shows, among those of this module."""
+    if text.suffix != ".json" and _are_json_lines(text.text):
+        return "statistics"
+    if _is_mapping(text.value):
+        return _classify_numbers(text.value.values())
+    if isinstance(text.value, dict):
+        return "statistics"
+    return _classify(text.value) if isinstance(text.value, list) else "phrases"
 
 
-def read_json(text: str, place: str, format: Format | None, edges: Edges) -> tuple[Format, Iterator[Line]]:  # noqa: A002
-    """Read a JSON text; return its format, the one asked for or else the one that it shows, and its bans."""
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
-        line = getattr(error, "lineno", 1)
-        raise BanError(f"{place}:{line}: not JSON ({error}): mend it, or write one phrase per line") from error
-    if isinstance(whole, dict) and str(whole.get("format")).startswith("antislop profile"):
-        raise BanError(f"{place}:1: a profile, not a list: make a list of it with antislop bans-from")
-    if _is_mapping(whole) and format in (None, "factors", "counts"):
-        format = format or _classify_numbers(whole.values())  # noqa: A001
-        make = _MAKERS[format]
-        return format, (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text))
-    if isinstance(whole, dict) and format in (None, "statistics"):
-        return "statistics", _some(_walk(text, f"{place}:1", edges), place)
-    if not isinstance(whole, list):
-        kind = type(whole).__name__
-        raise BanError(f'{place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
-    format = format or _classify(whole)  # noqa: A001
-    if format == "statistics":
-        return format, _walk(text, f"{place}:1", edges)
-    make = _MAKERS[format]
-    return format, (make(line, item, edges) for line, _, item in _find_lines(text))
+def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
+    """Yield the ban of each item of a JSON list. Raises `BanError` for any other value."""
+    if not isinstance(text.value, list):
+        kind = type(text.value).__name__
+        raise BanError(f'{text.place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
+    return (make(line, item, edges) for line, _, item in _find_lines(text.text))
 
 
-def read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    """Read JSON Lines of objects, of [phrase, count] or of phrases."""
+def _read_pairs(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
+    """Yield the bans of a JSON list, or of an object {phrase: number}."""
+    if not _is_mapping(text.value):
+        return read_entries(text, edges, make)
+    return (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text.text))
+
+
+def _read_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
+    if text.suffix in (".jsonl", ".ndjson") or _are_json_lines(text.text):
+        return _read_json_lines(text.text, text.place, edges)
+    if isinstance(text.value, list):
+        return _walk(text.text, f"{text.place}:1", edges)
+    if isinstance(text.value, dict):
+        return _require_one(_walk(text.text, f"{text.place}:1", edges), text.place)
+    return read_entries(text, edges, _count_entry)  # raises
+
+
+def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
+    """Yield the bans of JSON Lines of objects, of [phrase, count] or of phrases."""
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield number, BanError(f"not JSON ({error}): mend it")
+            yield number, BanError(f"not JSON ({error}): correct it")
             continue
         if isinstance(value, dict):
-            found = [(number, ban) for _, ban in _walk(line, f"{place}:{number}", edges)]
-            yield from found or [(number, BanError(f"{line[:80]!r} names no {', '.join(_NAMES)}: leave it out"))]
+            bans = [(number, ban) for _, ban in _walk(line, f"{place}:{number}", edges)]
+            yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(_NAMES)}: leave it out"))]
         else:
             yield _count_entry(number, value, edges)
 
 
-def are_json_lines(text: str) -> bool:
-    """Tell whether the first of several lines is an object or a phrase with a number: all of its JSON."""
-    first, *rest = text.strip().split("\n", 2)
+def _are_json_lines(text: str) -> bool:
+    """Return whether the first of several lines is an object, or a phrase with a number, and all of its JSON."""
+    first, *others = text.strip().split("\n", 2)
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
         return False
-    return bool(rest) and (isinstance(value, dict) or _is_pair(value))
+    return bool(others) and (isinstance(value, dict) or _is_pair(value))
 
 
-def _classify(items: list[Any]) -> Format:
+def _classify(items: list[Any]) -> str:
     if all(isinstance(item, str) for item in items):
-        return "regexes" if are_regexes(items) else "phrases"
+        return "phrases"
     if all(isinstance(item, dict) for item in items):
         return "statistics"
     if all(isinstance(item, str) or _are_words(item) for item in items):
@@ -104,12 +109,12 @@ def _is_pair(item: Any) -> bool:
     return is_pair and isinstance(item[1], (int, float))
 
 
-def _classify_numbers(numbers: Iterable[Any]) -> Format:
+def _classify_numbers(numbers: Iterable[Any]) -> str:
     return "counts" if are_counts(numbers) else "factors"
 
 
 def _is_mapping(value: Any) -> bool:
-    """Tell whether a value is an object of phrases with a number each."""
+    """Return whether a value is an object of phrases with a number each."""
     numbers = value.values() if isinstance(value, dict) else ()
     return bool(numbers) and all(
         isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers
@@ -135,19 +140,6 @@ def _count_entry(line: int, item: Any, edges: Edges) -> Line:
 def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
     text = " ".join(item) if _are_words(item) else item
     return attempt(line, to_words, text)
-
-
-def _regex_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
-    return attempt(line, Ban.regex, item) if isinstance(item, str) else attempt(line, Ban, item)
-
-
-_MAKERS: dict[str, Callable[[int, Any, Edges], Line]] = {
-    "phrases": _phrase_entry,
-    "factors": _factor_entry,
-    "counts": _count_entry,
-    "ngrams": _ngram_entry,
-    "regexes": _regex_entry,
-}
 
 
 def _children(text: str, at: int) -> Iterator[tuple[str, int, Any]]:
@@ -218,11 +210,23 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     return attempt(line, Ban, phrase, edges=edges, **options)
 
 
-def _some(lines: Iterator[Line], place: str) -> Iterator[Line]:
-    """Yield what there is, or refuse an object in which nothing is a phrase with statistics."""
-    found = False
+def _require_one(lines: Iterator[Line], place: str) -> Iterator[Line]:
+    """Yield the lines. Raises `BanError` for an object without a phrase with statistics."""
+    is_empty = True
     for line in lines:
-        found = True
+        is_empty = False
         yield line
-    if not found:
+    if is_empty:
         raise BanError(f'{place}:1: a JSON list of phrases was expected, not dict: write ["…", …]')
+
+
+def _recognize(name: str) -> Callable[[ListText], bool]:
+    return lambda text: text.is_json and find_shape(text) == name
+
+
+_JSON = (".json",)
+PHRASES = ListFormat("phrases", _recognize("phrases"), partial(read_entries, make=_phrase_entry), _JSON)
+FACTORS = ListFormat("factors", _recognize("factors"), partial(_read_pairs, make=_factor_entry), _JSON)
+COUNTS = ListFormat("counts", _recognize("counts"), partial(_read_pairs, make=_count_entry), _JSON)
+NGRAMS = ListFormat("ngrams", _recognize("ngrams"), partial(read_entries, make=_ngram_entry), _JSON)
+STATISTICS = ListFormat("statistics", _recognize("statistics"), _read_statistics, (".json", ".jsonl", ".ndjson"))

@@ -1,18 +1,24 @@
-"""What reading a list yields: for each entry its line, and the ban or why it was refused. Knows no format."""
+"""The text of a list and the interface of its formats, and what all formats share: bounds, entries, files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any, TypeAlias
 
+import regex
+
+from antislop.errors import InputError
+from antislop.files import decode, open_bytes, replace_text
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
+from antislop.matching.folding import Edges
 
-Format = Literal[
-    "text", "phrases", "factors", "counts", "ngrams", "regexes", "sillytavern", "yaml", "statistics", "csv"
-]
-
-Line = tuple[int, "Ban | BanError"]
+Line: TypeAlias = "tuple[int, Ban | BanError]"
 """The number of a line, and the ban that begins there or why there is none."""
 
 MAX_CHARACTERS = 20_000_000
@@ -22,17 +28,75 @@ MAX_ENTRIES = 500_000
 MAX_LENGTH = 100_000
 """Characters of an entry."""
 MAX_DEPTH = 10
-"""Lists and groups inside of each other."""
+"""Levels of nested lists and groups."""
 MAX_REGEXES = 10_000
 """Regexes of a list."""
 MAX_WRITTEN_OUT = 2_000_000
-"""Characters of a list's regexes with their repetitions written out, some 100 bytes each where they are compiled."""
+"""Characters of a list's regexes with their repetitions written out; compiled, each takes about 100 bytes."""
 MAX_SLOW = 10
-"""Regexes that take too long to be tried, until a list is given up."""
+"""Regexes that take too long to be tried, before a list is refused."""
+
+TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
+"""A line of token ids, which is no JSON list of its own."""
+
+
+@dataclass(frozen=True)
+class ListText:
+    """The text of a list, and the properties by which its format is recognized.
+
+    place: what messages call the list. suffix: of its file's name, in lower case, such as ".json".
+    """
+
+    text: str
+    place: str = "<text>"
+    suffix: str = ""
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines that are not empty and no comment."""
+        return [line for line in self.text.split("\n") if line.strip() and not line.startswith("#")]
+
+    @cached_property
+    def is_json(self) -> bool:
+        """Whether to read the text as JSON or JSON Lines."""
+        if self.suffix in (".json", ".txt"):
+            return self.suffix == ".json"
+        first, *others = self.text.strip().split("\n", 1)
+        return first.startswith(("[", "{")) and not (others and TOKEN_IDS.fullmatch(first))
+
+    @cached_property
+    def value(self) -> Any:
+        """The JSON value of the text. Raises `BanError`."""
+        try:
+            value = json.loads(self.text)
+        except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
+            line = getattr(error, "lineno", 1)
+            message = f"{self.place}:{line}: not JSON ({error}): correct it, or write one phrase per line"
+            raise BanError(message) from error
+        if isinstance(value, dict) and str(value.get("format")).startswith("antislop profile"):
+            raise BanError(f"{self.place}:1: a profile, not a list: make a list of it with antislop bans-from")
+        return value
+
+
+@dataclass(frozen=True)
+class ListFormat:
+    """A format in which lists are written.
+
+    recognizes: whether a text looks like it; asked of the formats that have the file's suffix, or else of all.
+    read: yields the lines of a text; edges: of phrases that don't name theirs. Raises `BanError` for a text that is not
+        of the format as a whole.
+    suffixes: of files that are in this format, or in another one with the same suffix. edges: by default.
+    """
+
+    name: str
+    recognizes: Callable[[ListText], bool]
+    read: Callable[[ListText, Edges], Iterator[Line]]
+    suffixes: tuple[str, ...] = ()
+    edges: Edges = "word"
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:
-    """Make a ban of what stands on a line, or say why that can't be."""
+    """Return the ban of an entry, or why it is refused."""
     try:
         if isinstance(phrase, str) and len(phrase) > MAX_LENGTH:
             raise BanError(f"{phrase[:40]!r}… has {len(phrase)} characters, more than {MAX_LENGTH}: shorten it")
@@ -42,16 +106,82 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
 
 
 def are_counts(numbers: Iterable[Any]) -> bool:
-    """Tell counts, which rank, from weights: all are whole numbers, some above 1.
+    """Return whether numbers are counts, which rank, and not weights: all are whole numbers, some above 1.
 
     >>> are_counts([3, 1, 0]), are_counts([0.5, 1]), are_counts([1, 1])
     (True, False, False)
     """
-    known = list(numbers)
-    whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in known)
-    return whole and any(number > 1 for number in known)
+    values = list(numbers)
+    are_whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+    return are_whole and any(value > 1 for value in values)
 
 
 def to_words(text: Any, **options: Any) -> Ban:
-    """Return the ban of an n-gram of a published list: stop words were left out before it was counted."""
+    """Return the ban of an n-gram of a published list, from which stop words were left out."""
     return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)
+
+
+def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
+    """Return the name of a file, or of an open one, and its text, UTF-8, with line feeds only at the ends of lines.
+
+    A file whose name ends in .gz is decompressed.
+    """
+    if callable(getattr(source, "read", None)):
+        name = getattr(source, "name", None)
+        place = name if isinstance(name, str) else "<text>"
+        content = _read(source, place)
+    elif isinstance(source, (str, os.PathLike)):
+        place = os.fsdecode(source)
+        try:
+            with open_bytes(place) as file:
+                content = _read(file, place)
+        except (OSError, ValueError) as error:  # ValueError: a path with a null character
+            if isinstance(error, BanError):
+                raise
+            raise BanError(f"{place}: {_advise(error)}") from error
+    else:
+        raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
+    text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    return place, text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
+    """Write lines to a file, UTF-8; it is replaced as a whole or not at all."""
+    try:
+        replace_text(path, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise BanError(f"{path}: can't be written ({error.strerror}): name a file in a folder of yours") from error
+
+
+def _read(file: Any, place: str) -> str | bytes:
+    """Read all of an open file, in as many pieces as it gives."""
+    pieces: list[Any] = []
+    size = 0
+    try:
+        while piece := file.read(MAX_CHARACTERS + 1 - size):
+            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
+                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_CHARACTERS:
+                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
+    except UnicodeDecodeError as error:
+        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
+        if isinstance(error, BanError):
+            raise
+        raise BanError(f"{place}: {_advise(error)}") from error
+    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
+    content: str | bytes = empty.join(pieces)
+    return content
+
+
+def _decode(content: bytes, place: str) -> str:
+    try:
+        return decode(content, place)
+    except InputError as error:
+        raise BanError(str(error)) from error
+
+
+def _advise(error: Exception) -> str:
+    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"

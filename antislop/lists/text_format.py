@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import attempt
+from antislop.lists.reading import Line, ListFormat, ListText, attempt
 from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
@@ -84,6 +84,22 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str 
         if read != ban or read.count != ban.count:
             raise BanError(f"{ban.phrase[:80]!r} can't be written so that it reads back the same: simplify it")
         yield line
+
+
+def read_lines(text: ListText, edges: Edges) -> Iterator[Line]:
+    """Yield the bans of a list, one per line. Raises `BanError` for a newer version of the format."""
+    version = read_heading(text.text).version
+    if version is not None and version > VERSION:
+        raise BanError(
+            f"{text.place}:1: this list is of version {version}, and up to {VERSION} is supported: "
+            "install a newer antislop"
+        )
+    for number, line in enumerate(text.text.split("\n"), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield attempt(number, read_ban, line, edges=edges)
+
+
+TEXT = ListFormat("text", lambda text: read_heading(text.text).version is not None, read_lines)
 
 
 def write_ban(ban: Ban) -> str:

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from antislop.lists.reading import MAX_DEPTH, Line, attempt
+import regex
+
+from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
+
+_ITEM = regex.compile(r"\s*- .*|---\s*")
+_GROUP = regex.compile(r"""\s*[^\s"'#\[\]{}-][^:]*:\s*""")
 
 
 class _Group(NamedTuple):
@@ -74,3 +79,14 @@ def _read_scalar(line: int, value: str, group: _Group | None, edges: Edges) -> I
         yield line, BanError(f"{pair!r} is no phrase in a group: put a phrase with a colon into quotes, after a dash")
     elif not group:
         yield line, BanError(f"{value[:80]!r} stands in no list: write each phrase on a line of its own, after a dash")
+
+
+def _recognizes(text: ListText) -> bool:
+    if text.is_json or text.suffix == ".txt":
+        return False
+    items = [line for line in text.lines if _ITEM.fullmatch(line)]
+    groups = [line for line in text.lines if _GROUP.fullmatch(line)]
+    return bool(items) and len(items) + len(groups) == len(text.lines)
+
+
+YAML = ListFormat("yaml", _recognizes, lambda text, edges: read_yaml(text.text, text.place, edges), (".yaml", ".yml"))

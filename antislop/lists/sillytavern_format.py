@@ -1,0 +1,53 @@
+"""SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import regex
+
+from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
+from antislop.matching.folding import Edges
+
+_QUOTED = regex.compile(r'\s*"(.+)",?\s*')
+_NUMBER = regex.compile(r"\d+")
+_LETTER = regex.compile(r"[\p{L}\p{N}]")
+
+
+def _recognizes(text: ListText) -> bool:
+    marked = sum(_is_marked(line) for line in text.lines)
+    return not text.is_json and marked > 0 and marked * 2 >= len(text.lines)
+
+
+def _is_marked(line: str) -> bool:
+    return _QUOTED.fullmatch(line) is not None or TOKEN_IDS.fullmatch(line) is not None
+
+
+def _read(text: ListText, edges: Edges) -> Iterator[Line]:
+    lines = text.text.split("\n")
+    for number, line in enumerate(lines[_count_heading(lines) :], start=_count_heading(lines) + 1):
+        if match := _QUOTED.fullmatch(line):
+            yield attempt(number, Ban, match[1], edges=edges)
+        elif TOKEN_IDS.fullmatch(line):
+            yield attempt(number, _to_tokens, line.strip())
+        elif line.strip():
+            yield attempt(number, Ban, line.strip(), edges=edges)
+
+
+def _count_heading(lines: list[str]) -> int:
+    """Return how many lines of free text are on top: up to the last empty line or ruler above the first marked line."""
+    marked = (number for number, line in enumerate(lines) if _is_marked(line))
+    above = range(next(marked, 0))
+    return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)
+
+
+def _to_tokens(line: str) -> Ban:
+    try:
+        return Ban.tokens([int(number) for number in _NUMBER.findall(line)])
+    except ValueError as error:  # of thousands of digits, or a BanError
+        raise BanError(str(error)) from None
+
+
+SILLYTAVERN = ListFormat("sillytavern", _recognizes, _read, edges="anywhere")
