@@ -17,8 +17,8 @@ from rich.console import Console
 
 from antislop.cli.options import GenerationOptions, PromptOptions
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
-from antislop.cli.terminal import console, say, warn
-from antislop.errors import InputError, first_line
+from antislop.cli.terminal import as_input_error, console, say, warn
+from antislop.errors import InputError
 from antislop.files import open_bytes
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
@@ -242,10 +242,8 @@ class ModelHost:
             "pairs": pairs,
         }
         makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
-        try:
+        with as_input_error():
             return makers.get(self.options.engine, self._load)(bans, options)
-        except ValueError as error:
-            raise InputError(first_line(error)) from error
 
     def _load(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
         from antislop.datasets.maker import ModelRecordMaker

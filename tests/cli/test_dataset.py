@@ -314,7 +314,7 @@ def test_damaged_lines_cost_their_records_only() -> None:
     [
         (["--column", "text"], "no column 'text'"),
         (["--key", "id"], "no column 'id'"),
-        (["--split", "test"], "leave out split (--split)"),
+        (["--split", "test"], "leave out split='test' (--split)"),
         (["--prompt-template", "no braces"], "{prompt} is missing"),
         (["--bans", "missing.txt"], "--no-bans and --bans exclude each other"),
         (["--to-parquet"], "out.jsonl is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"),
