@@ -256,5 +256,6 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label
 
 
 def _label(change: Change) -> str:
-    text = shorten(change.text)
-    return {"content": f"{text} (content words)", "construction": f"[{text}]"}.get(change.kind, text)
+    """Return the text of a change; content words with the gaps between them, constructions in brackets."""
+    text = " … ".join(change.text.split(" ")) if change.kind == "content" else change.text
+    return f"[{shorten(text)}]" if change.kind == "construction" else shorten(text)

@@ -124,7 +124,8 @@ def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
     arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
     return (
         f"What rose and what fell: {arm}",
-        f"The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval.",
+        f"The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval; a hollow dot "
+        "is a bound.",
     )
 
 

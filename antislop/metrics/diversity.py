@@ -89,7 +89,8 @@ def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
         return np.full(len(texts), np.nan)
     logs = sum(_log_precisions(texts, n) for n in range(1, 5)) / 4
     lengths = [len(text) for text in texts]
-    penalties = np.array([_penalize(lengths, own) for own in range(len(texts))])
+    counts = Counter(lengths)
+    penalties = np.array([_penalize(length, counts) for length in lengths])
     is_defined = np.array(lengths) >= 4
     return np.where(is_defined, penalties * np.exp(logs), np.nan)
 
@@ -109,11 +110,11 @@ def _log_precisions(texts: Sequence[Sequence[int]], n: int) -> Floats:
     return np.array(logs)
 
 
-def _penalize(lengths: Sequence[int], own: int) -> float:
-    """Return BLEU's penalty for a text that is shorter than the one nearest to it in length."""
-    length = lengths[own]
-    others = (other for number, other in enumerate(lengths) if number != own)
-    nearest = min(others, key=lambda other: (abs(other - length), other))
+def _penalize(length: int, lengths: Counter[int]) -> float:
+    """Return BLEU's penalty for a text that is shorter than the other one nearest to it in length."""
+    if lengths[length] > 1:
+        return 1.0
+    nearest = min((other for other in lengths if other != length), key=lambda other: (abs(other - length), other))
     return 1.0 if length >= nearest else exp(1 - nearest / max(1, length))
 
 

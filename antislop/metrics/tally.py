@@ -44,6 +44,12 @@ class Tally:
         for name in lists.keys() & {metric.name for metric in metrics}:
             raise ValueError(f"a list of bans is named {name!r}, as a metric is: give it another name")
         self.metrics = (*metrics, *(define_hits(name, bans) for name, bans in lists.items()))
+        self._ratios = [metric.ratio for metric in self.metrics if metric.ratio is not None]
+        self._counters = {
+            metric.ratio.above: metric.count
+            for metric in self.metrics
+            if metric.ratio is not None and metric.count is not None
+        }
         self._counts: list[dict[str, float]] = []
         self._groups: list[str | None] = []
         self._words: list[NDArray[np.int32]] = []
@@ -82,11 +88,7 @@ class Tally:
         segments = Segments.of(text)
         self._words.append(self._number(segments.words))
         self._content_words.append(self._number(segments.content_words))
-        counted = {
-            metric.ratio.above: metric.count(segments, self.scale)
-            for metric in self.metrics
-            if metric.ratio is not None and metric.count is not None
-        }
+        counted = {name: count(segments, self.scale) for name, count in self._counters.items()}
         self._counts.append({**_count_segments(segments), **counted, **(sums or {})})
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
@@ -121,8 +123,7 @@ class Tally:
         sums = {name: np.array([counts.get(name, np.nan) for counts in self._counts], dtype=float) for name in names}
         words = [numbers.astype(np.int64) for numbers in self._words]
         sums |= {"texts": np.ones(len(self)), **self._sum_overused(), **_sum_diversity(words, seed=seed)}
-        ratios = [metric.ratio for metric in self.metrics if metric.ratio is not None]
-        unknown = {name for ratio in ratios for name in (ratio.above, ratio.below)} - sums.keys()
+        unknown = {name for ratio in self._ratios for name in (ratio.above, ratio.below)} - sums.keys()
         return sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
 
     def _find_overused(self, n: int) -> tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]:

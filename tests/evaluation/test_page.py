@@ -161,19 +161,30 @@ def contrast(ink: str, paper: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+TABLES = """
+() => [...document.querySelectorAll("table.estimates")].map(table => [
+  [...table.querySelectorAll("thead th")].slice(1).map(head => head.innerText),
+  table.getAttribute("data-against") || "",
+  [...table.querySelectorAll("tbody tr")].map(line => [
+    line.getAttribute("data-metric") || "", [...line.querySelectorAll("td")].map(cell => cell.innerText)
+  ])
+])
+"""
+"""Of each table: its arms, the arm that they are held against, and per line the metric and what each cell shows."""
+
+
 def test_each_number_of_the_tables_is_that_of_the_data(page: Page, folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     known = {(row["arm"], row["metric"], row["against"] or ""): row for row in summary["rows"]}
     seen = set()
-    for table in page.query_selector_all("table.estimates"):
-        arms = [each.inner_text() for each in table.query_selector_all("thead th")][1:]
-        for line in table.query_selector_all("tbody tr"):
-            for arm, cell in zip(arms, line.query_selector_all("td"), strict=True):
-                name = arm, line.get_attribute("data-metric") or "", table.get_attribute("data-against") or ""
+    for arms, against, lines in page.evaluate(TABLES):
+        for metric, cells in lines:
+            for arm, shown in zip(arms, cells, strict=True):
+                name = arm, metric, against
                 if name not in known:
-                    assert cell.inner_text() == "–"
+                    assert shown == "–"
                     continue
-                assert_shows(cell.inner_text(), known[name])
+                assert_shows(shown, known[name])
                 seen.add(name)
     assert seen == known.keys()
 
