@@ -146,7 +146,7 @@ def test_what_is_refused_holds_no_lock(path: Path) -> None:
 def test_records_of_another_kind_are_left_alone(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"mine": 1}\n')
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="its lines are other records"):
         journal(path, force=True)
     assert path.read_text() == '{"mine": 1}\n'
 
