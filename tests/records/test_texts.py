@@ -120,7 +120,7 @@ def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
     cases = {
         "broken.jsonl": (b'{"text": "a"}\n{"text": \n', {}, ":2"),
         "column.jsonl": (b'{"text": "a"}\n{"other": "b"}\n', {}, ":2: no column response or output"),
-        "named.jsonl": (b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: say which"),
+        "named.jsonl": (b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: name"),
         "prompt.jsonl": (b'{"text": "a"}\n', {"prompt_column": "id"}, ":1: no column 'id'; there are text"),
         "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text holds int, not a text: mend the record"),
         "latin.txt": ("one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8 (unexpected end of data): save"),
