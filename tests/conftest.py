@@ -1,4 +1,4 @@
-"""How deep to test: ANTISLOP_TEST_DEPTH=10 makes the random tests ten times longer."""
+"""Settings of all tests: ANTISLOP_TEST_DEPTH=10 makes the random tests ten times longer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A shell that runs the tests in the background has them ignore interrupts; those of Ctrl-C send some.
+# The models of the tests are too small for more threads, and pytest-xdist already keeps every core busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell starts background jobs with interrupts ignored, and the tests of Ctrl-C send interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
@@ -27,7 +29,7 @@ settings.load_profile("antislop")
 
 @pytest.fixture(scope="session")
 def assets() -> Path:
-    """The folder of models, tokenizers and texts that lies beside the repository where there is one."""
+    """The folder of models, tokenizers and texts beside the repository; tests skip if there is none."""
     if not ASSETS.is_dir():
         pytest.skip("no folder shared/assets beside the repository: real models and tokenizers are not tested")
     return ASSETS

@@ -72,9 +72,9 @@ def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 
 def matches(pattern: str, text: str, *, max_span: int = 200) -> Iterator[tuple[int, int]]:
     """Where a regex matches, one match after the other."""
-    start = 0
+    compiled, start = regex.compile(pattern), 0
     while start < len(text):
-        match = regex.compile(pattern).match(text, start, start + max_span)
+        match = compiled.match(text, start, start + max_span)
         if match and match.end() > start:
             yield match.span()
         start = max(start + 1, match.end() if match else 0)
