@@ -50,7 +50,9 @@ class AntiSlop:
     tokenizer: the model's; its vocabulary is read once.
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
     method: "exact": what is not banned is said exactly as often as if banned texts had been thrown away and written
-        anew; "token": multiply the probability of a ban's first token, as published samplers do.
+        anew; "token": multiply the probability of a ban's first token, as published samplers do; "text": what is
+        written is distributed as the model conditioned on the whole text being free of bans. Every violation then
+        rewinds to the first token, and nothing is streamed before the end: for short texts.
     on_exhausted: what to do where every alternative to a ban is used up: "concede" lets it through, counts it in the
         report and warns once per sampler (`ConcededWarning`), "stop" ends the text before it, "raise" raises
         `Exhausted`.
@@ -61,8 +63,8 @@ class AntiSlop:
         without regard to case, and patterns as for `Ban.regex`.
     exempt: phrases inside which no ban counts, beside those of each ban.
     exempt_prompt: let the model write what stands in the prompt, banned or not.
-    max_rewinds: how often to go back to one position before it counts as exhausted. All rewinds together may withdraw
-        16 tokens for each one asked for.
+    max_rewinds: rewinds to one position after which it counts as exhausted. All rewinds together may withdraw 16 tokens
+        for each one asked for; with method="text" only the number of rewinds counts.
     mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.
     probability_floor: where they leave less, tokens to which the model itself gives less than this are no alternative.
         With 0.0 for either, the least likely token is preferred to conceding.

@@ -53,6 +53,7 @@ class MethodChoice(str, Enum):
 
     EXACT = "exact"
     TOKEN = "token"
+    TEXT = "text"
 
 
 class OnExhaustedChoice(str, Enum):
@@ -83,7 +84,8 @@ class PolicyOptions:
     method: Annotated[
         MethodChoice,
         ban_option(
-            help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does."
+            help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does; "
+            "text: resample the whole text."
         ),
     ] = MethodChoice.EXACT
     on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="What to do if every continuation is banned.")] = (

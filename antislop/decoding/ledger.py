@@ -156,10 +156,11 @@ class Node:
         """Tell whether a token's violation is already taken off its mass, so that it is free to be drawn."""
         return violation in self._resolved.get(token, ())
 
-    def take(self, token: int, violations: Iterable[Violation]) -> None:
+    def take(self, token: int, violations: Iterable[Violation], *, start: int | None = None) -> None:
         """Multiply a token's mass by the weights of the bans that it completes, each once.
 
-        What a ban takes is owed to its start: mass that starts here comes back here, and is forgotten.
+        What a ban takes is owed to its start, or to `start` if that is given: mass that starts here comes back here,
+        and is forgotten.
         """
         left, resolved = self.left, self._resolved.setdefault(token, set())
         mass = self._entering.get(token, float(self.probs[0, token]))
@@ -169,8 +170,9 @@ class Node:
                 resolved.add(violation)
                 lost = mass * (1 - violation.ban.weight)
                 mass -= lost
-                if violation.start < self.depth:
-                    own[violation.start] = own.get(violation.start, 0.0) + lost
+                owed = violation.start if start is None else start
+                if owed < self.depth:
+                    own[owed] = own.get(owed, 0.0) + lost
         self._entering[token] = mass
         left[token] = mass
         if token in self.children:

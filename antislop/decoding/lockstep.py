@@ -59,9 +59,9 @@ def _find_floor(rows: Sequence[Row]) -> int:
     counted in; if a second one ever follows from it, the walker refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]
-    floor = min((row.state.settled_length for row in rows if row.end is None), default=max(ends, default=0))
-    while (lower := min((row.state.settled_length for row in rows if (row.end or 0) > floor), default=floor)) < floor:
+    floor = min((row.settled_length for row in rows if row.end is None), default=max(ends, default=0))
+    while (lower := min((row.settled_length for row in rows if (row.end or 0) > floor), default=floor)) < floor:
         floor = lower
     if len(rows) == 1 or all(floor >= end > 0 for end in ends):
         return floor
-    return min(row.state.back_to(min(len(row.tokens), floor + 1)).settled_length for row in rows)
+    return min(row.settled_length_at(min(len(row.tokens), floor + 1)) for row in rows)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Method = Literal["exact", "token"]
+Method = Literal["exact", "token", "text"]
+"""What a violation leads back to: its start; its start, with the classic first-token rule; the start of the text."""
 OnExhausted = Literal["concede", "stop", "raise"]
 
 MASS_FLOOR = 1e-3
@@ -22,7 +23,8 @@ class Exhausted(RuntimeError):
 class Policy:
     """The rules by which a text is drawn.
 
-    max_rewinds: per position. max_withdrawn_ratio: tokens that a text may withdraw for each token of its capacity.
+    max_rewinds: per position; with method="text" that is per text. max_withdrawn_ratio: tokens that a text may withdraw
+        for each token of its capacity, with the other methods.
     mass_floor, probability_floor: if less than `mass_floor` of a distribution is left, only tokens are drawn to which
         the model itself gives at least `probability_floor`.
     """

@@ -149,6 +149,15 @@ class Row:
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
 
     @property
+    def settled_length(self) -> int:
+        """The length below which no rewind reaches from now on."""
+        return self.settled_length_at(len(self.tokens))
+
+    def settled_length_at(self, length: int) -> int:
+        """Return the length below which no rewind reaches once the text has been rewound to `length` tokens."""
+        return 0 if self.spec.policy.method == "text" else self.state.back_to(length).settled_length
+
+    @property
     def is_alone(self) -> bool:
         """Whether it has random numbers of its own, and so can fail while the others of its batch continue."""
         return self.spec.generator is not None

@@ -48,6 +48,11 @@ class Walker:
         self.matcher = row.spec.matcher
         self.policy = row.spec.policy
         self.drafter = row.spec.drafter
+        # method="text" is rejection sampling of whole texts: each violation leads back to the start of the text. Whole
+        # texts are then independent trials, of which the first that is accepted is kept, so a text is written in
+        # proportion to its probability times the weights of its bans. What the ledger has taken are trials that would
+        # be rejected: leaving them out of the proposal changes no text's share of those that are accepted.
+        self._start = 0 if self.policy.method == "text" else None
         self.events: list[Event] = []
         self._dropped = 0  # how many of the matcher's are told
         self._is_together = row.history is not None and row.history.is_together
@@ -122,7 +127,7 @@ class Walker:
             elif self._is_together:
                 row.is_waiting = True
             else:
-                self.settle(row.state.settled_length)
+                self.settle(row.settled_length)
 
     def end_at(self, length: int) -> None:
         """End the text after `length` tokens, unless that completes a ban: then rewind it."""
@@ -205,9 +210,9 @@ class Walker:
                 self._stop(violation)
                 return False
             self.events.append(Conceded(violation))
-        if self.policy.method == "exact":
+        if self.policy.method != "token":
             # Resolved now, or a later exit from below it would weigh more than the coin that led there.
-            self.row.node.take(token, violations)
+            self.row.node.take(token, violations, start=self._start)
             self.row.node.carry()
         return True
 
@@ -228,7 +233,7 @@ class Walker:
             start = row.node.back_to(violation.start)
             start.scale(row.tokens[violation.start], _at_start(violation))
             return
-        row.node.take(token, violations)
+        row.node.take(token, violations, start=self._start)
         before = row.state.back_to(len(row.tokens) - 1)
         for other in row.node.likeliest(CANDIDATES):
             after = self._feed(before, other)
@@ -236,16 +241,17 @@ class Walker:
             if len(row.tokens) == row.capacity:
                 found = _in_order((*found, *self.matcher.finish(after)))
             if found:
-                row.node.take(other, found)
+                row.node.take(other, found, start=self._start)
         row.node.carry()
 
     def _find_way_back(self, violation: Violation) -> Node | None:
         """Return the node to draw from next, or None where there is no alternative to the violation."""
         row, policy = self.row, self.policy
-        node = row.node.back_to(violation.start)
+        node = row.node.back_to(violation.start if self._start is None else self._start)
         if policy.do_sample:
             node = node.bounce(row.spec.generator)
-        if node.rewinds >= policy.max_rewinds or row.withdrawn >= policy.max_withdrawn_ratio * row.capacity:
+        is_spent = self._start is None and row.withdrawn >= policy.max_withdrawn_ratio * row.capacity
+        if is_spent or node.rewinds >= policy.max_rewinds:
             return None
         if not self._is_scarce(node):
             return node

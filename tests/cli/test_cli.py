@@ -25,7 +25,7 @@ import antislop
 from antislop import cli
 from antislop.cli.generate import MethodChoice, OnExhaustedChoice
 from antislop.cli.main import COMMANDS, app, expand_options, load_command
-from antislop.decoding import walker
+from antislop.decoding import policy
 from antislop.lists.bundled import FOLDER
 
 PROMPT = "the door"
@@ -269,8 +269,8 @@ def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Pa
 
 
 def test_the_choices_are_those_of_the_sampler() -> None:
-    assert tuple(method.value for method in MethodChoice) == get_args(walker.Method)
-    assert tuple(choice.value for choice in OnExhaustedChoice) == get_args(walker.OnExhausted)
+    assert tuple(method.value for method in MethodChoice) == get_args(policy.Method)
+    assert tuple(choice.value for choice in OnExhaustedChoice) == get_args(policy.OnExhausted)
 
 
 REFUSED = {

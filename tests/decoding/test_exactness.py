@@ -27,9 +27,9 @@ from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher
-from antislop.trace.events import Rewound
+from antislop.trace.events import Finished, Rewound, Settled
 from tests.conftest import DEPTH
-from tests.support.oracles import first_token_text, rejection_distribution
+from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 from tests.support.toys import Markov, Words, run, spec_of
 
 LETTERS = Words("a", "b", "c", "d")
@@ -39,11 +39,12 @@ EDGED = Words(" ", "cat", "s", ".", " cat", "the")
 
 
 def draw(
-    model: Markov, words: Words, bans: Sequence[Ban], *, times: int, method: str = "exact"
+    model: Markov, words: Words, bans: Sequence[Ban], *, times: int, method: str = "exact", **kwargs: Any
 ) -> Counter[tuple[int, ...]]:
     torch.manual_seed(0)
     matcher = Matcher(bans, words)
-    return Counter(run(model, words, bans, matcher=matcher, lookback=False, method=method)[0] for _ in range(times))
+    asked = {"matcher": matcher, "lookback": False, "method": method, **kwargs}
+    return Counter(run(model, words, bans, **asked)[0] for _ in range(times))
 
 
 def p_value(drawn: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:
@@ -128,6 +129,44 @@ def test_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> None:
     model = Markov(4, seed=seed, length=3)
     expected = rejection_distribution(model, LETTERS, bans)
     assert p_value(draw(model, LETTERS, bans, times=400), expected) > 1e-6
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
+    """Which is the model conditioned on the whole text, each weight multiplying the odds of a text."""
+    words, bans = CASES[case]
+    model = Markov(len(words), seed=1)
+    expected = conditioned_distribution(model, words, bans)
+    chain = rejection_distribution(model, words, bans, whole=True)
+    assert {text: mass for text, mass in chain.items() if mass} == pytest.approx(expected)
+    drawn = draw(model, words, bans, times=1500 * DEPTH, method="text", max_rewinds=10_000, mass_floor=0.0)
+    assert p_value(drawn, expected) > 1e-4
+
+
+def test_text_and_exact_are_different_distributions() -> None:
+    """And the test above tells them apart."""
+    words, bans = CASES["one phrase"]
+    model = Markov(len(words), seed=1)
+    drawn = draw(model, words, bans, times=6000, max_rewinds=10_000)
+    assert p_value(drawn, conditioned_distribution(model, words, bans)) < 1e-6
+    drawn = draw(model, words, bans, times=6000, method="text", max_rewinds=10_000)
+    assert p_value(drawn, conditioned_distribution(model, words, bans)) > 1e-4
+
+
+def test_text_streams_nothing_before_the_end() -> None:
+    words, bans = CASES["nested starts"]
+    model = Markov(len(words), seed=1, length=12)
+    rewinds = 0
+    for seed in range(10):
+        torch.manual_seed(seed)
+        tokens, report = run(model, words, bans, method="text", max_rewinds=10_000)
+        settled = [event for event in report.events if isinstance(event, Settled)]
+        assert [event.tokens for event in settled] == [tokens]
+        assert isinstance(report.events[-1], Finished)
+        rewound = [event for event in report.events if isinstance(event, Rewound)]
+        assert all(event.length == 0 for event in rewound)
+        rewinds += len(rewound)
+    assert rewinds > 10
 
 
 @pytest.mark.parametrize("case", ["one phrase", "a weight of 0.3", "nested starts", "word edges with weights"])

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
+import torch
+from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, set_seed
 
 from antislop import AntiSlop, Ban, BanError, BanList
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.in_flight import Completion
 from antislop.matching.token_matcher import Matcher
+from antislop.trace.events import Rewound, Settled
+from antislop.trace.report import Report
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -50,7 +53,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "token"}, {"draft_bans": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"method": "token"}, {"method": "text"}, {"draft_bans": True}], ids=str)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_text_is_as_if_alone_under_its_list(llama: PreTrainedModel, way: str, options: dict[str, Any]) -> None:
     asked, rewinds = {**WAYS[way], "seeds": range(6)}, 0
@@ -63,6 +66,22 @@ def test_each_text_is_as_if_alone_under_its_list(llama: PreTrainedModel, way: st
         rewinds += done.report.rewinds
     assert rewinds > 5
     assert len({tuple(together[number].tokens) for number in (0, 2, 4)}) == 3, "one prompt under three lists"
+
+
+@pytest.mark.filterwarnings("ignore:the banned")
+def test_whole_texts_are_streamed_at_their_end(llama: PreTrainedModel) -> None:
+    sampler, rewinds = AntiSlop(TOKENIZER, OWN, method="text", max_rewinds=10_000), 0
+    for seed in range(4):
+        set_seed(seed)
+        asked = {"max_new_tokens": 8, "do_sample": True, "suppress_tokens": [1]}
+        events = list(sampler.events(llama, torch.tensor(PROMPTS[:1]), **asked))
+        settled = [number for number, event in enumerate(events) if isinstance(event, Settled)]
+        assert settled == [len(events) - 2] or settled == [len(events) - 3]
+        report = Report.of(events)
+        assert all(event.length == 0 for event in events if isinstance(event, Rewound))
+        rewinds += report.rewinds
+        assert report.conceded == 0
+    assert rewinds > 3
 
 
 def test_two_lists_ban_each_in_its_own_text(llama: PreTrainedModel) -> None:

@@ -138,6 +138,18 @@ def test_drawn_texts_are_those_of_the_model_itself_where_the_server_takes_no_cha
     assert rewinds > 0
 
 
+def test_each_prompt_may_have_a_list_of_its_own() -> None:
+    model, tokenizer = build_model(), build_tokenizer()
+    sampler, lists = AntiSlop(tokenizer, LETTER_BANS), [["a"], None, [], [anywhere("b"), anywhere("c", 0.3)]]
+    asked: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "seed": 2, "bans": lists, "batch_size": 4}
+    with serve(following(model), tokenizer, "vllm") as server:
+        served = EndpointSampler(sampler, connect(server), alternatives=48, tokens_per_request=1, eos_token_id=1)
+        completions = in_order(served.generate_many(SOME[:1] * 4, **asked))
+    own = in_order(sampler.generate_many(model, SOME[:1] * 4, **asked))
+    assert [done.tokens for done in completions] == [done.tokens for done in own]
+    assert sum(done.report.rewinds for done in completions) > 0
+
+
 def draw(
     server: Served, sampler: AntiSlop, *, times: int, length: int = 4, alternatives: int = 4, **asked: Any
 ) -> Counter[tuple[int, ...]]:

@@ -162,8 +162,13 @@ def completed(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_fi
     return sorted(standing(tokens, words, bans, is_final=is_final) - before)
 
 
-def rejection_distribution(model: Markov, words: Words, bans: Sequence[Ban]) -> dict[tuple[int, ...], float]:
-    """Draw; on a violation cut back to its start and draw again, with replacement: the chain, solved instead of run."""
+def rejection_distribution(
+    model: Markov, words: Words, bans: Sequence[Ban], *, whole: bool = False
+) -> dict[tuple[int, ...], float]:
+    """Draw; on a violation cut back to its start and draw again, with replacement: the chain, solved instead of run.
+
+    whole: cut back to nothing instead.
+    """
     prefixes: list[tuple[int, ...]] = [()]
     jumps: list[tuple[tuple[int, ...], tuple[int, ...], float]] = []
     texts: list[tuple[int, ...]] = []
@@ -172,12 +177,30 @@ def rejection_distribution(model: Markov, words: Words, bans: Sequence[Ban]) -> 
             path = (*prefix, token)
             is_final = model.ends(path)
             for start, number in completed(path, words, bans, is_final=is_final):
-                jumps.append((prefix, path[:start], mass * (1 - bans[number].weight)))
+                jumps.append((prefix, path[: 0 if whole else start], mass * (1 - bans[number].weight)))
                 mass *= bans[number].weight
             if mass > 0:
                 jumps.append((prefix, path, mass))
                 (texts if is_final else prefixes).append(path)
     return absorb(prefixes, jumps, texts)
+
+
+def conditioned_distribution(model: Markov, words: Words, bans: Sequence[Ban]) -> dict[tuple[int, ...], float]:
+    """All texts by their probability times the weights of the bans that they contain, normalized."""
+    texts: dict[tuple[int, ...], float] = {}
+    prefixes: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    for prefix, mass in prefixes:
+        for token, share in enumerate(model.probs(PROMPT, prefix).tolist()):
+            path, left = (*prefix, token), mass * share
+            is_final = model.ends(path)
+            for _, number in completed(path, words, bans, is_final=is_final):
+                left *= bans[number].weight
+            if left and is_final:
+                texts[path] = left
+            elif left:
+                prefixes.append((path, left))
+    total = sum(texts.values())
+    return {text: mass / total for text, mass in texts.items()}
 
 
 def absorb(
