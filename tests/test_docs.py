@@ -14,7 +14,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -24,7 +23,7 @@ from typer.testing import CliRunner
 import antislop
 from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
-from antislop.lists.reading import Format
+from antislop.lists.formats import FORMATS
 from antislop.matching.patterns.kinds import KINDS
 from antislop.metrics.definitions import METRICS
 from tests.support.browser import SIZES, open_browser
@@ -67,7 +66,7 @@ def test_each_list_format_is_shown_as_it_is_read(tmp_path: Path) -> None:
         assert bans.format == format_.removesuffix(", only if asked for"), f"{page}:{block.line}"
         assert len(bans) > 0
         shown.add(bans.format)
-    assert shown == set(get_args(Format))
+    assert shown == set(FORMATS)
 
 
 def slug(heading: str) -> str:
