@@ -188,7 +188,7 @@ def test_a_list_that_never_occurs_suppresses_nothing_that_could_be_told() -> Non
     result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
     assert result.exit_code == 0, result.stderr
     row = find(read(), "banned", "made_from_suppressed", "plain")
-    assert (row["value"], row["why"]) == (None, "the plain texts hold nothing of the list")
+    assert (row["value"], row["why"]) == (None, "the plain texts contain nothing of the list")
     assert "nothing of the list stood in the plain texts" in Path("report/report.html").read_text()
 
 
