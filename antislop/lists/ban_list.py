@@ -1,6 +1,6 @@
 """Lists of bans: in order, checked, from files and back.
 
-Text only: nothing here knows of tokens or models, and nothing imports torch.
+Text only: knows no models and imports no torch.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from antislop.matching.patterns.regex_size import measure
 from antislop.matching.text_matcher import TextMatcher
 
 FORBIDDING = -1e4
-"""The bias from which on nothing is left of a probability, also in float64."""
+"""The bias up to which nothing is left of a probability, also in float64."""
 
 
 PIECE = 4096
-"""Characters that are searched at a time: what rules remember of a piece is looked through for each hit in it."""
+"""Characters per search step: the rules go through the changes in a piece once for each hit in it."""
 
 
 class Found(NamedTuple):
-    """What one more piece of a text decided: matches, in order, and the place before which there are no others."""
+    """The matches that one more piece of a text decided, in order, and the place before which no others follow."""
 
     matches: list[Match]
     settled: int
 
 
 class Refusal(NamedTuple):
-    """An entry that can't be used: where it stands, "path:line", and why."""
+    """An entry that can't be used: its place, "path:line", and the reason."""
 
     place: str
     reason: str
 
 
 class Diff(NamedTuple):
-    """What another list has more, has less, and has otherwise: (before, after)."""
+    """The bans that another list adds, lacks, and has with other options: (before, after)."""
 
     added: tuple[Ban, ...]
     removed: tuple[Ban, ...]
@@ -55,12 +55,12 @@ class Diff(NamedTuple):
 
 
 class BanList(Sequence[Ban]):
-    r"""Hold bans in order, checked when they come in.
+    r"""A sequence of bans, checked when it is made.
 
     entries: phrases (`str`) or `Ban`s, in any mixture. A bare `str` is refused, since each of its characters
         would become a ban.
-    source: where they came from, for messages and reports.
-    licence: under which they may be passed on, where that is known.
+    source: their origin, for messages and reports.
+    licence: under which they may be passed on, if known.
 
     A list that was read from a file has a `format`, in `lines` the line of each ban, from 1, and in `refused` the
     entries that were left out. Bans that compare as equal count once, with the smallest of their weights.
@@ -96,21 +96,20 @@ class BanList(Sequence[Ban]):
         edges: Edges | None = None,
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.formats`, and say in `format` which it was.
+        r"""Read a list in any of the formats of `antislop.lists.formats`; the result has its name in `format`.
 
         source: the path of a file, UTF-8, or an open one.
-        format: of the list, else it is told by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by what the text
-            looks like. A JSON list of strings is taken for phrases: a list of n-grams in that shape needs
-            format="ngrams".
-        edges: of phrases that don't say it themselves; else as the format has it: "anywhere" in SillyTavern's, whose
-            lists rely on stems, "word" in all others.
-        strict: False leaves out entries that can't be used, and keeps why in `refused`.
+        format: of the list; by default it is recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by
+            the text. A JSON list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
+        edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
+            "word" in all others.
+        strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
-        A list may hold 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes, whose
+        A list may have 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes, whose
         repetitions written out have 2,000,000 characters.
 
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. Raises `BanError`, with
-        path:line, for the first entry that can't be used, and for what is no list of that format.
+        path:line, for the first entry that can't be used, and for a text that is not of that format.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -145,10 +144,10 @@ class BanList(Sequence[Ban]):
         """Make bans of token ids from arguments of `generate`.
 
         sequence_bias: only biases of -10,000 or less, which forbid, can be bans. Any other is added to the logit of the
-            last token, and what that does to a probability depends on all the others.
+            last token, and its effect on a probability depends on all the others.
 
-        The same is forbidden; where `generate` would replace the last token, the sampler goes back to the first. Raises
-        `BanError` for a bias that is no ban.
+        The same is forbidden, but the sampler rewinds to the first token, while `generate` replaces the last one.
+        Raises `BanError` for a bias that is no ban.
 
         >>> list(BanList.from_transformers(bad_words_ids=[[5, 17]], sequence_bias={(8,): float("-inf")}))
         [Ban.tokens([5, 17]), Ban.tokens([8])]
@@ -167,8 +166,7 @@ class BanList(Sequence[Ban]):
         licence: under which the list may be passed on, else the one that it was loaded with.
 
         The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
-        tab, what differs from a plain ban of weight 0. Raises `BanError` for a ban that could not be read back, and
-        where the file can't be written.
+        tab, its options. Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
         write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
 
@@ -201,9 +199,9 @@ class BanList(Sequence[Ban]):
         return self._with(filter(predicate, self))
 
     def with_options(self, **options: Any) -> BanList:
-        """Return the bans with other options, all the same: weight, edges, exempt, scopes, at_most, and the like.
+        """Return the bans, all with the same new options: weight, edges, exempt, scopes, at_most and others.
 
-        Raises `BanError` where an option means nothing for one of the bans.
+        Raises `BanError` for an option that one of the patterns does not have.
 
         >>> list(BanList(["delve", "tapestry"]).with_options(at_most=1))
         [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
@@ -211,7 +209,7 @@ class BanList(Sequence[Ban]):
         return self._with(replace(ban, **options) for ban in self)
 
     def diff(self, other: BanList) -> Diff:
-        """Return what another list has more, has less, and has with another weight or other options.
+        """Return the bans that another list adds, lacks, and has with another weight or other options.
 
         >>> BanList(["cat", "dog"]).diff(BanList([Ban("cat", weight=0.5), "emu"]))
         Diff(added=(Ban('emu'),), removed=(Ban('dog'),), changed=((Ban('cat'), Ban('cat', weight=0.5)),))
@@ -260,13 +258,12 @@ class BanList(Sequence[Ban]):
     def find(self, text: str) -> list[Match]:
         """Return every occurrence of every ban in a text, in order; they may overlap.
 
-        What is found here is what the sampler takes back, except that the sampler lets some of it pass where a
-        ban has a weight above 0.
+        The sampler withdraws the same occurrences, except for a share of those of bans with a weight above 0.
         """
         return [match for found in self.search([text]) for match in found.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[Found]:
-        """Find bans in a text that comes in pieces, and yield step by step what `find` returns for the whole.
+        """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
 
         Memory is bounded by what is undecided, whatever the length of the text. Raises `BanError` for a regex that
         takes too long.
@@ -344,7 +341,7 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], li
 
 def _complain(refused: Sequence[Refusal]) -> str:
     place, reason = refused[0]
-    more = f" ({len(refused) - 1} more refused; strict=False goes on without them)" if len(refused) > 1 else ""
+    more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
     return f"{place}: {reason}{more}"
 
 
@@ -356,7 +353,7 @@ def _forbidden(bias: Any) -> Sequence[int]:
     """Return the token ids of an item of `sequence_bias` that forbids them."""
     token_ids, value = bias if isinstance(bias, (list, tuple)) and len(bias) == 2 else (None, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
-        raise BanError(f"sequence_bias holds {bias!r}; expected were token ids and a number: {{(5, 17): -math.inf}}")
+        raise BanError(f"sequence_bias contains {bias!r}; token ids and a number were expected: {{(5, 17): -math.inf}}")
     if not value <= FORBIDDING:
         raise BanError(
             f"the bias {value} of the tokens {list(token_ids)} is no ban: it is added to a logit, and its effect on a "

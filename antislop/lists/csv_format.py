@@ -1,8 +1,8 @@
-"""Lists of phrases in CSV, with a weight or a count beside each if need be, told from plain text and read.
+"""Lists of phrases in CSV, optionally with a weight or a count beside each.
 
-Cells are separated by commas, semicolons or tabs. The first line may name the columns; where there are more than two it
-has to, and only phrases, weights and counts are read. Numbers without a name are weights or counts as in JSON. Each
-line is a row of its own, so that a quotation mark that is never closed spoils one entry only. Knows no files.
+Cells are separated by commas, semicolons or tabs. The first line may name the columns; if there are more than two, it
+must, and only phrases, weights and counts are read. Numbers without a name are weights or counts as in JSON. Each line
+is a row of its own, so that an unclosed quotation mark spoils one entry only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
 class _Columns(NamedTuple):
-    """Which columns hold what, their number, and whether phrases are n-grams without their stop words."""
+    """The roles of the columns, their number, and whether phrases are n-grams without their stop words."""
 
     phrase: int = 0
     weights: int | None = None
@@ -38,7 +38,7 @@ class _Columns(NamedTuple):
 
 
 def are_pairs(lines: Sequence[str]) -> bool:
-    """Tell whether several lines, below one that may name the columns, are a phrase and a number each.
+    """Return whether several lines, below one that may name the columns, are a phrase and a number each.
 
     >>> are_pairs(["delve,0.5", "a testament to,0.25"]), are_pairs(["well, well", "in May, 2020"])
     (True, False)
@@ -49,7 +49,7 @@ def are_pairs(lines: Sequence[str]) -> bool:
 
 
 def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    r"""Yield the bans of a CSV text. Raises `BanError` where a column can't be told from its name.
+    r"""Yield the bans of a CSV text. Raises `BanError` for an unknown name of a column.
 
     >>> [ban for _, ban in read_csv("phrase,weight\n\"well, well\",0.5\ndelve\n", "list", "word")]
     [Ban('well, well', weight=0.5), Ban('delve')]
@@ -66,7 +66,7 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """Return what separates the cells of the first line: what leaves a number or names of columns, else most cells."""
+    """Return the separator that leaves a number or names of columns in the first line, else the most cells."""
     rows = {separator: _split(lines[0] if lines else "", separator) for separator in _SEPARATORS}
     for separator, cells in rows.items():
         if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):
@@ -103,7 +103,7 @@ def _find_first(names: Sequence[str], known: Sequence[str]) -> int | None:
 
 
 def _to_number(cell: str) -> int | float | None:
-    """Return the number that a cell holds, with a decimal point or comma, or None."""
+    """Return the number in a cell, with a decimal point or comma, or None."""
     if _WHOLE.fullmatch(cell):
         return int(cell)
     cell = cell.replace(",", ".", 1)

@@ -185,7 +185,7 @@ def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
 def _find_entries(
     text: str, at: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (place, entry, name of its group); a string that stands in a list without statistics is yielded, too."""
+    """Yield (place, entry, name of its group), and also the strings in a list without statistics."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     if (isinstance(value, dict) and any(name in value for name in _NAMES)) or _is_pair(value):

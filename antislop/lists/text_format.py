@@ -8,8 +8,8 @@ r"""The text format of this package: one ban per line, written and read.
     \bnot just\b	regex max_span=80
     " a phrase that could be misread "	edges=anywhere
 
-After a tab stand, with spaces between, the kind of the ban and what differs from the usual. A phrase that could be
-misread (it begins with # or a quotation mark, or holds what can't be seen) is a JSON string. Knows no files.
+After a tab follow the kind of the ban and its options, separated by spaces; defaults are left out. A phrase that could
+be misread (it begins with # or a quotation mark, or contains an invisible character) is a JSON string.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:e-?[0-9]{1,3})?")
 
 
 class Heading(NamedTuple):
-    """What the comments on top of a file say; `version` is None where they don't name the format."""
+    """The comments on top of a file; `version` is None if they don't name the format."""
 
     version: int | None = None
     source: str | None = None
@@ -145,7 +145,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _unquote(text: str) -> str:
-    """Return the string that a text is the JSON of, else the text."""
+    """Return the string that a text is the JSON of, or else the text."""
     if text.startswith('"') and text.endswith('"'):
         try:
             return str(json.loads(text))
@@ -191,7 +191,7 @@ def _list_defaults(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _cut_value(flags: str, at: int) -> tuple[Any, int]:
-    """Return what stands after a = and where it ends: a JSON list, or text up to the next space."""
+    """Return the value after a = and its end: a JSON list, or text up to the next space."""
     if flags[at : at + 1] == "[":
         try:
             return json.JSONDecoder().raw_decode(flags, at)

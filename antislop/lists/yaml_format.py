@@ -1,7 +1,7 @@
-"""Lists of phrases in YAML, read: in groups, if need be in groups of groups, with `*` for a gap.
+"""Lists of phrases in YAML, in groups or in groups of groups, with `*` for a gap.
 
-Read from events, so nothing is built: an alias costs nothing, and adds nothing to what its anchor brought. Every phrase
-is a string, whatever it looks like. Knows no files.
+Read from events, without building values: an alias costs nothing and adds no phrase. Every phrase is a string, whatever
+it looks like.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _GROUP = regex.compile(r"""\s*[^\s"'#\[\]{}-][^:]*:\s*""")
 
 
 class _Group(NamedTuple):
-    """An open list or mapping, and the key that waits for its value."""
+    """An open list or mapping, and the key whose value comes next."""
 
     is_mapping: bool
     key: str | None = None
 
 
 def read_yaml(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    r"""Yield the phrases of a YAML text. Raises `BanError` where it is not YAML.
+    r"""Yield the phrases of a YAML text. Raises `BanError` if it is not YAML.
 
     >>> [ban for _, ban in read_yaml("voices:\n- barely * whisper\n- hoarse", "list", "word")]
     [Ban.wildcard('barely * whisper'), Ban('hoarse')]
@@ -41,7 +41,7 @@ def read_yaml(text: str, place: str, edges: Edges) -> Iterator[Line]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
-        raise BanError(f"{place}:{mark.line + 1 if mark else 1}: not YAML ({reason}): mend it") from error
+        raise BanError(f"{place}:{mark.line + 1 if mark else 1}: not YAML ({reason}): correct it") from error
     except UnicodeEncodeError as error:
         raise BanError(f"{place}:1: not YAML (half of a surrogate pair): save it as UTF-8") from error
 
@@ -74,11 +74,11 @@ def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Li
 def _read_scalar(line: int, value: str, group: _Group | None, edges: Edges) -> Iterator[Line]:
     if group and not group.is_mapping:
         yield attempt(line, Ban.wildcard, value) if "*" in value else attempt(line, Ban, value, edges=edges)
-    elif group and value:  # a group without a phrase is none to complain of
+    elif group and value:  # a group without a phrase is no error
         pair = f"{group.key}: {value}"[:80]
         yield line, BanError(f"{pair!r} is no phrase in a group: put a phrase with a colon into quotes, after a dash")
     elif not group:
-        yield line, BanError(f"{value[:80]!r} stands in no list: write each phrase on a line of its own, after a dash")
+        yield line, BanError(f"{value[:80]!r} is in no list: write each phrase on a line of its own, after a dash")
 
 
 def _recognizes(text: ListText) -> bool:

@@ -1,1 +1,1 @@
-"""Bans, and where they occur in a text that is being written. No torch, no files but the stop words."""
+"""Bans, and their occurrences in a text that is being written. No torch; reads no file but the stop words."""

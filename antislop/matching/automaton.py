@@ -2,7 +2,7 @@
 
 A. Aho, M. Corasick, "Efficient string matching", 1975, doi 10.1145/360825.360855. Its states are the prefixes of the
 patterns. Here a prefix is a range of the sorted patterns, found by bisection when a text first reaches it, so that
-compiling is sorting and memory goes to the states that are really visited. It knows nothing of folding or bans.
+compiling is sorting and only visited states take memory. Knows nothing of folding or bans.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LAST = "\U0010ffff"  # no character sorts after it
 
 
 class Automaton:
-    """States are ints that the caller keeps; going back to one is using it again.
+    """States are ints that the caller keeps; to rewind, use an earlier one.
 
     >>> automaton = Automaton(["she", "he", "hers"])
     >>> state = ROOT
@@ -54,7 +54,7 @@ class Automaton:
         return self._sorted[self._ranges[state][0]][: self._lengths[state]] if state else ""
 
     def endings(self, state: int, count: int) -> list[str]:
-        """Return what is missing of up to `count` patterns that begin with the prefix of a state.
+        """Return the rest of up to `count` patterns that begin with the prefix of a state.
 
         >>> automaton = Automaton(["she", "he", "hers"])
         >>> automaton.endings(automaton.step(automaton.step(ROOT, "h"), "e"), 5)
@@ -65,7 +65,7 @@ class Automaton:
         return [pattern[start:] for pattern in self._sorted[low : min(high, low + count)]]
 
     def _advance(self, state: int, symbol: str) -> int:
-        """Add the states of the suffixes that go on with this symbol, the shortest first: no recursion."""
+        """Add the states of the suffixes that continue with this symbol, the shortest first, without recursion."""
         missing = []
         after = self._steps[state].get(symbol)
         while after is None:
@@ -91,12 +91,12 @@ class Automaton:
         return low, bisect_left(self._sorted, beyond, low, high) if beyond else high
 
     def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:
-        # A pattern that is this prefix sorts before all that go on.
-        whole = bisect_left(self._sorted, prefix + "\0", low, high)
+        # A pattern equal to the prefix sorts before all longer ones.
+        equal = bisect_left(self._sorted, prefix + "\0", low, high)
         self._lengths.append(len(prefix))
         self._ranges.append((low, high))
         self._fallbacks.append(fallback)
         self._steps.append({})
-        self.matches.append((*self._ids[low:whole], *self.matches[fallback]))
-        self.longest.append(len(prefix) if whole < high else self.longest[fallback])
+        self.matches.append((*self._ids[low:equal], *self.matches[fallback]))
+        self.longest.append(len(prefix) if equal < high else self.longest[fallback])
         return len(self._lengths) - 1

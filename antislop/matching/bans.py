@@ -1,6 +1,6 @@
 """Bans: what must not be written, how rarely, and where.
 
-Text only: nothing here knows of tokens or models, and nothing imports torch.
+Text only: knows no models and imports no torch.
 """
 
 from __future__ import annotations

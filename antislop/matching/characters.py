@@ -1,8 +1,8 @@
-"""Make characters of the bytes that tokens add, as the decoders of tokenizers do.
+"""Decode the bytes of tokens into characters, as the decoders of tokenizers do.
 
-The bytes of most vocabularies are one stream of UTF-8. Those of byte fallback are not: a run of tokens that are a byte
-each is text only where the whole run is valid; otherwise each of its bytes becomes U+FFFD. So a run is open until a
-token of another kind follows.
+The bytes of most vocabularies are one stream of UTF-8. With byte fallback they are not: a run of single-byte tokens is
+text only if the whole run is valid; otherwise each of its bytes becomes U+FFFD. A run is therefore open until another
+kind of token follows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Surfaces(Protocol):
 
 
 class Pending(NamedTuple):
-    """Bytes that are not characters yet. ages: for each, how many tokens ago it came, 1 being the latest token."""
+    """Bytes of incomplete characters. ages: for each, how many tokens ago it was added, 1 being the latest token."""
 
     data: bytes = b""
     ages: tuple[int, ...] = ()
@@ -33,7 +33,7 @@ NOTHING = Pending()
 
 
 class Completed(NamedTuple):
-    """What one token completes. begun: of the characters that earlier tokens began, how many tokens before this one."""
+    """The characters that one token completes. begun: for each that an earlier token began, how many tokens earlier."""
 
     text: str
     begun: tuple[int, ...]
@@ -41,7 +41,7 @@ class Completed(NamedTuple):
 
 
 def complete(surfaces: Surfaces, token_id: int, pending: Pending = NOTHING) -> Completed:
-    r"""Return the characters that a token completes after bytes that were pending.
+    r"""Return the characters that a token completes, after pending bytes.
 
     >>> class Bytes:
     ...     byte_tokens = frozenset(range(256))
@@ -68,7 +68,7 @@ def complete(surfaces: Surfaces, token_id: int, pending: Pending = NOTHING) -> C
 
 
 def finish(surfaces: Surfaces, pending: Pending) -> Completed:
-    """Return the characters of pending bytes where the text ends, or is cut by a special token."""
+    """Return the characters of pending bytes if the text ends, or a special token cuts it."""
     if not surfaces.byte_tokens:
         return _complete_utf8(pending, b"", final=True)
     try:
@@ -79,9 +79,9 @@ def finish(surfaces: Surfaces, pending: Pending) -> Completed:
 
 
 def decode(surfaces: Surfaces, token_ids: Iterable[int]) -> str:
-    """Return the text of tokens, special ones left out, as `decode(…, skip_special_tokens=True)` of a tokenizer does.
+    """Return the text of tokens without special ones, as `decode(…, skip_special_tokens=True)` of a tokenizer does.
 
-    But for the space that some decoders remove from the very beginning.
+    The space that some decoders remove at the beginning is kept.
     """
     pieces, pending = [], NOTHING
     for token_id in token_ids:

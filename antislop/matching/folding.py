@@ -1,8 +1,8 @@
-"""Fold text so that what reads the same compares the same.
+"""Fold text so that spellings that read the same compare as equal.
 
 Case, canonical equivalence, quotes, dashes, white space and zero-width characters are folded away, and the
-edges of words become symbols of their own. It knows nothing of bans or tokens; it works on any cutting of a
-text into pieces and remembers in a `Context` what the next piece depends on.
+edges of words become symbols of their own. Works on any cutting of a text into pieces: a `Context` carries what
+the next piece depends on. Knows nothing of bans or tokens.
 
 Folding is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
 with the replacements below.
@@ -20,7 +20,7 @@ import regex
 
 Edges = Literal["word", "anywhere"]
 
-BOUNDARY = "\0"  # stands at both ends of a word: of a run of letters and digits
+BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
 
 _ALIKE = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'")
@@ -33,9 +33,9 @@ _ALIKE = str.maketrans(
 _INVISIBLE = regex.compile(
     r"[\u200b-\u200f\u061c\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\ufe00-\ufe0f\U000e0100-\U000e01ef\u0640]"
 )
-# Scripts written without spaces: every character is a word, but for digits, which make numbers.
+# Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-# Letters, for Unicode, that belong to the one before: "am" of Thai and Lao, the sound marks of halfwidth Japanese.
+# Letters in Unicode that belong to the letter before: "am" of Thai and Lao, the sound marks of halfwidth Japanese.
 _CLINGING = frozenset("\u0e33\u0eb3\uff9e\uff9f")
 _ASCII_WORD = re.compile(r"[0-9A-Za-z]+")
 _WHITE = re.compile(r"\s+")
@@ -51,7 +51,7 @@ class _Piece(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What folding the next piece of a text depends on.
+    """The state of folding between two pieces of a text.
 
     `marks` are combining marks that may still change places, each with its combining class and its place, counted back
     from the end of the text so far: 1 is the last character.
@@ -73,7 +73,7 @@ START = Context()
 
 
 class _Table(dict[str, tuple[_Piece, ...]]):
-    """Character -> what it folds to, worked out at first sight."""
+    """From a character to its folded pieces, computed when it first occurs."""
 
     def __init__(self, *, case_sensitive: bool) -> None:
         self.case_sensitive = case_sensitive
@@ -93,7 +93,7 @@ class _Table(dict[str, tuple[_Piece, ...]]):
         elif unicodedata.category(char).startswith("M") or char in _CLINGING:
             yield _Piece(symbols, _ATTACHED, 0)
         else:
-            for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it stands for is none
+            for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it folds to is not
                 kind = _OTHER if not symbol.isalnum() else _SINGLE if _UNSPACED.match(symbol) else _WORD
                 yield _Piece(symbol, kind, 0)
 
@@ -102,7 +102,7 @@ _TABLES = {case_sensitive: _Table(case_sensitive=case_sensitive) for case_sensit
 
 
 def fold(text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False) -> Folded:
-    """Fold one piece of a text; `final` also brings out what waits for a character that will not come.
+    """Fold one piece of a text; `final` also emits the marks that wait for another character.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
@@ -118,7 +118,7 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
 
     def settle_marks() -> None:
         marks.sort(key=lambda waiting: waiting[0])
-        # Whoever ends at a mark ends no earlier than the marks that moved in front of it.
+        # A phrase that ends at a mark ends no earlier than the marks that moved in front of it.
         for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
             emit(mark, origin)
         marks.clear()
@@ -149,7 +149,7 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
 
 
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
-    """Return the characters of a piece of a text at which words begin, and whether it ends in one that may go on.
+    """Return the characters of a piece of a text at which words begin, and whether it ends in one that may continue.
 
     >>> find_words("go on 東京", is_in_word=True)
     ([3, 6, 7], False)
@@ -165,7 +165,7 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
 
 
 def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "word") -> str:
-    """Fold a whole phrase into the symbols that a text must hold for the phrase to stand in it."""
+    """Fold a whole phrase into the symbols that a text with the phrase contains."""
     if phrase.isascii():
         cased = (phrase if case_sensitive else phrase.lower()).translate(_ALIKE)
         symbols = _ASCII_WORD.sub(rf"{BOUNDARY}\g<0>{BOUNDARY}", _WHITE.sub(" ", cased))

@@ -106,7 +106,7 @@ class Rules:
     def _decide(self, state: RuleState, queue: Sequence[Hit], *, undecided: int) -> tuple[RuleState, tuple[Hit, ...]]:
         """Return the occurrences that count, and a state with those that have to wait.
 
-        undecided: where the longest exempt phrase in the making begins.
+        undecided: the place at which the longest incomplete exempt phrase begins.
         """
         counted = dict(state.counted)
         hits: list[Hit] = []

@@ -36,7 +36,7 @@ class Violation(NamedTuple):
 
 
 class Surfaces(characters.Surfaces, Protocol):
-    """The text of tokens, as in `Vocabulary`: `breaks` holds the special tokens with their contents."""
+    """The text of tokens, as in `Vocabulary`: `breaks` maps the special tokens to their contents."""
 
     @property
     def breaks(self) -> Mapping[int, str]: ...

@@ -293,7 +293,7 @@ REFUSED: dict[str, Refused] = {
     "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
     "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
     "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
-    "YAML that is text": Refused("a\nb\n", 1, "'a b' stands in no list", suffix=".yaml"),
+    "YAML that is text": Refused("a\nb\n", 1, "'a b' is in no list", suffix=".yaml"),
     "no YAML": Refused("- a\n- [b\n", 3, "not YAML", {"format": "yaml"}),
     "control characters in YAML": Refused("- \0", 1, "not YAML", {"format": "yaml"}),
     "YAML too deep": Refused("[" * 100_000, 1, f"nested more than {MAX_DEPTH} deep", {"format": "yaml"}),
@@ -348,7 +348,7 @@ def test_refused_entries_are_left_out_where_asked_for_and_never_in_silence(kind:
     assert all(isinstance(refusal, Refusal) and refusal.reason for refusal in bans.refused)
     with pytest.raises(BanError) as caught:
         load(MIXED[kind], tmp_path, format=kind)
-    more = " (1 more refused; strict=False goes on without them)"
+    more = " (1 more refused; strict=False leaves them out)"
     assert str(caught.value) == f"{bans.refused[0].place}: {bans.refused[0].reason}{more}"
 
 

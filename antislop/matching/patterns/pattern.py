@@ -118,7 +118,7 @@ def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
 
 
 def check_text(text: object) -> None:
-    """Raise `BanError` for what is no string, or has no visible character."""
+    """Raise `BanError` for anything but a string with a visible character."""
     if not isinstance(text, str):
         raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
     if not is_visible(text):

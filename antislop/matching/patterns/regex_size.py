@@ -1,7 +1,7 @@
-r"""Tell from a regex alone how long it becomes when it is compiled, and whether it can waste time on a short text.
+r"""Compute from a regex how long it becomes when it is compiled, and whether it can take long on a short text.
 
-The package regex writes repetitions out: `X{2,}` is compiled as X, X and a loop over X, `X+` as X and a loop over X. So
-nested repetitions multiply: 26 nested `+` around a letter would take 14 GB. Compiles nothing.
+The package regex writes repetitions out: `X{2,}` is compiled as X, X and a loop over X, `X+` as X and a loop over X.
+Nested repetitions multiply: 26 nested `+` around a letter would take 14 GB. Compiles nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LETTERS = 12
 
 COMMENT = r"\(\?#(?:\\.|[^)\\])*+(?:\)|\Z)"
 SET = r"\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+(?:\]|\Z)"
-_REPEAT = r"(?:[*+?]|\{(?P<least>[0-9]*)(?P<most>,[0-9]*)?\})[?+]?"
+_REPEAT = r"(?:[*+?]|\{(?P<lower>[0-9]*)(?P<upper>,[0-9]*)?\})[?+]?"
 _PART = regex.compile(rf"(?P<comment>{COMMENT})|(?P<set>{SET})|(?P<open>\([?*]?)|(?P<repeat>{_REPEAT})|\\.|.", regex.S)
 _INNER_BRACKET = regex.compile(r"(?<!\\)(?:\\\\)*\[")
 _VERBOSE = regex.compile(r"\(\?\w*x")
@@ -29,11 +29,10 @@ _VERBOSE_COMMENT = regex.compile(r"#[^\n]*\n")
 
 
 class Size(NamedTuple):
-    """What a regex becomes.
+    """The size of a compiled regex.
 
     characters: of the pattern with its repetitions written out.
-    paths: at most so many ways lead through the pattern along `LETTERS` characters of a text; `MANY` where that is not
-        known.
+    paths: limit of the ways through the pattern along `LETTERS` characters of a text; `MANY` if unknown.
     """
 
     characters: int
@@ -50,7 +49,7 @@ class _Part(NamedTuple):
 
 
 class _Level:
-    """A group that is being read. The latest part is kept apart, since a repetition may follow it."""
+    """A group that is being read. The latest part is kept apart because a repetition may follow it."""
 
     def __init__(self) -> None:
         self.characters, self.choices, self.loops, self.other_choices = 0, 1, 0, 0
@@ -62,16 +61,16 @@ class _Level:
         self.loops = min(MANY, self.loops + self.part.loops)
         self.part = part
 
-    def repeat(self, least: int, most: int | None) -> None:
+    def repeat(self, lower: int, upper: int | None) -> None:
         characters, choices, loops, is_group = self.part
-        if least and (least, most) != (1, 1):
-            characters = min(MANY, characters * (least + 1))
-        if not is_group and most != 1:
+        if lower and (lower, upper) != (1, 1):
+            characters = min(MANY, characters * (lower + 1))
+        if not is_group and upper != 1:
             loops = 1
-        elif most is None or most > LETTERS:
+        elif upper is None or upper > LETTERS:
             choices = MANY
         else:
-            choices, loops = min(MANY, (choices + 1) ** most), loops * most
+            choices, loops = min(MANY, (choices + 1) ** upper), loops * upper
         self.part = _Part(characters, choices, loops, is_group)
 
     def branch(self) -> None:
@@ -86,7 +85,7 @@ class _Level:
 def measure(pattern: str) -> Size:
     r"""Return how long a regex becomes, and how many ways lead through it.
 
-    Where it can't be read part by part, being verbose or with a bracket within a set, `characters` is more than enough.
+    For a verbose regex, or one with a bracket within a set, `characters` is only an upper limit.
 
     >>> measure("ab+"), measure("(?:ab+){2}").characters
     (Size(characters=3, paths=13), 18)
@@ -94,7 +93,7 @@ def measure(pattern: str) -> Size:
     True
     """
     sets = (part["set"] for part in _PART.finditer(pattern))
-    if _VERBOSE.search(pattern) or any(found and _INNER_BRACKET.search(found, 1) for found in sets):
+    if _VERBOSE.search(pattern) or any(part and _INNER_BRACKET.search(part, 1) for part in sets):
         return Size(_multiply(pattern), MANY)
     levels = [_Level()]
     for part in _PART.finditer(pattern):
@@ -113,19 +112,19 @@ def measure(pattern: str) -> Size:
             levels[-1].add(_Part(len(part[0])))
     while len(levels) > 1:  # it does not compile
         levels[-2].add(levels.pop().close())
-    whole = levels[0].close()
-    ways = comb(LETTERS + min(LETTERS, whole.loops), LETTERS)  # to share the characters out to the loops
-    return Size(whole.characters - 2, min(MANY, whole.choices * ways) if whole.loops <= LETTERS else MANY)
+    total = levels[0].close()
+    ways = comb(LETTERS + min(LETTERS, total.loops), LETTERS)  # to share the characters out to the loops
+    return Size(total.characters - 2, min(MANY, total.choices * ways) if total.loops <= LETTERS else MANY)
 
 
 def _read_counts(repeat: regex.Match[str]) -> tuple[int, int | None]:
-    """Return how often the part before must come at least and at most, None for any number."""
+    """Return the smallest and the largest number of repetitions, None if there is no limit."""
     if repeat[0][0] in "*+?":
         return int(repeat[0][0] == "+"), 1 if repeat[0][0] == "?" else None
-    least, most = repeat["least"], repeat["most"]
-    if most is None:
-        return _to_int(least), _to_int(least)
-    return _to_int(least), _to_int(most[1:]) if most[1:] else None
+    lower, upper = repeat["lower"], repeat["upper"]
+    if upper is None:
+        return _to_int(lower), _to_int(lower)
+    return _to_int(lower), _to_int(upper[1:]) if upper[1:] else None
 
 
 def _to_int(digits: str) -> int:
@@ -133,7 +132,7 @@ def _to_int(digits: str) -> int:
 
 
 def _multiply(pattern: str) -> int:
-    """Return a length that is enough wherever the groups of a pattern are: all repetitions are within each other."""
+    """Return an upper limit of the length, as if all repetitions were nested."""
     counts = [_to_int("".join(filter(str.isdecimal, _VERBOSE_COMMENT.sub("", c)))) for c in _COUNTED.findall(pattern)]
     factors = [*(count + 1 for count in counts), *(2 for _ in _REPEATED_GROUP.finditer(pattern))]
     return min(MANY, len(pattern) * prod(factors[:1000]) * (1 if len(factors) <= 1000 else MANY))

@@ -24,7 +24,7 @@ from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
 _CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
-_FORGOTTEN = "\ufffd"  # stands for the part of a word in which nothing may begin
+_FORGOTTEN = "\ufffd"  # the part of a word in which no sequence may begin
 _WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 
 
@@ -100,7 +100,7 @@ class SequenceState(NamedTuple):
     """The state of one track.
 
     word: as far as it was read, folded; None outside of words. start_back, end_back: places of its characters.
-    joint: what was read since the last word ended.
+    joint: the symbols since the last word ended.
     """
 
     context: Context = START
@@ -125,6 +125,9 @@ class WordSearch(TextSearch[SequenceStates]):
 
     def read(self, state: SequenceStates, piece: str, *, final: bool = False) -> tuple[SequenceStates, PieceResult]:
         """Read one more piece; `final` also reads the end of the text, which closes words."""
+        if len(self._tracks) == 1:  # almost always
+            track_state, result = self._tracks[0].read(state[0], piece, final=final)
+            return (track_state,), result
         after: list[SequenceState] = []
         hits: list[Hit] = []
         open_: list[int] = []

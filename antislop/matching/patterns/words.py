@@ -15,7 +15,7 @@ from antislop.matching.patterns.word_search import Item, WordSearch, split_words
 class WordSequence(Pattern):
     """Words in order; the base of the kinds that write them in different ways.
 
-    case_sensitive: compare letters as they are. gap: how many other words may stand in a gap. items: the words, folded.
+    case_sensitive: compare letters as they are. gap: how many other words a gap may contain. items: the words, folded.
     """
 
     has_stars: ClassVar[bool] = False
