@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,9 @@ def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None
         assert f"{number // 10**6} million" in page
     assert f"{incremental_regex.TIME_LIMIT} seconds" in page
     assert f"{files.MAX_RATIO} times" in page
+    modules = re.findall(r"[(,] ?`([a-z_.]+)`", page)
+    assert len(modules) > 8
+    assert [name for name in modules if find_spec(f"antislop.{name}") is None] == []
     assert (reading.MAX_DEPTH, sources.MAX_DEPTH, reading.MAX_SLOW, files.MIN_BOUND) == (10, 100, 10, 2**24)
 
 
