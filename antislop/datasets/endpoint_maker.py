@@ -1,4 +1,4 @@
-"""Records written by a model that is served elsewhere, behind a completions endpoint."""
+"""Make records with a model behind a completions endpoint."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class EndpointMaker(RecordMakerBase):
 
     tokenizer: that of the served model. options: those of `RecordMakerBase`. settings: those of `EndpointSampler`.
 
-    Records say how far the returned alternatives reached: `outside`, the mean probability beyond them, and `ran_out`,
-    how often a token beyond them might have been drawn. A text that the server failed is a record with an error.
+    Each record has `outside`, the mean probability beyond the returned alternatives, and `ran_out`, the number of
+    places where a token beyond them might have been drawn. If the server fails, the record has an error.
     """
 
     def __init__(

@@ -40,11 +40,11 @@ NO_TOKEN = "the prompt has no token: give it some text"
 
 
 BATCHES_OF_CONTINUATIONS = 4
-"""Withdrawn texts are continued when there are enough for this number of batches: one alone would run half empty."""
+"""Batches that withdrawn texts must fill before they are continued: one alone would run half empty."""
 
 
 class _Begun(NamedTuple):
-    """A text that is being written after a prompt of `ids`. is_chat: whether it is a reply, after a chat template."""
+    """A text in flight after a prompt of `ids`. is_chat: it is a reply, after a chat template. since: in seconds."""
 
     spec: SampleSpec
     ids: list[int]
@@ -53,10 +53,10 @@ class _Begun(NamedTuple):
 
 
 class RecordMakerBase(ABC):
-    """Makes records of the texts that something writes; what that is, is said in `_write` and `_find_error`.
+    """Makes records; a subclass writes their texts in `_write`, and refuses prompts in `_find_error`.
 
-    settings: of a text, max_new_tokens and sampling among it. pairs: which to make of what is withdrawn, if any.
-    arms: those that will be asked for. options: those of `AntiSlop`, whose errors are raised.
+    settings: of each text: max_new_tokens and sampling. pairs: the format of preference pairs, if wanted. arms: all
+    that `make` will be called with. options: those of `AntiSlop`, whose errors are raised.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RecordMakerBase(ABC):
     def _write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
-        """Write a text after each prompt, each with its own seed, which is there once its prompt was taken."""
+        """Write a text after each prompt, each with its own seed, which can be read after its prompt."""
 
     def _find_ends(self) -> Collection[int]:
         """Return the tokens that end a text."""
@@ -109,7 +109,7 @@ class RecordMakerBase(ABC):
         return () if end is None else (end,)
 
     def _find_room(self, new: int) -> int | None:  # noqa: ARG002
-        """Return the most tokens that a prompt may have before `new` ones; None where nobody knows."""
+        """Return the limit of tokens of a prompt with `new` ones after it; None if unknown."""
         return None
 
     @property
@@ -118,12 +118,12 @@ class RecordMakerBase(ABC):
 
     @abstractmethod
     def _find_error(self, ids: Sequence[int]) -> str | None:
-        """Return why a prompt can't be used, if so."""
+        """Return why a prompt can't be used; None if it can."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
-        """Yield records as texts are finished; orders are taken as places in the batch become free.
+        """Yield records as texts are finished; specs are read as places in the batch become free.
 
-        What can't be done is a record with an error, in its turn.
+        A spec whose text can't be written gives a record with an error.
         """
         refused: list[MadeRecord] = []
         begun: dict[int, _Begun] = {}
@@ -144,26 +144,26 @@ class RecordMakerBase(ABC):
         for done in self._write(prompts(), seeds, arm=arm, settings=self._settings):
             yield from refused
             refused.clear()
-            own = begun.pop(done.number)
-            if own.is_chat:  # the reply is a text of its own
+            text = begun.pop(done.number)
+            if text.is_chat:  # the reply is a text of its own
                 done = replace(done, text=self._vocabulary.decode(done.tokens))
-            record = self._report(own.spec, done, prompt_tokens=len(own.ids), since=own.since)
+            record = self._report(text.spec, done, prompt_tokens=len(text.ids), since=text.since)
             # The text of a record with an error is made again, and so are its pairs.
-            pairs = Pairs() if record["status"] == "error" else self._begin_pairs(own, done)
-            waiting.append((own.spec, record, pairs))
+            pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, done)
+            waiting.append((text.spec, record, pairs))
             if not pairs.drafts:
                 yield from self._finish_pairs([waiting.pop()])
-            elif sum(len(each.drafts) for _, _, each in waiting) >= BATCHES_OF_CONTINUATIONS * self._batch_size:
+            elif sum(len(pairs.drafts) for _, _, pairs in waiting) >= BATCHES_OF_CONTINUATIONS * self._batch_size:
                 yield from self._finish_pairs(waiting)
                 waiting.clear()
         yield from refused
         yield from self._finish_pairs(waiting)
 
     def _complete(self, spec: SampleSpec) -> Prompt:
-        """Return the prompt that the model is to read."""
+        """Return the prompt for the model, with a request to avoid the bans if the arm has one."""
         if spec.arm != "prompt-only":
             return spec.prompt
-        assert self._request is not None, "asked for an arm that was not named before"
+        assert self._request is not None, "the arm prompt-only is not among arms"
         prompt, self._asked[spec.identity] = self._request.put(spec.prompt, room=self._find_room(self._new))
         return prompt
 
@@ -205,26 +205,26 @@ class RecordMakerBase(ABC):
         return self._pair_maker.begin(source, done.report.events, seed=begun.spec.seed(self._seed))
 
     def _finish_pairs(self, waiting: Sequence[tuple[SampleSpec, Record, Pairs]]) -> Iterator[MadeRecord]:
-        """Yield records with their pairs; a record is one with an error if a text was not continued for one."""
+        """Yield records with their pairs; with an error if one of its withdrawn texts could not be continued."""
         if self._pair_maker is not None:
             self._pair_maker.finish([pairs for _, _, pairs in waiting])
         for spec, record, pairs in waiting:
-            own = {"key": spec.prompt.key, "sample": spec.sample}
+            columns = {"key": spec.prompt.key, "sample": spec.sample}
             if pairs.error is None:
-                yield MadeRecord(record, [{**row, **own} for row in pairs.rows], pairs.counts)
+                yield MadeRecord(record, [{**row, **columns} for row in pairs.rows], pairs.counts)
             else:
                 yield MadeRecord({**record, "status": "error", "error": pairs.error})
 
     def _read_prompt(self, prompt: Prompt, ids: Sequence[int]) -> str:
-        """Return the text of a prompt for trainers, which put the first special token in front of it by themselves."""
+        """Return the text of a prompt for trainers, which add the first special token themselves."""
         first = self._tokenizer.bos_token
         if prompt.has_special_tokens and first and self._tokenizer(prompt.text)["input_ids"] != ids:
             return prompt.text.removeprefix(first)
         return prompt.text
 
     def _describe(self, spec: SampleSpec, *, status: str, **more: Any) -> Record:
-        """Return a record: the input's own columns, then what is known of the text."""
-        known: Record = {
+        """Return a record: the columns of the prompt, then those of the text."""
+        columns: Record = {
             "key": spec.prompt.key,
             "sample": spec.sample,
             "arm": spec.arm,
@@ -233,11 +233,11 @@ class RecordMakerBase(ABC):
             "error": None,
             "response": None,
         }
-        return {**spec.prompt.fields, "prompt": spec.prompt.text, **known, **more}
+        return {**spec.prompt.fields, "prompt": spec.prompt.text, **columns, **more}
 
 
 class ModelRecordMaker(RecordMakerBase):
-    """Makes records with one model. options: those of `RecordMakerBase`; settings: what `generate` takes."""
+    """Makes records with a model in this process. options: of `RecordMakerBase`. settings: those of `generate`."""
 
     def __init__(
         self,
@@ -256,8 +256,8 @@ class ModelRecordMaker(RecordMakerBase):
         return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
     def _find_ends(self) -> Collection[int]:
-        own = self._settings.get("eos_token_id", self._model.generation_config.eos_token_id)
-        return (own,) if isinstance(own, int) else tuple(own or ())
+        ends = self._settings.get("eos_token_id", self._model.generation_config.eos_token_id)
+        return (ends,) if isinstance(ends, int) else tuple(ends or ())
 
     def _find_room(self, new: int) -> int | None:
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)

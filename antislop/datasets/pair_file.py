@@ -15,11 +15,10 @@ from antislop.records.journal import Journal, Record, read_lines, read_records, 
 
 
 class PairFile:
-    """Preference pairs of the records of a journal, each record's once, whenever the process was killed.
+    """The preference pairs of a journal's records, once for each record, whenever the process was killed.
 
-    The pairs of a record are written before it; what belongs to no record of the journal was torn and is taken out.
-    is_own: the journal's settings say that its pairs are in this file. Raises `InputError` for a file that holds
-    something else.
+    The pairs of a record are written before it; a resumed run removes pairs without a record. is_own: the settings of
+    the journal name this file. Raises `InputError` for a file with other content.
     """
 
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
@@ -32,9 +31,10 @@ class PairFile:
         replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
-        """Refuse a file with anything in it but pairs of the journal's records, and of those that it has lost.
+        """Refuse a file with lines other than pairs of the journal's records, or of records that the journal lost.
 
-        A file that may be another's has pairs of one such record at most: the one that was not written any more.
+        Unless the file is known to be the journal's, it may have pairs of one lost record: the one being written when
+        the process was killed.
         """
         is_torn = bool(lines) and lines[-1][1] is None
         rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
@@ -49,7 +49,7 @@ class PairFile:
             )
 
     def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
-        """Write the pairs of a text; raises `InputError` where there is no room. counts: added to those so far."""
+        """Write the pairs of a text; raises `InputError` if the disk is full. counts: are added to the sums."""
         self.counts.update(counts or {})
         try:
             with open_to_append(self.path) as file:
@@ -58,9 +58,9 @@ class PairFile:
             raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
 
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
-        """Leave out duplicates and what is too frequent, and return how many pairs are left.
+        """Remove duplicates and pairs beyond the limits; return the number of pairs left.
 
-        per_ban: pairs of each ban. per_token: rows in which a token is rejected, and those in which it is chosen.
+        per_ban: limit of pairs per ban. per_token: limit of rows in which a token is rejected, or is chosen.
         """
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)

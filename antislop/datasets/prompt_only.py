@@ -1,6 +1,6 @@
-"""Ask a model in its prompt to leave phrases out: what one does without a sampler, and what a sampler has to beat.
+"""Ask a model in its prompt to avoid phrases: the baseline that a sampler has to beat.
 
-Knows tokenizers by what they do, imports neither torch nor transformers.
+Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SENTENCE = "Do not use any of these words or phrases: "
 class Request:
     """Ask for texts without the phrases of bans, as many of them from the first on as fit into a prompt.
 
-    Regexes and token ids can't be asked for and are left out. A model with a chat template gets a system message,
-    behind the one that is there, if any; any other one gets the sentence in front of the text.
+    Regexes and token ids can't be requested and are left out. A model with a chat template gets the request in its
+    system message, after an existing one; any other model gets it before the text.
     """
 
     def __init__(self, bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -36,9 +36,9 @@ class Request:
         self._ends = list(accumulate(sizes))
 
     def put(self, prompt: Prompt, *, room: int | None) -> tuple[Prompt, int]:
-        """Return the prompt with the request in it, and how many phrases that names.
+        """Return the prompt with the request, and the number of phrases in it.
 
-        room: the most tokens that the prompt may have then. Where not even one phrase fits, the prompt is returned.
+        room: limit of tokens of that prompt. If not even one phrase fits, the prompt is returned as it is.
         """
         asked = len(self.phrases)
         while asked:

@@ -5,9 +5,9 @@
         for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
             ...
 
-Scheduling, starting dead workers anew, spilling to disk and autoscaling are Ray's. Orders go out in blocks, and a block
-comes back in one piece: a worker that dies costs its block, which another one makes again, and, since a record depends
-on its key, makes the same. Knows no files: the journal stays where the prompts are read.
+Ray schedules, restarts dead workers, spills to disk and scales. Specs are sent in blocks, and a block returns in one
+piece: if a worker dies, another one makes its block again, with the same records, since they depend on their keys.
+Writes no files: the journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 
 BATCHES_OF_A_BLOCK = 4
-"""A batch runs half empty at a block's end: at one end in four batches about a tenth of the time is lost."""
+"""A batch runs half empty at the end of a block: with four batches per block about a tenth of the time is lost."""
 
 LOST_AFTER = 20.0
-"""Seconds without an answer after which the head of a cluster is given up; Ray would end the process after 60."""
+"""Seconds without an answer until the head of a cluster counts as lost; Ray would end the process after 60."""
 WATCH_EVERY = 2.0
 """Seconds between two looks at the head."""
 
 QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
-"""Of what Ray writes to a terminal by itself, and to its makers; who sets these otherwise has it so."""
+"""Settings that silence Ray on the terminal and turn off its telemetry, unless the environment sets them."""
 
 
 class Cluster:
@@ -84,9 +84,9 @@ class Cluster:
         self._address = address
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
-        """Yield the records of a block when it is finished; all orders are taken before the first.
+        """Yield the records of each finished block; all specs are read before the first.
 
-        Raises `InputError` where the cluster can't be reached, a model can't be loaded there, and the like.
+        Raises `InputError` if the cluster can't be reached, is lost, or a worker fails.
         """
         first = list(islice(specs, 1))
         if not first:
@@ -126,9 +126,9 @@ class Cluster:
 
 
 class Worker:
-    """Makes blocks of orders with a model of its own; what a process of the cluster runs.
+    """Makes the records of blocks with its own model, in a process of the cluster.
 
-    It never raises: what goes wrong is the row of a block, since it would come back as a page of text otherwise.
+    Never raises: an error becomes the row of a block, since Ray would return it as a page of text.
     """
 
     def __init__(self, *, model: ModelSpec, bans: Sequence[str | Ban], arm: Arm, options: dict[str, Any]) -> None:
@@ -154,14 +154,14 @@ def _name(error: Exception) -> str:
 
 
 class _Crew(NamedTuple):
-    """How many workers there are, and what each of them has of its machine, as Ray names it."""
+    """The number of workers, and the resources of each, in Ray's names."""
 
     workers: int
     share: dict[str, float]
 
 
 def _find_crew(workers: int | None) -> _Crew:
-    """Share out the machines of the cluster that this process is connected to."""
+    """Divide the machines of the connected cluster among the workers."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -174,9 +174,9 @@ def _find_crew(workers: int | None) -> _Crew:
 
 
 def _send(specs: Iterable[SampleSpec], *, size: int, workers: int) -> dict[int, Any]:
-    """Put blocks of orders where Ray keeps objects, on disk if need be; return where they are, by number.
+    """Put blocks of specs into Ray's object store; return their references by number.
 
-    size: of a block, at most; they are smaller where some workers would have none otherwise.
+    size: limit per block; blocks are smaller if some workers would have none otherwise.
     """
     import pyarrow
     import ray
@@ -203,7 +203,7 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
-    """Be connected to a cluster, and leave it; one that was started for this ends with it."""
+    """Connect to a cluster for the block; one that was started here ends with it."""
     ray = _import_ray()
     if address is None and ray.is_initialized():
         yield
@@ -228,10 +228,9 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
 
 @contextmanager
 def _watching(head: str) -> Iterator[None]:
-    """Raise `InputError` where a cluster's head, host:port, does not answer for `LOST_AFTER` seconds.
+    """Raise `InputError` if the head of a cluster, host:port, does not answer for `LOST_AFTER` seconds.
 
-    Ray ends the process then, after a minute and without a sentence. Only the main thread can be interrupted, and not
-    on Windows.
+    Ray itself would end the process after a minute, without a sentence. Works in the main thread, and not on Windows.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
@@ -263,7 +262,7 @@ def _find_head() -> str:
 
 
 def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> None:
-    """Interrupt the main thread where the head does not answer for `LOST_AFTER` seconds."""
+    """Interrupt the main thread if the head does not answer for `LOST_AFTER` seconds."""
     answered = time.monotonic()
     while not is_over.wait(WATCH_EVERY):
         try:
@@ -280,7 +279,7 @@ def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> Non
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Keep Ray Data from showing progress, which the callers of this module do."""
+    """Keep Ray Data from showing progress: callers of this module do."""
     from ray.data import DataContext
 
     context = DataContext.get_current()
@@ -292,7 +291,7 @@ def _without_bars() -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Raise `OSError` where nobody listens: Ray would try again for minutes."""
+    """Raise `OSError` if nothing listens: Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit() and "://" not in address:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

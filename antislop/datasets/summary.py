@@ -46,11 +46,11 @@ class Summary:
             self.words += len(record["response"].split())
 
     def describe(self) -> str:
-        """Return it in one line."""
+        """Return one line for people."""
         return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
 
     def describe_rates(self) -> str:
-        """Return it without the number of records."""
+        """Return `describe` without the number of records."""
         seconds = max(1e-9, time.monotonic() - self.began)
         parts = [f"{self.tokens / seconds:,.0f} tokens/s"]
         drawn = self.tokens - self.unbanned + self.withdrawn
@@ -66,7 +66,7 @@ class Summary:
 
 
 def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
-    """Return per arm how many occurrences of the bans stand in 1,000 words of the responses."""
+    """Return per arm the occurrences of the bans per 1,000 words of the responses."""
     words: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for record in records:

@@ -17,7 +17,7 @@ from antislop.records.prompts import Prompt, fingerprint_text
 def open_journal(
     path: str | os.PathLike[str], settings: Mapping[str, Any], *, additions: Collection[str] = (), force: bool = False
 ) -> Journal:
-    """Open a journal of records as makers make them: those that failed are made again. See `Journal`."""
+    """Open a journal for records of makers; a resumed run makes failed ones again. See `Journal`."""
     return Journal(
         path,
         settings,
@@ -30,10 +30,10 @@ def open_journal(
 
 
 class Resumed(NamedTuple):
-    """What a run finds in its journal.
+    """How the journal of a resumed run compares with its prompts.
 
-    changed: records that were taken out, since their prompts have changed. unasked: records of prompts, samples or arms
-    that this run does not ask for.
+    changed: records that were removed, since their prompts have changed. unasked: records of prompts, samples or arms
+    that this run does not have.
     """
 
     changed: int
@@ -41,9 +41,9 @@ class Resumed(NamedTuple):
 
 
 def resume(journal: Journal, specs: Iterable[SampleSpec], *, force: bool = False) -> Resumed:
-    """Compare the prompts of a journal's records with those of all orders, before any text is made.
+    """Compare the prompts of a journal's records with those of all specs, before any text is made.
 
-    Raises `InputError` where a prompt has changed under its key; with `force`, its records are taken out instead.
+    Raises `InputError` if a prompt has changed under its key; with `force`, removes its records instead.
     """
     if not len(journal):
         return Resumed(0, 0)
@@ -65,7 +65,7 @@ def _has_changed(spec: SampleSpec, journal: Journal) -> bool:
 
 
 def _describe_change(changed: Sequence[SampleSpec], journal: Journal) -> InputError:
-    """Return an error that shows where the first of the prompts that have changed differs from its record's."""
+    """Return an error that shows how the first changed prompt differs from that of its record."""
     first = changed[0]
     before = next(record["prompt"] for record in read_records(journal.path) if identify(record) == first.identity)
     after = first.prompt.text
@@ -88,11 +88,11 @@ def write_records(
     pairs: PairFile | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
-    """Make what a journal does not have, and yield each record when it is written.
+    """Make the records that a journal lacks, and yield each when it is written.
 
-    prompts: gives the prompts from the beginning each time it is called: once for each arm. is_stopped: asked before
-    each text; once it is true, only the texts in flight are finished. Raises `InputError` at a prompt that is not the
-    one which the journal's record answers: see `resume`.
+    prompts: returns the prompts from the beginning; called once per arm. is_stopped: called before each text; once it
+    returns True, only the texts in flight are finished. Raises `InputError` at a prompt that has changed under the key
+    of a record: see `resume`.
     """
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))

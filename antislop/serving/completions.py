@@ -20,34 +20,35 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from antislop.display import make_visible
+from antislop.errors import InputError
 from antislop.serving.dialects import DIALECTS, NEUTRAL, Answer, Api, EndpointError, check_answer
 
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that may be another one the next time."""
+"""Statuses of answers that may differ the next time."""
 LONGEST_WAIT = 30.0
-"""Seconds between two attempts."""
+"""Limit of seconds between two attempts."""
 ANSWER_BASE, ANSWER_PART = 1 << 20, 1 << 10
-"""Bytes that an answer may have: so many, and so many for each token of the prompt and for each alternative."""
+"""Limit of bytes of an answer: a base, and a part for each token of the prompt and for each alternative."""
 SEND_PIECE = 1 << 14
-"""Bytes that are sent at a time."""
+"""Bytes per send."""
 
 
 class _TooLarge(Exception):
-    """Raised where an answer is larger than any answer to the request has to be."""
+    """Raised if an answer exceeds its limit of bytes."""
 
 
 @dataclass
 class Endpoint:
-    """A completions endpoint; any number of threads may ask it.
+    """A completions endpoint; safe to use from any number of threads.
 
-    base_url: where `/completions` hangs, such as "http://127.0.0.1:8000/v1"; for api="sglang", `/generate`.
-    model: the name under which the server knows its model; some need none. api_key: sent as a bearer token.
-    timeout: seconds that a request may take, from connecting to the last byte of its answer.
-    retries: how often a request is sent again after a failed connection, a time-out, 429 or 5xx, after `backoff`
-    seconds at first, twice as long each time, up to half of that less by chance, or as long as the server asks for.
-    extra: fields that each request has beside the usual ones; `None` takes a usual one out.
+    base_url: the URL before `/completions`, such as "http://127.0.0.1:8000/v1"; for api="sglang", before `/generate`.
+    model: its name on the server; some servers need none. api_key: sent as a bearer token.
+    timeout: seconds for a request, from connecting to the last byte of its answer.
+    retries: limit of repeated requests after a failed connection, a time-out, 429 or 5xx; they wait `backoff` seconds
+    at first, twice as long each time, less up to half at random, or as long as the server demands.
+    extra: additional fields of each request; `None` removes a usual one.
 
-    Speaks HTTP without proxies. Raises `ValueError` for a URL or a key that can't be used; neither's secrets are shown.
+    Uses no proxies. Raises `InputError` for an unusable URL or key, without the secrets in them.
     """
 
     base_url: str
@@ -62,13 +63,13 @@ class Endpoint:
     def __post_init__(self) -> None:
         parts = _split(self.base_url)
         if self.api not in DIALECTS:
-            raise ValueError(f"api is {self.api!r}; it is 'openai' or 'sglang'")
+            raise InputError(f"api is {self.api!r}; it is 'openai' or 'sglang'")
         if not 0 < self.timeout < TIMEOUT_MAX:
-            raise ValueError(f"timeout is {self.timeout!r}; seconds above 0 are expected")
+            raise InputError(f"timeout is {self.timeout!r}; seconds above 0 are expected")
         if self.retries < 0 or not 0 <= self.backoff < TIMEOUT_MAX:
-            raise ValueError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
+            raise InputError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
         if not _is_plain(self.api_key or ""):
-            raise ValueError("the API key has white space or a character that is not ASCII in it: pass the key alone")
+            raise InputError("the API key has white space or a character that is not ASCII in it: pass the key alone")
         self._path = parts.path.rstrip("/") + DIALECTS[self.api].path
         self._url = f"{parts.scheme}://{parts.netloc}{self._path}"
         self._host, self._port = str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)
@@ -85,14 +86,14 @@ class Endpoint:
         greedy: bool = False,
         stop: Event | None = None,
     ) -> Answer:
-        """Return up to `max_tokens` positions after a prompt of token ids, with so many alternatives at each.
+        """Return up to `max_tokens` positions after a prompt of token ids, each with its likeliest `alternatives`.
 
-        The server draws from the model's own distribution, or writes the likeliest tokens. stop: give up once it is
-        set. Raises `EndpointError`.
+        The server draws from the unchanged distribution of the model, or writes the likeliest tokens if `greedy`.
+        stop: raise once it is set. Raises `EndpointError`.
         """
         dialect = DIALECTS[self.api]
-        asked = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else 1.0, "seed": seed, **NEUTRAL}
-        body = dialect.ask(list(prompt), alternatives, asked)
+        settings = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else 1.0, "seed": seed, **NEUTRAL}
+        body = dialect.ask(list(prompt), alternatives, settings)
         body |= {"model": self.model, **self.extra}
         sent = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
         limit = ANSWER_BASE + ANSWER_PART * (len(prompt) + max_tokens * (alternatives + 1))
@@ -107,12 +108,12 @@ class Endpoint:
         return answer._replace(retries=retries)
 
     def close(self) -> None:
-        """End the connections that are kept open between requests; they are opened anew when needed."""
+        """Close the idle connections; they are opened anew when needed."""
         while self._idle:
             self._idle.pop().close()
 
     def _insist(self, body: bytes, stop: Event | None, *, limit: int) -> tuple[bytes, int]:
-        """Send a request until it is answered, with at most `limit` bytes; return the answer and the retries."""
+        """Send a request until it is answered, by up to `limit` bytes; return the answer and the number of retries."""
         asked_to_wait, failure = 0.0, ""
         for attempt in range(self.retries + 1):
             if attempt:
@@ -142,7 +143,7 @@ class Endpoint:
         raise EndpointError(f"{self._url} {failure} (tried {self.retries + 1} times)")
 
     def _exchange(self, body: bytes, budget: _Budget) -> tuple[int, float, bytes]:
-        """Return status, seconds that the server wants to be left alone for, and content."""
+        """Return the status, the seconds to wait that the server demands, and the content."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Content-Length": str(len(body))}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
@@ -181,9 +182,9 @@ class Endpoint:
 
 
 def _split(base_url: str) -> SplitResult:
-    """Return the parts of a URL; raises `ValueError` with a sentence that shows no secret in it."""
+    """Return the parts of a URL; raises `InputError` without the secrets in it."""
     if set("@?#") & set(base_url):
-        raise ValueError(
+        raise InputError(
             "base_url holds a user name, a password, a query or a fragment, none of which would be sent: leave out "
             "all up to '@' and all from '?' or '#' on; a key is passed as api_key"
         )
@@ -193,9 +194,9 @@ def _split(base_url: str) -> SplitResult:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         (parts.hostname or "").encode("idna")
     except ValueError as error:
-        raise ValueError(f"base_url is {base_url!r}, whose host or port can't be used ({error}): {example}") from None
+        raise InputError(f"base_url is {base_url!r}, whose host or port can't be used ({error}): {example}") from None
     if not is_url or not _is_plain(base_url):
-        raise ValueError(f"base_url is {base_url!r}; {example}")
+        raise InputError(f"base_url is {base_url!r}; {example}")
     return parts
 
 
@@ -205,14 +206,14 @@ def _is_plain(text: str) -> bool:
 
 @dataclass
 class _Budget:
-    """What one request may take: time up to `deadline`, in seconds of the monotonic clock, and bytes of its answer."""
+    """The budget of a request: a deadline, in seconds of the monotonic clock, and a limit of bytes of its answer."""
 
     deadline: float
     limit: int
 
     @property
     def seconds(self) -> float:
-        """The time that is left; raises `TimeoutError` if there is none."""
+        """The remaining time; raises `TimeoutError` if there is none."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -229,11 +230,11 @@ class _BoundedReader(RawIOBase):
         self._room = budget.limit
 
     def readable(self) -> bool:
-        """Say that it can be read from."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read what is there; raises `TimeoutError` and `_TooLarge`."""
+        """Read the available bytes; raises `TimeoutError` and `_TooLarge`."""
         self._sock.settimeout(self._budget.seconds)
         count = self._raw.readinto(buffer)
         self._room -= count or 0
@@ -242,7 +243,7 @@ class _BoundedReader(RawIOBase):
         return count
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         self._raw.close()
         super().close()
 
@@ -254,7 +255,7 @@ class _BoundedSocket(NamedTuple):
     budget: _Budget
 
     def makefile(self, mode: str) -> BufferedReader:  # noqa: ARG002
-        """Return what the answer is read from."""
+        """Return the reader of the answer."""
         return BufferedReader(_BoundedReader(self.sock, self.budget))
 
 
@@ -263,7 +264,7 @@ def _respond(sock: socket, *, method: str, budget: _Budget) -> HTTPResponse:
 
 
 def _pace(body: bytes, sock: socket, budget: _Budget) -> Iterator[bytes]:
-    """Yield a body in pieces, each with what is left of the time."""
+    """Yield a body in pieces, each with the remaining time as its timeout."""
     for start in range(0, len(body), SEND_PIECE):
         sock.settimeout(budget.seconds)
         yield body[start : start + SEND_PIECE]
@@ -283,7 +284,7 @@ def _seconds(header: str | None) -> float:
 
 
 def _message(content: bytes) -> str:
-    """Return what the server says went wrong."""
+    """Return the error message of the server."""
     try:
         said = json.loads(content)
     except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
 }
-"""Settings that leave a distribution as it is, said aloud since servers have defaults of their own."""
+"""Settings that leave a distribution as it is, sent because servers have other defaults."""
 ROUNDING = 1e-3
 """How far above 0 a log-probability may be: some servers compute them with few bits."""
 MASS_ROUNDING = 1e-2
@@ -37,21 +37,21 @@ LOWEST = -1e4
 
 
 class EndpointError(RuntimeError):
-    """Raised where an endpoint gives no answer that a text could go on with."""
+    """Raised if an endpoint gives no usable answer. No `InputError`: the same request may succeed later."""
 
 
 class Position(NamedTuple):
-    """The token that the server wrote at one position, and log-probabilities there, natural ones."""
+    """The token that the server wrote at one position, and the natural log-probabilities there."""
 
     token: Key
     logprobs: dict[Key, float]
 
 
 class Answer(NamedTuple):
-    """What the server wrote, position by position.
+    """The positions that the server wrote.
 
-    has_gaps: whether positions may be missing, so that the number of a position means nothing. leaves_gaps: whether
-    answers of this server can have them: llama.cpp leaves out tokens that end within a character.
+    has_gaps: positions may be missing, so that their numbers mean nothing. leaves_gaps: answers of this server can have
+    gaps: llama.cpp leaves out tokens that end within a character. retries: of the request.
     """
 
     positions: list[Position]
@@ -73,14 +73,14 @@ class Dialect(NamedTuple):
     read: Callable[[Any], Answer]
 
 
-def _ask_openai(prompt: list[int], alternatives: int, asked: dict[str, Any]) -> dict[str, Any]:
-    """`return_tokens_as_token_ids` is vLLM's; llama.cpp tells ids unasked."""
-    return {"prompt": prompt, "logprobs": alternatives, "return_tokens_as_token_ids": True, **asked}
+def _ask_openai(prompt: list[int], alternatives: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """`return_tokens_as_token_ids` is vLLM's; llama.cpp returns ids anyway."""
+    return {"prompt": prompt, "logprobs": alternatives, "return_tokens_as_token_ids": True, **settings}
 
 
-def _ask_sglang(prompt: list[int], alternatives: int, asked: dict[str, Any]) -> dict[str, Any]:
+def _ask_sglang(prompt: list[int], alternatives: int, settings: dict[str, Any]) -> dict[str, Any]:
     names = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
-    params = {names.get(name, name): value for name, value in asked.items() if name != "repeat_penalty"}
+    params = {names.get(name, name): value for name, value in settings.items() if name != "repeat_penalty"}
     return {
         "input_ids": prompt,
         "sampling_params": params,
@@ -146,7 +146,7 @@ def _id(told: Any) -> int:
 
 
 def _logprob(told: Any) -> float:
-    """Return a log-probability, from `LOWEST` to 0; raises `EndpointError` for what is none."""
+    """Return a log-probability, from `LOWEST` to 0; raises `EndpointError` for any other value."""
     is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
     if not is_number or not -inf < told <= ROUNDING:
         raise EndpointError(
@@ -157,7 +157,7 @@ def _logprob(told: Any) -> float:
 
 
 def check_answer(answer: Answer, *, max_tokens: int) -> None:
-    """Refuse more than was asked for, and probabilities that are none together."""
+    """Raise `EndpointError` for too many positions, or probabilities that add up to more than 1."""
     if len(answer.positions) > max_tokens:
         raise EndpointError(f"the answer has {len(answer.positions)} tokens, where {max_tokens} were asked for")
     for _, logprobs in answer.positions:
@@ -169,7 +169,7 @@ def check_answer(answer: Answer, *, max_tokens: int) -> None:
 
 
 def _key(token: str) -> Key:
-    """Return what a string names: "token_id:5" an id; a part of a character, which is told as U+FFFD, nothing."""
+    """Return the token of a string: an id for "token_id:5", b"" for a part of a character, which comes as U+FFFD."""
     if token.startswith("token_id:"):
         return int(token.removeprefix("token_id:"))
     return b"" if "\ufffd" in token else token.encode()
