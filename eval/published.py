@@ -1,4 +1,4 @@
-"""Do the metrics come out as published? Eleven models of the slop-score leaderboard, and its human row.
+"""Do the metrics reproduce the published values? Eleven models of the slop-score leaderboard, and its human row.
 
     python -m eval.published --assets ASSETS
 
@@ -154,7 +154,7 @@ def report(assets: Path) -> list[str]:
     paths = {path.name.removesuffix(".jsonl.gz"): path for path in sorted((assets / "llm/slop_score").glob("*.gz"))}
     outputs = {title: [(text.prompt, text.text) for text in read_texts([path])] for title, path in paths.items()}
     human = dict(read_human(assets))
-    lines = ["# Do the metrics come out as published?", "", *ABOUT]
+    lines = ["# Do the metrics reproduce the published values?", "", *ABOUT]
     models: dict[str, dict[str, Measured]] = {}
     people: dict[str, dict[str, Measured]] = {}
     for name, scale in scales.items():
@@ -215,14 +215,14 @@ def describe_run(seconds: float) -> list[str]:
 
 ABOUT = (
     "The leaderboard of slop-score (https://github.com/sam-paech/slop-score, commit 289264ab2a, MIT) has 23 rows. For "
-    "11 of them there are the models' own texts, answers to the same 300 prompts, half of them fiction and half essays "
-    "(claude-sonnet-4-5 and gemma-3-4b-it: the 150 of fiction). They are measured here with the published lists and "
-    "with the bundled scale. Intervals are 95 % by bootstrap over prompts, to each of which a model has one text, and "
-    "over books. Outputs of up to 300 characters are left out, as published.",
+    "11 of them the models' outputs are published, answers to the same 300 prompts, half of them fiction and half "
+    "essays (claude-sonnet-4-5 and gemma-3-4b-it: the 150 of fiction). They are measured here with the published lists "
+    "and with the bundled scale. Intervals are 95 % by bootstrap over prompts, to each of which a model has one text, "
+    "and over books. Outputs of up to 300 characters are left out, as published.",
     "",
-    "Found out on the way: the published trigrams are counted in all words, three in a row, per 1,000 words, although "
-    "the list leaves stop words out; in content words there are 1.5 to 3.8 times as many. The bundled scale counts "
-    "them in content words.",
+    "The published trigrams are counted in all words, three in a row, per 1,000 words, although the list leaves stop "
+    "words out; counted in content words they are 1.5 to 3.8 times as many. The bundled scale counts them in content "
+    "words.",
 )
 ON_PEOPLE = (
     "The published human row is made of 83 texts, 17.2 million words, that are not published; its texts are whole "

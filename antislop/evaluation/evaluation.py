@@ -1,4 +1,4 @@
-"""An evaluation as plain data: what the same prompts became in several arms, and how sure that is.
+"""An evaluation as plain data: the texts of several arms to the same prompts, measured and compared.
 
 Outputs go in, rows of estimates come out; pages, figures and tables are made of these. The arm "plain" is what the
 others are held against. Everything is bootstrapped over prompts, since texts to one prompt are no independent
@@ -29,7 +29,7 @@ CERTAIN, HINTED = 0.05, 0.5  # shares of changes that may be chance
 
 
 class ArmSize(NamedTuple):
-    """How much an arm holds. tokens: None where unknown. left_out: texts without a counterpart in each other arm."""
+    """The size of an arm. tokens: None if unknown. left_out: texts without a counterpart in each other arm."""
 
     texts: int
     prompts: int | None
@@ -39,7 +39,7 @@ class ArmSize(NamedTuple):
 
 
 class BanHits(NamedTuple):
-    """How often a ban occurs in the texts of each arm. ban: its text. weight: the share of it that may stand."""
+    """The matches of a ban in the texts of each arm. ban: its text. weight: the share of its occurrences to keep."""
 
     ban: str
     weight: float

@@ -16,11 +16,11 @@ from antislop.records.journal import Record
 from antislop.records.texts import Text
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
-"""What may be known of what a text cost."""
+"""The names of costs that an output can have."""
 
 
 class Piece(NamedTuple):
-    """A stretch of text and what became of it: "kept", "withdrawn", "conceded", "admitted", or "banned"."""
+    """A stretch of text. kind: "kept", "withdrawn", "conceded", "admitted", or "banned"."""
 
     text: str
     kind: str
@@ -74,7 +74,7 @@ def _number(texts: Iterable[Text]) -> Iterator[Output]:
 
 
 def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a record says a text cost."""
+    """Return the costs in a record."""
     found = {name: record.get(name) for name in COSTS}
     found |= {name: sum(value.values()) for name, value in found.items() if isinstance(value, dict)}  # by ban
     return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
@@ -100,14 +100,14 @@ def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]]
 
 
 class Example(NamedTuple):
-    """A prompt and what became of it, by arm."""
+    """A prompt and its texts by arm."""
 
     prompt: str
     texts: Mapping[str, Sequence[Piece]]
 
 
-def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, most: int = 3) -> list[Example]:
-    """Return the texts to the prompts whose plain texts hold most bans, each prompt once. arms: aligned."""
+def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit: int = 3) -> list[Example]:
+    """Return the texts to the prompts whose plain texts contain the most bans, each prompt once. arms: aligned."""
     first = arms.get(PLAIN, next(iter(arms.values())))
     hits = [len(bans.find(each.text)) for each in first]
     chosen: dict[Any, int] = {}
@@ -118,7 +118,7 @@ def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, most: 
             first[place].prompt,
             {arm: outputs[place].pieces or mark(outputs[place].text, bans) for arm, outputs in arms.items()},
         )
-        for place in list(chosen.values())[:most]
+        for place in list(chosen.values())[:limit]
     ]
 
 

@@ -12,10 +12,10 @@ from antislop.profiles.ratios import EXPLAINED, find_explained, find_parts, quan
 
 
 class Change(NamedTuple):
-    """How a rate changed: before and after, per million words.
+    """The change of a rate, per million words, from before to after.
 
-    A count of None: fewer than its profile lists, and the rate is the most it can be.
-    ratio, low, high: after over before, with a 95 % interval.
+    before_count, after_count: None if the profile does not list the entry; its rate is then an upper bound.
+    ratio, low, high: after divided by before, with a 95 % interval.
     error: the standard error of the ratio's logarithm.
     """
 
@@ -33,19 +33,19 @@ class Change(NamedTuple):
 
     @property
     def evidence(self) -> float:
-        """How many standard errors the change is away from none."""
+        """The distance of the change from none, in standard errors."""
         return abs(log(self.ratio)) / self.error
 
 
 def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> list[Change]:
-    """Return what fell and what rose from one profile to another, that with the best evidence first.
+    """Return the entries that became rarer or more frequent from one profile to another, the best evidence first.
 
-    discoveries: the share of false ones that is allowed for (Benjamini and Hochberg 1995, doi
+    discoveries: the accepted share of false discoveries (Benjamini and Hochberg 1995, doi
         10.1111/j.2517-6161.1995.tb02031.x); changes that don't pass are left out.
 
-    Rates are compared, so that longer texts alone change nothing. What one profile does not list is taken to be as
-    frequent there as it can be. Changes that a longer entry explains are left out. Prompts of the two profiles count
-    as independent, which understates the evidence where they are the same.
+    Compares rates, so that longer texts alone change nothing. An entry that one profile does not list counts with the
+    upper bound of its rate there. Changes that a longer entry explains are left out. Prompts of the two profiles count
+    as independent, which understates the evidence if they are the same.
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
@@ -65,7 +65,7 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
 
 
 class _Side:
-    """One profile of a comparison: what it lists, and how much of the rest there may be."""
+    """One profile of a comparison: its entries, and upper bounds for everything else."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -78,13 +78,13 @@ class _Side:
                 self._within[part] = max(self._within.get(part, 0), entry.count)
 
     def bound(self, entry: Entry) -> float:
-        """Return how often an entry of the other profile may occur: it is rare, or explained, or as people write."""
+        """Return the most occurrences that an entry of the other profile can have here."""
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
         return max(self._least, human, self._within.get((entry.kind, entry.text), 0) / EXPLAINED)
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return a change; None where it may be none: one side's bound is above the other's rate."""
+    """Return a change; None if there may be none, one side's bound being above the other's rate."""
     old, new = before.entries.get(key), after.entries.get(key)
     one = old or new
     assert one is not None
@@ -118,7 +118,7 @@ def _discover(changes: list[Change], share: float) -> Iterator[Change] | list[Ch
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
-    """Return the share of false discoveries if all that are as improbable as each are taken for true.
+    """Return for each chance the share of false discoveries if everything at least as improbable is accepted.
 
     By Benjamini and Hochberg (1995, doi 10.1111/j.2517-6161.1995.tb02031.x).
 

@@ -1,4 +1,4 @@
-"""Count a great many hashes in a fixed number of counters, never too few.
+"""Count many hashes in a fixed number of counters, never too low.
 
 A count-min sketch of a single row (Cormode and Muthukrishnan 2005, doi 10.1016/j.jalgor.2003.12.001).
 """
@@ -12,7 +12,7 @@ from antislop.profiles.ngrams import MULTIPLIER, Hashes, Longs
 
 
 class Sketch:
-    """A fixed number of counters: an n-gram's is at least its count."""
+    """A fixed number of counters, shared by n-grams: each is at least the count of any n-gram in it."""
 
     def __init__(self, megabytes: int) -> None:
         bits = max(4, (megabytes * (1 << 20) // 4).bit_length() - 1)
@@ -24,17 +24,17 @@ class Sketch:
         np.add.at(self._cells, self._locate(hashes), np.uint32(1))
 
     def bound(self, hashes: Hashes) -> npt.NDArray[np.uint32]:
-        """Return how often each occurs at most."""
+        """Return upper bounds of the counts."""
         return self._cells[self._locate(hashes)]
 
-    def find_least(self, wanted: int, most: int) -> int:
-        """Return the smallest count, from the wanted one on, that no more than `most` counters reach."""
+    def find_min_count(self, min_count: int, limit: int) -> int:
+        """Return the smallest count, `min_count` or more, that at most `limit` counters reach."""
         top = np.zeros(1 << 16, np.int64)
         for part in np.array_split(self._cells, max(1, len(self._cells) >> 22)):
             top += np.bincount(np.minimum(part, len(top) - 1), minlength=len(top))
         reached = top[::-1].cumsum()[::-1]
-        fitting = np.flatnonzero(reached[wanted:] <= most)
-        return wanted + int(fitting[0]) if len(fitting) else len(top)
+        fitting = np.flatnonzero(reached[min_count:] <= limit)
+        return min_count + int(fitting[0]) if len(fitting) else len(top)
 
     def _locate(self, hashes: Hashes) -> Longs:
         cells: Longs = (hashes * MULTIPLIER >> self._shift).astype(np.int64)

@@ -1,8 +1,8 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
 Texts are read twice. The first time each n-gram adds to one of a fixed number of counters, which it shares with others,
-so that no count comes out too small. The second time only what may have reached the smallest count that matters is
-counted, exactly. An n-gram can't be more frequent than a part of it, which keeps most chance candidates out.
+so that no count is too low. The second time only n-grams whose counter reached the smallest count that matters are
+counted, exactly. An n-gram can't be more frequent than a part of it, which excludes most chance candidates.
 
 Knows neither baselines nor bans.
 """
@@ -51,10 +51,10 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """How often something stands in texts, and where.
+    """The occurrences of an entry in texts.
 
-    prompts: how many distinct ones; where texts have more than `PROMPTS`, these are dealt into that many groups, and it
-        is the number of groups: at least so many prompts.
+    prompts: the number of distinct ones; of more than `PROMPTS`, which share that many groups, the number of groups,
+        a lower bound.
     groups: occurrences per group of prompts, `GROUPS` of them.
     places: (number of a text, index of the first token, or of the first character of a construction), from 0.
     """
@@ -70,12 +70,12 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class Census(Sequence[Occurrences]):
-    """What was counted: everything that occurs `min_count` times from `min_prompts` prompts.
+    """Everything that occurs at least `min_count` times in texts to at least `min_prompts` prompts.
 
-    min_count: may be larger than what was asked for, where memory did not suffice.
+    min_count: larger than requested if memory did not suffice.
     group_words: words per group of prompts.
     names, counts: kind and text of each, and how often it occurs; all that is known of it comes by its index.
-    proper: words that are mostly capitalised right after another word, but for function words.
+    proper: words that are mostly capitalized right after another word, except function words.
     """
 
     texts: int
@@ -147,7 +147,7 @@ def count(
     for chunk in first:
         for grams in chunk.grams():
             sketch.add(grams.hashes)
-    least = sketch.find_least(min_count, most)
+    least = sketch.find_min_count(min_count, most)
     second = Reading(texts, codes, progress, number=2, total=first.characters)
     table = _Table(sketch, least=least, most=most, patterns=patterns or {})
     for chunk in second:
@@ -156,7 +156,7 @@ def count(
 
 
 def cut_examples(texts: Texts, found: Iterable[Occurrences]) -> dict[tuple[Kind, str], tuple[str, ...]]:
-    """Return what stands around the places of occurrences, per (kind, text), white space as single spaces."""
+    """Return the text around the places of occurrences by (kind, text), white space as single spaces."""
     wanted: dict[int, list[tuple[Occurrences, int]]] = {}
     for each in found:
         for number, place in each.places:
@@ -184,7 +184,7 @@ def _cut(text: str, start: int, length: int) -> str:
 
 @dataclass(slots=True)
 class _Columns:
-    """What is known of each candidate, a row each."""
+    """The counts of all candidates, a row each."""
 
     counts: npt.NDArray[np.uint32]
     texts: npt.NDArray[np.uint32]
@@ -321,7 +321,7 @@ class _Table:
         np.add.at(columns.texts, rows, np.uint32(1))
 
     def _prune(self) -> None:
-        """Raise the smallest count until a quarter of the candidates is gone, and forget them."""
+        """Raise the smallest count until a quarter of the candidates is dropped."""
         columns, size = self._columns, len(self._columns.names)
         bounds = self._sketch.bound(columns.hashes[self._fixed : size])
         self.least = max(self.least + 1, int(np.quantile(bounds, 0.25)) + 1)
@@ -332,7 +332,7 @@ class _Table:
         self._sorted, self._rows = hashes[order], order + self._fixed
 
     def collect(self, reading: Reading, *, min_prompts: int, min_count: int) -> Census:
-        """Return what is frequent enough, by kind and then as first seen."""
+        """Return the frequent candidates, by kind and then by first occurrence."""
         columns, size = self._columns, len(self._columns.names)
         totals = columns.counts[:size].sum(axis=1, dtype=np.int64)
         prompts = _BITS[columns.prompts[:size]].sum(axis=1)

@@ -25,14 +25,14 @@ _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that stands in texts, and how much more often than in people's.
+    """A word, phrase, content n-gram or construction, its rate in some texts, and its ratio to the human rate.
 
-    prompts: distinct ones; in a profile of more than 512 prompts at least so many.
-    per_million: occurrences per million words; human_per_million likewise, an upper bound where human_count is None.
-    human_count: None where there are fewer occurrences than the baseline lists.
-    ratio, low, high: with a 95 % interval; None without a baseline; high is None where people's rate is a bound.
-    error: the relative standard error of per_million, prompts being what varies.
-    is_name: whether it is or holds a word that is mostly capitalised right after another word.
+    prompts: the number of distinct ones; in a profile of more than 512 prompts a lower bound of it.
+    per_million: occurrences per million words; human_per_million likewise, an upper bound if human_count is None.
+    human_count: occurrences in the baseline; None if they are too few to be listed there.
+    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
+    error: the relative standard error of per_million, over prompts.
+    is_name: whether it is or contains a word that is mostly capitalized right after another word.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What stands in some texts more often than in people's, most surely first.
+    """The entries that some texts contain more often than human writing, the most certain first.
 
     characters: of all texts. baseline: the name and the words of the human texts, None without any.
     """

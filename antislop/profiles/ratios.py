@@ -1,6 +1,6 @@
-"""How much more often models write something than people, with an interval; and which of many entries say the same.
+"""Ratios of the models' rates to human rates, with intervals; and which of many entries are redundant.
 
-Occurrences in texts to one prompt are not independent, and neither are texts: what varies is prompts.
+Neither occurrences nor texts to one prompt are independent: standard errors are over prompts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ EXPLAINED = 0.95
 Counts = npt.NDArray[np.int64]
 
 
-class Ratio(NamedTuple):
-    """The models' rate over people's; high is None where people's is only bounded from above."""
+class RateRatio(NamedTuple):
+    """The models' rate divided by the human rate; high is None if the human rate is only bounded from above."""
 
     ratio: float
     low: float
@@ -52,7 +52,7 @@ def estimate_error(groups: Counts, group_words: Counts) -> float:
     return float(np.sqrt(len(words) / (len(words) - 1) * (rest**2).sum()) / total)
 
 
-def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *, level: float = 0.95) -> Ratio:
+def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *, level: float = 0.95) -> RateRatio:
     """Return the ratio of two rates with its interval, by the method of variance estimates recovery on the log scale.
 
     error: relative, of the first rate. clusters: groups of prompts it comes from, for Student's t.
@@ -67,10 +67,10 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
     half = quantile(clusters - 1, level) * error
     ratio = rate / human.rate
     if human.high is None:
-        return Ratio(ratio, ratio * exp(-half), None)
+        return RateRatio(ratio, ratio * exp(-half), None)
     below = sqrt(half**2 + log(human.high / human.rate) ** 2)
     above = sqrt(half**2 + log(human.rate / human.low) ** 2) if human.low else None
-    return Ratio(ratio, ratio * exp(-below), None if above is None else ratio * exp(above))
+    return RateRatio(ratio, ratio * exp(-below), None if above is None else ratio * exp(above))
 
 
 @cache

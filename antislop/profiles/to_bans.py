@@ -1,4 +1,4 @@
-"""Ban lists out of profiles: what to ban, and how rare to make it."""
+"""Ban lists made from profiles, with weights that keep entries as rare as in human writing."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Choice:
     min_ratio: how many times as often as people, at least: the lower end of the interval must reach it.
     kinds: which entries. names: "all" of them, "none", single "words" only, or "only" names.
     max_zipf: single words only if they are rarer in English at large: log10 of occurrences in a billion words.
-    min_prompts: from how many prompts an entry must come. top: how many bans at most, those first of which there are
-        most too many. forbid: a weight of 0 for all.
+    min_prompts: the least prompts of an entry. top: the limit of bans, the largest excess over human
+        usage first. forbid: a weight of 0 for all.
     """
 
     min_ratio: float = 10.0
@@ -52,7 +52,7 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """A list, and how many entries were left out for which reason."""
+    """A list, and the number of entries left out by reason."""
 
     bans: BanList
     left_out: Counter[str]
@@ -61,9 +61,10 @@ class Chosen(NamedTuple):
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
     """Make a list of bans out of a profile.
 
-    A ban's weight is 1 over its ratio, to two digits: it stays as rare as with people. What people were not seen to
-    write at all has the weight 0. Phrases that tell nothing or are cut off (`is_telling`) are left out, so is what
-    contains another entry of the list and is not rarer with people, and what `antislop.lint` finds fault with.
+    A ban's weight is 1 over its ratio, to two digits: it stays as rare as in human writing. An entry that the human
+    texts don't contain at all has the weight 0. Left out are phrases of common words or cut off at an end (see
+    `is_telling`), entries that contain another one and are not rarer in human writing, and those that `antislop.lint`
+    reports.
 
     Raises `BanError` for a profile without ratios and where no entry is left.
     """
@@ -100,7 +101,7 @@ def _list(left_out: Counter[str]) -> str:
 
 
 def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
-    """Return why an entry is not taken; None where it is."""
+    """Return the reason to leave an entry out, or None."""
     if entry.kind not in choice.kinds:
         return "of other kinds"
     if (entry.low or 0.0) < choice.min_ratio:
@@ -144,7 +145,7 @@ def is_telling(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
 
 
 def count_excess(entry: Entry) -> float:
-    """Return how many occurrences there are more than people would have written."""
+    """Return the number of occurrences in excess of human writing."""
     return entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0))
 
 
