@@ -45,20 +45,20 @@ SEED_STEP = 2654435769
 
 
 class AntiSlop:
-    """Generate as a model does, minus what is banned: it is never written, unless nothing else is left to write.
+    """Generate as a model does without writing what is banned, unless almost nothing else is left to write.
 
     tokenizer: the model's; its vocabulary is read once.
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
-    method: "exact": what is not banned is said exactly as often as if banned texts had been thrown away and written
-        anew; "token": multiply the probability of a ban's first token, as published samplers do; "text": what is
-        written is distributed as the model conditioned on the whole text being free of bans. Every violation then
-        rewinds to the first token, and nothing is streamed before the end: for short texts.
-    on_exhausted: what to do where every alternative to a ban is used up: "concede" lets it through, counts it in the
+    method: "exact": the distribution of resampling each banned span from its start until none is left; "token": the
+        first-token rule of published samplers, which multiplies the probability of a ban's first token; "text": the
+        distribution of the model conditioned on the whole text being free of bans. Every violation then rewinds to the
+        first token, and nothing is streamed before the end: for short texts.
+    on_exhausted: the policy if every alternative to a ban is used up: "concede" lets it through, counts it in the
         report and warns once per sampler (`ConcededWarning`), "stop" ends the text before it, "raise" raises
         `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
-    draft_bans: read the rest of a ban ahead where two of its tokens are written. Violations of long phrases then cost
-        fewer forward passes; what is written has the same distribution, but not the same bits of its logits.
+    draft_bans: read the rest of a ban ahead once two of its tokens are written. Violations of long phrases then cost
+        fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
     banned_strings, banned_regex: more bans under the names that other samplers have: strings that match anywhere,
         without regard to case, and patterns as for `Ban.regex`.
     exempt: phrases inside which no ban counts, beside those of each ban.
