@@ -342,7 +342,7 @@ def test_flags_end_up_in_the_pattern() -> None:
         Ban.regex("a", flags=regex.DEBUG)
 
 
-# The traps that phrases are tested against in test_matcher.py, for the other kinds
+# The cases of test_matcher.py in which other samplers failed, for the other kinds
 
 
 def starts(bans: Sequence[Ban], *pieces: str | None, prompt: Sequence[str] = (), **options: bool) -> list[int]:
@@ -355,44 +355,44 @@ FORBIDDEN = (Ban.regex("a cat"), Ban.words(["a", "cat"]), Ban.wildcard("a c*"), 
 
 
 @pytest.mark.parametrize("ban", FORBIDDEN, ids=str)
-class TestTraps:
-    def test_trap_2_a_hit_inside_one_token_is_the_whole_token(self, ban: Ban) -> None:
+class TestCasesInWhichOthersFailed:
+    def test_a_hit_inside_one_token_is_the_whole_token(self, ban: Ban) -> None:
         assert starts([ban], "It is", " a cat sat", ".") == [1]
 
-    def test_trap_13_a_hit_at_the_end_of_the_text_and_before_a_special_token_is_caught(self, ban: Ban) -> None:
+    def test_a_hit_at_the_end_of_the_text_and_before_a_special_token_is_caught(self, ban: Ban) -> None:
         assert starts([ban], "is", " a", " cat") == [1]
         assert starts([ban], "is", " a", " cat", None) == [1]
 
-    def test_trap_14_a_mere_beginning_is_no_hit(self, ban: Ban) -> None:
+    def test_a_mere_beginning_is_no_hit(self, ban: Ban) -> None:
         assert starts([ban], "is", " a", " c"[:1]) == []
 
-    def test_trap_15_what_begins_in_the_prompt_counts_with_lookback_only(self, ban: Ban) -> None:
+    def test_what_begins_in_the_prompt_counts_with_lookback_only(self, ban: Ban) -> None:
         assert starts([ban], " cat", ".", prompt=["is a"]) == [0]
         assert starts([ban], " cat", ".", prompt=["is a"], lookback=False) == []
 
-    def test_trap_16_what_stands_in_the_prompt_is_no_hit(self, ban: Ban) -> None:
+    def test_what_stands_in_the_prompt_is_no_hit(self, ban: Ban) -> None:
         assert starts([ban], " sat", ".", prompt=["is", " a cat"]) == []
 
-    def test_trap_18_special_tokens_separate(self, ban: Ban) -> None:
+    def test_special_tokens_separate(self, ban: Ban) -> None:
         assert starts([ban], "a", None, " cat", ".") == []
 
-    def test_trap_20_one_hit_does_not_hide_the_next(self, ban: Ban) -> None:
+    def test_one_hit_does_not_hide_the_next(self, ban: Ban) -> None:
         assert starts([ban], "a", " cat", ". ", "a", " cat", ".") == [0, 3]
 
-    def test_trap_12_two_hits_that_one_token_completes_come_by_their_start(self, ban: Ban) -> None:
+    def test_two_hits_that_one_token_completes_come_by_their_start(self, ban: Ban) -> None:
         assert starts([Ban("cat"), ban, Ban.regex("s a cat")], "is", " a", " cat", ".") == sorted([0, 1, 2])
 
-    def test_trap_11_duplicates_count_once(self, ban: Ban) -> None:
+    def test_duplicates_count_once(self, ban: Ban) -> None:
         assert starts([ban, ban], "a cat", ".") == [0]
 
 
-def test_trap_5_a_pattern_ignores_case_only_if_told() -> None:
+def test_a_pattern_ignores_case_only_if_told() -> None:
     assert starts([Ban.regex("Elara")], "Elara ELARA elara") == [0]
     assert len(starts([Ban.regex("(?i)elara")], "Elara", " ELARA", " elara")) == 3
     assert len(starts([Ban.words(["Elara", "X"], case_sensitive=True)], "Elara X", " elara x", " ELARA X")) == 1
 
 
-def test_trap_4_folding_that_changes_lengths_keeps_the_place() -> None:
+def test_folding_that_changes_lengths_keeps_the_place() -> None:
     text = "İİİİ straße a STRASSE b"
     bans = [Ban.words(["straße", "a"]), Ban.regex("(?if)strasse b"), Ban.wildcard("stras*")]
     assert find_in_pieces(bans, [text]) == [(0, 5, 13), (1, 14, 23), (2, 5, 11), (2, 14, 21)]
@@ -403,6 +403,6 @@ def test_a_word_that_began_in_a_prompt_without_lookback_is_no_beginning() -> Non
     assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"]) == [0]
 
 
-def test_trap_10_a_live_beginning_of_one_regex_does_not_hide_another() -> None:
+def test_a_live_beginning_of_one_regex_does_not_hide_another() -> None:
     assert starts([Ban.regex("f g h"), Ban.regex("d e f")], "d", " e", " f") == [0]
     assert starts([Ban.regex("(?s)d.{0,90}zz"), Ban.regex("e f")], "d", " e", " f", " x") == [1]

@@ -70,32 +70,32 @@ def cuttings(whole: str | bytes) -> Iterator[list[str | bytes]]:
             yield [whole[start:end] for start, end in pairwise([0, *places, len(whole)])]
 
 
-# The traps, by their numbers in the list of what went wrong elsewhere
+# Cases in which other samplers failed
 
 
-def test_trap_1_a_phrase_split_in_every_possible_way_is_the_same_hit() -> None:
+def test_a_phrase_split_in_every_possible_way_is_the_same_hit() -> None:
     for pieces in cuttings(" a bat to"):
         begins = [0, *accumulate(map(len, pieces))]
         start = max(number for number, begin in enumerate(begins) if begin <= 3)
         assert spans(["bat to"], *pieces) == [(start, len(pieces) - 1)]
 
 
-def test_trap_2_a_hit_inside_one_token_is_the_whole_token_and_nothing_before_it() -> None:
+def test_a_hit_inside_one_token_is_the_whole_token_and_nothing_before_it() -> None:
     assert spans(["forbidden"], "It is", " a forbidden sentence", ".") == [(1, 1)]
 
 
-def test_trap_3_a_hit_starts_at_the_token_of_its_first_byte() -> None:
+def test_a_hit_starts_at_the_token_of_its_first_byte() -> None:
     for pieces in cuttings("x🚀é".encode()):
         begins = [0, *accumulate(map(len, pieces))]
         start = max(number for number, begin in enumerate(begins) if begin <= 1)
         assert spans([anywhere("🚀É")], *pieces) == [(start, len(pieces) - 1)]
 
 
-def test_trap_3_a_character_spread_over_tokens_is_never_a_replacement_character() -> None:
+def test_a_character_spread_over_tokens_is_never_a_replacement_character() -> None:
     assert read(listed(anywhere("\ufffd")), BYTES, "aé猫🚀\u0301".encode()) == []
 
 
-def test_trap_3_bytes_that_are_no_character_are_a_replacement_character_at_their_first_token() -> None:
+def test_bytes_that_are_no_character_are_a_replacement_character_at_their_first_token() -> None:
     found = read(listed(anywhere("\ufffd")), BYTES, b"a\xf0\x9fb\xe7")
     assert [(violation.start, violation.end) for violation in found] == [(1, 3), (4, 4)]
 
@@ -110,26 +110,24 @@ def test_trap_3_bytes_that_are_no_character_are_a_replacement_character_at_their
         ("ss", ["a ", "ß"], 1),
     ],
 )
-def test_trap_4_case_folding_that_changes_the_length_keeps_the_start(
-    phrase: str, pieces: list[str], start: int
-) -> None:
+def test_case_folding_that_changes_the_length_keeps_the_start(phrase: str, pieces: list[str], start: int) -> None:
     assert spans([phrase], *pieces) == [(start, len(pieces) - 1)]
 
 
-def test_trap_5_a_phrase_finds_itself_in_every_case_and_a_case_sensitive_one_only_itself() -> None:
+def test_a_phrase_finds_itself_in_every_case_and_a_case_sensitive_one_only_itself() -> None:
     text = ["Elara", " ELARA", " elara", " eLARA"]
     assert spans(["Elara"], *text) == [(0, 1), (1, 2), (2, 3), (3, 3)]
     assert spans([Ban("Elara", case_sensitive=True)], *text) == [(0, 1)]
     assert spans(["a bright light"], "A Bright", " Light") == [(0, 1)]
 
 
-def test_trap_6_a_space_before_the_phrase_belongs_to_its_token() -> None:
+def test_a_space_before_the_phrase_belongs_to_its_token() -> None:
     assert spans(["Elara"], "It", " was", " El", "ara", ".") == [(2, 4)]
     assert spans(["Elara"], " El", "ara") == [(0, 1)]
     assert spans(["Elara"], " ", "El", "ara") == [(1, 2)]
 
 
-def test_trap_7_a_word_is_found_when_its_edge_is_decided_and_not_in_another_word() -> None:
+def test_a_word_is_found_when_its_edge_is_decided_and_not_in_another_word() -> None:
     assert spans(["cat"], "cat", "egory") == []
     assert spans(["cat"], "cat", ".") == [(0, 1)]
     assert spans(["cat"], "cat") == [(0, 0)]
@@ -139,7 +137,7 @@ def test_trap_7_a_word_is_found_when_its_edge_is_decided_and_not_in_another_word
     assert spans(["cat["], "cat", "[", "x") == [(0, 1)]
 
 
-def test_trap_7_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() -> None:
+def test_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() -> None:
     words = Words("a ", "cat", "\u200b", "s", ".")
     matcher = Matcher(listed("cat"), words)
     undecided = states_after(matcher, matcher.start(), [0, 1, 2, 2])[2:]
@@ -150,44 +148,44 @@ def test_trap_7_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() 
     assert hit.violations == (Violation(Ban("cat"), 1, 4),)
 
 
-def test_trap_8_a_phrase_inside_words_is_found_only_where_that_was_asked_for() -> None:
+def test_a_phrase_inside_words_is_found_only_where_that_was_asked_for() -> None:
     assert spans(["ice bag"], "n", "ice", " bag") == []
     assert spans([anywhere("ice bag")], "n", "ice", " bags") == [(1, 2)]
     assert spans([anywhere("ice bag")], "nice", " bags") == [(0, 1)]
 
 
-def test_trap_9_a_longer_phrase_in_the_making_does_not_move_the_start_of_a_shorter_one() -> None:
+def test_a_longer_phrase_in_the_making_does_not_move_the_start_of_a_shorter_one() -> None:
     assert spans(["a b c d e x", "d e f"], *["a", "b", "c", "d", "e", "f"], "") == []
     assert spans(["a b c d e x", "d e f"], "a ", "b ", "c ", "d ", "e ", "f") == [(3, 5)]
 
 
-def test_trap_10_a_phrase_in_the_making_does_not_hide_one_that_is_there() -> None:
+def test_a_phrase_in_the_making_does_not_hide_one_that_is_there() -> None:
     assert spans(["f g h", "d e f"], "d ", "e ", "f") == [(0, 2)]
     assert spans(["f g h", "d e f"], "d ", "e ", "f", None) == [(0, 3)]
     assert spans(["d e f g", "e f"], "d ", "e ", "f", " g") == [(1, 3), (0, 3)]
 
 
-def test_trap_11_a_phrase_that_begins_another_one_is_found_before_it_and_with_it() -> None:
+def test_a_phrase_that_begins_another_one_is_found_before_it_and_with_it() -> None:
     assert spans(["once", "once upon", "upon"], "once", " ", "upon", " ") == [(0, 1), (0, 3), (2, 3)]
 
 
-def test_trap_11_equal_entries_are_one_ban() -> None:
+def test_equal_entries_are_one_ban() -> None:
     bans = listed("cat", "CAT", Ban("Cat", weight=0.5), "cat")
     assert read(bans, Words("cat"), [0]) == [Violation(Ban("cat"), 0, 0)]
 
 
-def test_trap_11_an_entry_in_two_cases_is_found_for_each_that_asks() -> None:
+def test_an_entry_in_two_cases_is_found_for_each_that_asks() -> None:
     bans = listed("cat", Ban("Cat", case_sensitive=True))
     assert [len(read(bans, Words(surface), [0])) for surface in ("cat", "Cat", "CAT")] == [1, 2, 1]
 
 
-def test_trap_12_of_several_hits_by_one_token_the_one_that_starts_first_is_in_front() -> None:
+def test_of_several_hits_by_one_token_the_one_that_starts_first_is_in_front() -> None:
     assert spans(["c d", "b c d", "d", "a b c d"], "a", " b", " c", " d.") == [(0, 3), (1, 3), (2, 3), (3, 3)]
     bans = listed("d", Ban("b c d", case_sensitive=True), "a b c d")
     assert [v.ban for v in read(bans, Words("a", " b", " c", " d."), range(4))] == [bans[2], bans[1], bans[0]]
 
 
-def test_trap_13_a_hit_by_the_last_token_and_by_the_one_before_the_end_of_text_is_caught() -> None:
+def test_a_hit_by_the_last_token_and_by_the_one_before_the_end_of_text_is_caught() -> None:
     assert spans(["the cat"], "the", " cat") == [(0, 1)]
     assert spans(["the cat"], "the", " cat", None) == [(0, 2)]
     assert spans(["well..."], "well", "...", None) == [(0, 1)]
@@ -195,12 +193,12 @@ def test_trap_13_a_hit_by_the_last_token_and_by_the_one_before_the_end_of_text_i
     assert spans(["caf\u00e9"], "cafe", b"\xcc", b"\x81") == [(0, 2)]
 
 
-def test_trap_14_a_mere_prefix_at_the_end_is_no_hit() -> None:
+def test_a_mere_prefix_at_the_end_is_no_hit() -> None:
     assert spans(["a testament to"], "a", " testament", " t") == []
     assert spans(["a testament to"], "a", " testament", " t", None) == []
 
 
-def test_trap_15_a_phrase_that_begins_in_the_prompt_is_found_with_look_back_and_only_then() -> None:
+def test_a_phrase_that_begins_in_the_prompt_is_found_with_look_back_and_only_then() -> None:
     prompt = ["It is", " a", " test"]
     assert spans(["a testament to"], "ament", " to", ".", prompt=prompt) == [(0, 2)]
     assert spans(["a testament to"], "ament", " to", ".", prompt=prompt, lookback=False) == []
@@ -208,7 +206,7 @@ def test_trap_15_a_phrase_that_begins_in_the_prompt_is_found_with_look_back_and_
 
 
 @pytest.mark.parametrize("lookback", [True, False])
-def test_trap_15_the_last_letter_of_the_prompt_still_touches_the_first_of_the_output(lookback: bool) -> None:
+def test_the_last_letter_of_the_prompt_still_touches_the_first_of_the_output(lookback: bool) -> None:
     assert spans(["cat"], "cat", ".", prompt=["bob"], lookback=lookback) == []
     assert spans(["cat"], "cat", ".", prompt=["bob", None], lookback=lookback) == [(0, 1)]
     assert spans(["cat"], "cat", ".", prompt=["bob "], lookback=lookback) == [(0, 1)]
@@ -217,7 +215,7 @@ def test_trap_15_the_last_letter_of_the_prompt_still_touches_the_first_of_the_ou
 
 
 @pytest.mark.parametrize("lookback", [True, False])
-def test_trap_16_a_phrase_that_stands_in_the_prompt_is_no_hit(lookback: bool) -> None:
+def test_a_phrase_that_stands_in_the_prompt_is_no_hit(lookback: bool) -> None:
     for output in (".", "s", None, " ", "\u200b", b"\xff"):
         assert spans(["the cat", "cat", "cat."], output, prompt=["the cat", "\u200b"], lookback=lookback) == (
             [(0, 0)] if output == "." and lookback else []
@@ -225,7 +223,7 @@ def test_trap_16_a_phrase_that_stands_in_the_prompt_is_no_hit(lookback: bool) ->
     assert spans(["café"], ".", prompt=["cafe\u0301"], lookback=lookback) == []
 
 
-def test_trap_18_special_tokens_separate_words_and_phrases() -> None:
+def test_special_tokens_separate_words_and_phrases() -> None:
     assert spans(["cat"], "ca", None, "t") == []
     assert spans(["the cat"], "the ", None, "cat") == []
     assert spans(["cat"], "bob", None, "cat", None, "s") == [(2, 3)]
@@ -233,11 +231,11 @@ def test_trap_18_special_tokens_separate_words_and_phrases() -> None:
     assert spans(["cafe"], "cafe", None, "\u0301") == [(0, 1)]
 
 
-def test_trap_20_a_hit_that_was_let_through_hides_no_later_one() -> None:
+def test_a_hit_that_was_let_through_hides_no_later_one() -> None:
     assert spans(["cat", "cat cat"], "cat", " ", "cat", " ", "cat.") == [(0, 1), (0, 3), (2, 3), (2, 4), (4, 4)]
 
 
-def test_trap_21_an_empty_list_finds_nothing_and_holds_nothing() -> None:
+def test_an_empty_list_finds_nothing_and_holds_nothing() -> None:
     matcher = Matcher([], BYTES)
     states = states_after(matcher, matcher.start(b"abc"), b"any text")
     assert [state.violations for state in states] == [()] * 9
@@ -245,16 +243,16 @@ def test_trap_21_an_empty_list_finds_nothing_and_holds_nothing() -> None:
     assert matcher.finish(states[-1]) == ()
 
 
-def test_trap_21_one_character_is_a_ban() -> None:
+def test_one_character_is_a_ban() -> None:
     assert spans(["—"], "so", " —", " no") == [(1, 1)]
     assert spans(["i"], "I", "'m in") == [(0, 1)]
 
 
-def test_trap_21_an_entry_longer_than_the_text_is_no_hit() -> None:
+def test_an_entry_longer_than_the_text_is_no_hit() -> None:
     assert spans(["word " * 1000 + "end", "word"], "word", " word") == [(0, 1), (1, 1)]
 
 
-def test_trap_22_the_tokens_that_were_sampled_are_read_not_those_that_spell_the_same_text() -> None:
+def test_the_tokens_that_were_sampled_are_read_not_those_that_spell_the_same_text() -> None:
     assert spans(["cat"], "the ", "cat", ".") == [(1, 2)]
     assert spans(["cat"], "t", "h", "e c", "a", "t", ".") == [(2, 5)]
     assert spans(["cat"], "", "", "the ", "", "ca", "", "t", "", ".") == [(4, 8)]
