@@ -139,6 +139,7 @@ def profile(
 def _make_profile(
     texts: list[Path], out: Path, human: HumanOptions, reading: ReadingOptions, limits: LimitOptions
 ) -> int:
+    from antislop.profiles.human_rates import HumanRates
     from antislop.profiles.profiles import make_profile
 
     _check_distinct(texts, human.baseline or [])
@@ -150,13 +151,11 @@ def _make_profile(
     with _show_counting() as progress:
         made = make_profile(
             _Reader(reading).open_texts(texts),
-            baseline=baseline,
-            also=others,
+            rates=HumanRates(baseline, also=others, modern=modern),
             min_count=min_count,
             min_prompts=limits.min_prompts,
             min_ratio=limits.min_ratio,
             examples=True,
-            modern=modern,
             megabytes=memory,
             made_with=_describe(texts, baseline, others, reading.half),
             progress=progress,

@@ -94,27 +94,27 @@ _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
 
 
 class HumanRates:
-    """Rates by a baseline, carried over to the present.
+    """Human rates of a baseline, extrapolated to the present.
 
-    A word's rate is the larger of those in the baseline and in wordfreq. A phrase is taken to have gained since the
+    A word's rate is the larger of those in the baseline and in wordfreq. A phrase is assumed to have gained since the
     baseline as much as the word in it that has gained most, but not to be more frequent than its rarest word.
 
-    also: further baselines, however small or incomplete, whose rates count where they are certainly higher: with the
-        lower end of their interval. One that does not list a phrase is asked for its content words in a row, which
-        the phrase is no more frequent than. language: of wordfreq. modern: False leaves wordfreq out, so that nothing
-        is carried over: rates are those of the baseline.
+    also: further baselines, however small or incomplete; the lower end of their interval counts if it is higher. For a
+        phrase that one does not list, its content words in a row count, which are at least as frequent. language: of
+        wordfreq. modern: False ignores wordfreq, so that rates are those of the baseline.
     """
 
     def __init__(
         self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en", modern: bool = True
     ) -> None:
-        self._baseline, self._also = baseline, also
+        self.baseline, self.is_modern = baseline, modern
+        self._also = also
         self._frequency = load_frequency(language) if modern else None
         self._words: dict[str, tuple[float, float]] = {}
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
-        """Return how often people write something."""
-        base = self._baseline
+        """Return the human rate of an entry."""
+        base = self.baseline
         count = base.count(kind, text)
         shown = (base.bound(kind) if count is None else count) / base.words
         low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
@@ -150,8 +150,8 @@ class HumanRates:
         """Return by how much a word has gained since the baseline, 1 if it has not, and its rate."""
         assert self._frequency is not None
         if word not in self._words:
-            count, today = self._baseline.count("word", word), self._frequency(word)
-            shown = (self._baseline.bound("word") if count is None else count) / self._baseline.words
+            count, today = self.baseline.count("word", word), self._frequency(word)
+            shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
             rate = max(today, RAREST if count is None else shown)
             self._words[word] = max(1.0, today / shown), rate
         return self._words[word]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from antislop.errors import InputError
 from antislop.files import decode, parse_json, read_json, replace_text
 from antislop.lists.bundled import read_constructions
 from antislop.profiles.counting import Census, Occurrences, count, cut_examples
-from antislop.profiles.human_rates import Baseline, HumanRate, HumanRates
+from antislop.profiles.human_rates import HumanRate, HumanRates
 from antislop.profiles.ngrams import Kind, Progress, Texts, cut_words
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained
 from antislop.records.texts import Text
@@ -110,32 +110,28 @@ def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
 def make_profile(
     texts: Texts,
     *,
-    baseline: Baseline | None = None,
-    also: Sequence[Baseline] = (),
+    rates: HumanRates | None = None,
     min_count: int = 5,
     min_prompts: int = 2,
     min_ratio: float = 0.0,
     examples: bool = False,
-    modern: bool = True,
     megabytes: int = 256,
     made_with: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """Count what texts hold and set it against a baseline.
+    """Count the entries of texts and compare them with human rates.
 
-    texts: a function that returns them anew at each call: they are read two times, three with examples.
-    baseline, also: human texts, see `HumanRates`; without any, entries have no ratio. modern: whether rates of words
-        today, of wordfreq, count too.
-    min_count, min_prompts: what occurs less often, or in texts to fewer prompts, is left out; so is what has a ratio
-        under min_ratio, and what says no more than a longer entry (`find_explained`).
-    megabytes: of counters, see `count`, which may have to raise min_count; made_with says how far.
+    texts: a function that returns them anew at each call: they are read twice, with examples three times.
+    rates: of human writing; without them, entries have no ratio.
+    min_count, min_prompts: entries that occur less often, or in texts to fewer prompts, are left out; so are those with
+        a ratio under min_ratio, and those that a longer entry explains (`find_explained`).
+    megabytes: of counters, see `count`, which may raise min_count to fit; made_with tells its final value.
 
-    Raises `InputError` where there are no words, and `InputError` where texts can't be read.
+    Raises `InputError` if there are no words, or if texts can't be read.
     """
     census = take_census(texts, min_count=min_count, min_prompts=min_prompts, megabytes=megabytes, progress=progress)
     if not census.words:
         raise InputError("no words in the texts: there is nothing to profile")
-    rates = None if baseline is None else HumanRates(baseline, also=also, modern=modern)
     entries = _weigh(census, rates, min_ratio=min_ratio)
     if examples:
         kept = {(entry.kind, entry.text) for entry in entries}
@@ -147,13 +143,13 @@ def make_profile(
         prompts=census.prompts,
         words=census.words,
         characters=census.characters,
-        baseline=None if baseline is None else {"name": baseline.name, "words": baseline.words},
+        baseline=None if rates is None else {"name": rates.baseline.name, "words": rates.baseline.words},
         made_with={
             **(made_with or {}),
             "min_count": census.min_count,
             "min_prompts": min_prompts,
-            "min_ratio": min_ratio if baseline else 0.0,
-            "modern": modern and baseline is not None,
+            "min_ratio": min_ratio if rates else 0.0,
+            "modern": rates is not None and rates.is_modern,
         },
         entries=tuple(entries),
     )

@@ -165,7 +165,7 @@ def test_a_profile_knows_counts_ratios_names_and_examples() -> None:
     sentences = [f"It was a testament to Elara. Was she Elara? {'Oh' * i}" for i in range(3)]
     texts = make(*sentences, "The cat sat on a mat.")
     base = of(word={"a": 20_000, "testament": 5}, phrase={"it was": 2000})
-    made = profile_texts(texts, baseline=base, min_count=3, examples=True)
+    made = profile_texts(texts, rates=HumanRates(base), min_count=3, examples=True)
     found = {entry.text: entry for entry in made.entries}
     assert (made.texts, made.words, made.baseline) == (4, 35, {"name": "books", "words": MILLION})
     elara = found["elara"]
@@ -178,7 +178,7 @@ def test_a_profile_knows_counts_ratios_names_and_examples() -> None:
 
 
 def test_profiles_read_back_as_they_are_and_others_are_refused(tmp_path: Path) -> None:
-    made = profile_texts(make(*["a testament to cats"] * 5), baseline=of(), examples=True)
+    made = profile_texts(make(*["a testament to cats"] * 5), rates=HumanRates(of()), examples=True)
     for name in ("profile.json", "profile.json.gz"):
         made.save(tmp_path / name)
         assert Profile.load(tmp_path / name) == made
