@@ -1,4 +1,4 @@
-"""Write replies to chats, and preference pairs of what the model wanted to say and what it said instead.
+"""Write replies to chats, and preference pairs of withdrawn and kept text.
 
     python examples/chat_pairs.py                                    # the bundled model; seconds
     python examples/chat_pairs.py --model some/chat-model --chats my.jsonl --most 50

@@ -3,8 +3,8 @@
     python examples/cluster_job.py --workers 2                       # a cluster of this machine; half a minute
     python examples/cluster_job.py --address auto --model some/model --prompts my.jsonl --n 8
 
-Needs Ray (pip install 'antislop[ray]'). What is not said here is passed on: antislop dataset --help. The job is tried
-again while it ends with a status that going on may mend, and writes nothing twice.
+Needs Ray (pip install 'antislop[ray]'). All other options are those of antislop dataset --help. The job is tried again
+if some records failed or the process was killed, and resumes: it writes nothing twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-FAILED = 1  # some records failed; 2 means that an input can't be used, 130 that somebody stopped it
+FAILED = 1  # some records failed; 2 means unusable input, 130 an interrupt
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
-"""Write a corpus of stories: so many to each opening, with and without the bans, and count what they changed.
+"""Write a corpus of stories to each opening, with and without bans, and count how often they occur.
 
     python examples/story_corpus.py                                  # the bundled model; seconds
     python examples/story_corpus.py --model some/model --prompts my.txt --samples 20 --max-new-tokens 400
 
-Killed or stopped, the same command goes on. Each line of the file holds a prompt, its response, and what was withdrawn.
+If it is killed, the same command resumes. A line has a prompt, its response, and the withdrawn tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Preference pairs from what happened in a run: what a model wanted to write, and what it wrote instead.
+"""Preference pairs from the events of a run: withdrawn text against the text in its place.
 
-Folds over events. A final-token row needs no forward pass. A DPO pair needs the text that would have followed the
-withdrawn tokens: it is drafted here, continued by whoever has the model, and finished here. Knows tokens only as ids
-and their text through a `Decoder`; no torch, no transformers.
+A final-token row needs no forward pass. A DPO pair needs the text that would have followed the withdrawn tokens: it is
+drafted here, continued by the owner of the model, and finished here. Tokens are ids, and text comes from a `Decoder`;
+imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COUNTS: dict[PairCount, str] = {
     "banned_too": "alternatives left out that are banned themselves or were withdrawn at the same place",
     "left_alone": "left out that have no alternative",
 }
-"""What is counted while pairs are made, as it is reported."""
+"""The counts of a run, as reports describe them."""
 
 
 class Decoder(Protocol):
@@ -59,7 +59,7 @@ class Decoder(Protocol):
 
 
 def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
-    """Return a phrase for each count that is not 0: what was left out, and what continuing withdrawn text cost."""
+    """Return a phrase for each count above 0: pairs left out, and tokens written to continue withdrawn text."""
     return [f"{counts[name]:,} {phrase}" for name, phrase in COUNTS.items() if counts.get(name)]
 
 
@@ -184,7 +184,7 @@ def finish_dpo(
 def _find_word_edge(before: str, after: Sequence[str]) -> int:
     """Return where both sides of a pair are to begin, at most at the end of `before`, the text that they share.
 
-    A word that goes on in one of them belongs to both, and so does a space: tokenizers cut in front of these, so that
+    A word that continues in one of them belongs to both, and so does a space: tokenizers cut in front of these, so that
     the tokens of the prompt are a prefix of those of prompt and completion.
     """
     begins, is_in_word = find_words(before, is_in_word=False)
