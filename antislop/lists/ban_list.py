@@ -187,7 +187,7 @@ class BanList(Sequence[Ban]):
         ['c', 'b']
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise BanError(f"top was asked for {n!r} bans; it is a whole number, 0 or more")
+            raise BanError(f"n of top is {n!r}; it is a whole number, 0 or more")
         return self._with(sorted(self, key=lambda ban: -1 if ban.count is None else ban.count, reverse=True)[:n])
 
     def filter(self, predicate: Callable[[Ban], object]) -> BanList:
@@ -260,7 +260,7 @@ class BanList(Sequence[Ban]):
 
         The sampler withdraws the same occurrences, except for a share of those of bans with a weight above 0.
         """
-        return [match for found in self.search([text]) for match in found.matches]
+        return [match for step in self.search([text]) for match in step.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[Found]:
         """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
@@ -327,13 +327,13 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], li
         else:
             refused.append(Refusal(f"{place}:{number}", str(ban)))
             slow += isinstance(ban, SlowError)
-        for what, found, most in (
+        for unit, count, limit in (
             ("entries", len(bans) + len(refused), MAX_ENTRIES),
             ("regexes", regexes, MAX_REGEXES),
             ("characters in regexes, with their repetitions written out", written_out, MAX_WRITTEN_OUT),
         ):
-            if found > most:
-                raise BanError(f"{place}:{number}: more than {most} {what}: split the list")
+            if count > limit:
+                raise BanError(f"{place}:{number}: more than {limit} {unit}: split the list")
         if slow > MAX_SLOW:
             raise BanError(f"{place}:{number}: {ban}; so do {MAX_SLOW} before it")
     return bans, numbers, refused

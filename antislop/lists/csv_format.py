@@ -89,7 +89,7 @@ def _has_names(cells: Sequence[str]) -> bool:
 
 def _name_columns(cells: Sequence[str], place: str) -> _Columns:
     names = [cell.lower() for cell in cells]
-    phrase, weight, count = (_find_first(names, known) for known in (PHRASES, WEIGHTS, COUNTS))
+    phrase, weight, count = (_find_first(names, role) for role in (PHRASES, WEIGHTS, COUNTS))
     assert phrase is not None
     if len(names) == 2 and weight is None and count is None:
         raise BanError(
@@ -98,8 +98,8 @@ def _name_columns(cells: Sequence[str], place: str) -> _Columns:
     return _Columns(phrase, weight, count, len(names), "gram" in names[phrase])
 
 
-def _find_first(names: Sequence[str], known: Sequence[str]) -> int | None:
-    return next((names.index(name) for name in known if name in names), None)
+def _find_first(names: Sequence[str], role: Sequence[str]) -> int | None:
+    return next((names.index(name) for name in role if name in names), None)
 
 
 def _to_number(cell: str) -> int | float | None:

@@ -142,21 +142,21 @@ def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
     return attempt(line, to_words, text)
 
 
-def _children(text: str, at: int) -> Iterator[tuple[str, int, Any]]:
+def _children(text: str, index: int) -> Iterator[tuple[str, int, Any]]:
     """Yield (key, place, value) for each item of the JSON list or object that begins at a place of a valid text."""
-    decoder, is_object, key = json.JSONDecoder(), text[at] == "{", ""
-    at = _skip(text, at + 1)
-    while text[at] not in "]}":
+    decoder, is_object, key = json.JSONDecoder(), text[index] == "{", ""
+    index = _skip(text, index + 1)
+    while text[index] not in "]}":
         if is_object:
-            key, at = decoder.raw_decode(text, at)
-            at = _skip(text, at)
-        value, end = decoder.raw_decode(text, at)
-        yield key, at, value
-        at = _skip(text, end)
+            key, index = decoder.raw_decode(text, index)
+            index = _skip(text, index)
+        value, end = decoder.raw_decode(text, index)
+        yield key, index, value
+        index = _skip(text, end)
 
 
-def _skip(text: str, at: int) -> int:
-    match = _BETWEEN.match(text, at)
+def _skip(text: str, index: int) -> int:
+    match = _BETWEEN.match(text, index)
     assert match
     return int(match.end())
 
@@ -164,8 +164,8 @@ def _skip(text: str, at: int) -> int:
 def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
     """Yield each item of a JSON list or object with the line on which it begins, and its key."""
     line, seen = 1, 0
-    for key, at, item in _children(text, _skip(text, 0)):
-        line, seen = line + text.count("\n", seen, at), at
+    for key, index, item in _children(text, _skip(text, 0)):
+        line, seen = line + text.count("\n", seen, index), index
         yield line, key, item
 
 
@@ -173,25 +173,25 @@ def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """Yield the phrases of statistics: objects that name one, and [phrase, count] in lists, however deep."""
     line, seen = 1, 0
     start = _skip(text, 0)
-    whole = json.JSONDecoder().raw_decode(text, start)[0]
-    for at, value, group in _find_entries(text, start, whole, place):
-        line, seen = line + text.count("\n", seen, at), at
-        if isinstance(value, (dict, list)):
-            yield _statistics_entry(line, value, group, edges)
+    value = json.JSONDecoder().raw_decode(text, start)[0]
+    for index, entry, group in _find_entries(text, start, value, place):
+        line, seen = line + text.count("\n", seen, index), index
+        if isinstance(entry, (dict, list)):
+            yield _statistics_entry(line, entry, group, edges)
         else:
-            yield line, BanError(f"{str(value)[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
+            yield line, BanError(f"{str(entry)[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
 
 
 def _find_entries(
-    text: str, at: int, value: Any, place: str, group: str = "", depth: int = 0
+    text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield (place, entry, name of its group), and also the strings in a list without statistics."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     if (isinstance(value, dict) and any(name in value for name in _NAMES)) or _is_pair(value):
-        yield at, value, group
+        yield index, value, group
     elif isinstance(value, (dict, list)):
-        for key, begin, child in _children(text, at):
+        for key, begin, child in _children(text, index):
             if isinstance(child, (dict, list)):
                 yield from _find_entries(text, begin, child, place, key or group, depth + 1)
             elif isinstance(value, list) and isinstance(child, str):

@@ -205,7 +205,7 @@ def test_the_top_is_by_count_and_the_uncounted_come_last_in_order() -> None:
     assert [ban.phrase for ban in bans.top(2)] == ["d", "a"]
     assert (len(bans.top(0)), bans.top(1).source, bans.top(1).licence) == (0, "s", "l")
     for n in (-1, 1.5, True, "3", None):
-        with pytest.raises(BanError, match=r"^top was asked for .* bans; it is a whole number, 0 or more$"):
+        with pytest.raises(BanError, match=r"^n of top is .*; it is a whole number, 0 or more$"):
             bans.top(n)  # type: ignore[arg-type]
 
 
