@@ -1,6 +1,6 @@
-"""Intervals by bootstrap over texts, or groups of them: what was measured, had others of the same kind been drawn.
+"""Intervals by bootstrap over texts, or groups of them: the values that other samples of the same kind would give.
 
-These are the sample; what stands within one of them is no independent observation. Knows no metrics.
+Texts or groups are the sample; what one of them contains is not independent. Knows no metrics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCH = 1 << 23  # numbers that are held at a time
 
 
 class Intervals(NamedTuple):
-    """What was measured and its bounds: [values] each; NaN where there is none."""
+    """Values and their bounds: [values] each; NaN if there are none."""
 
     values: Floats
     lows: Floats
@@ -35,13 +35,13 @@ def bootstrap(
 ) -> Intervals:
     """Return values computed from sums over texts, with the bounds of their percentile intervals.
 
-    sums: [texts, columns], what each text adds, or each group of texts that are drawn together.
+    sums: [texts, columns], the contribution of each text, or of each group of texts that are drawn together.
     function: from sums [..., columns] to values [values, ...].
-    resamples: how often the texts are drawn again; 0 gives no bounds.
+    resamples: their number; 0 gives no bounds.
 
-    The percentile interval (Efron 1979, doi 10.1214/aos/1176344552), not BCa: it stays defined
-    where a column is the same for all texts and where a score is cut off at 0 and 100. One text has no bounds, nor has
-    a value that is not defined in each resample.
+    The percentile interval (Efron 1979, doi 10.1214/aos/1176344552), not BCa: it stays defined if a column is the same
+    for all texts and if a score is clipped at 0 and 100. One text has no bounds, nor has a value that is undefined in
+    any resample.
 
     It does NOT bound the rate of events that never occurred: their interval is 0 to 0, see `bound_unseen`.
 
@@ -71,8 +71,7 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
     """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
 
     The rule of three: at a level of 95 % it is 3 / trials (Hanley and Lippman-Hand 1983,
-    doi 10.1001/jama.1983.03330370053031). Where trials are not independent, as the words of a text, it is a little too
-    low.
+    doi 10.1001/jama.1983.03330370053031). If trials are not independent, as the words of a text, it is a little low.
 
     >>> round(bound_unseen(1000), 4)
     0.003

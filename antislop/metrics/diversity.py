@@ -1,4 +1,4 @@
-"""How varied texts are: within themselves, and from each other.
+"""Measure how varied texts are, in themselves and compared with each other, and which n-grams they overuse.
 
 Words are numbers here: a text is an array of them, equal words being equal numbers. Knows neither words nor metrics.
 """
@@ -36,10 +36,10 @@ def number_ngrams(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64]:
-    """Return how many distinct words each window of so many words holds, by where it begins.
+    """Return the number of distinct words in each window of `window` words, by its start.
 
-    Takes time proportional to the words, whatever the window: a place is the first of its word in those windows that
-    begin after the word's last occurrence before it.
+    Takes time proportional to the words, whatever the window: a position is the first of its word in the windows that
+    begin after the word's previous occurrence.
 
     >>> count_distinct(np.array([1, 2, 1, 1]), window=2)
     array([2, 2, 1])
@@ -60,9 +60,9 @@ def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64
 
 
 def count_distinct_ngrams(words: NDArray[np.int64], n: int, *, piece: int) -> tuple[int, int]:
-    """Return the distinct n-grams in each piece of so many words, added up, and the n-grams in them.
+    """Return the number of distinct n-grams in each piece of `piece` words, summed, and of all n-grams in them.
 
-    A last piece that is shorter is left out: the longer a piece, the more repeats itself.
+    A shorter last piece is left out, since longer pieces repeat more.
 
     >>> count_distinct_ngrams(np.array([1, 2, 1, 2, 1, 2, 3, 4, 5]), 2, piece=4)
     (5, 6)
@@ -77,7 +77,7 @@ def count_distinct_ngrams(words: NDArray[np.int64], n: int, *, piece: int) -> tu
 
 
 def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
-    """Return how well each text can be put together from pieces of the others: its BLEU-4 against them, 0 to 1.
+    """Return the BLEU-4 of each text against the others, 0 to 1: how far it consists of their n-grams.
 
     Precisions of 1- to 4-grams in equal parts, with the penalty for texts shorter than the others; an order without a
     hit counts as 0.1 hits. NaN for texts of fewer than four words, and for one text alone. The more other texts
@@ -119,7 +119,7 @@ def _penalize(length: int, lengths: Counter[int]) -> float:
 
 
 class Overused(NamedTuple):
-    """The n-grams that are overused most, and how many of their occurrences each text holds: [texts]."""
+    """The most overused n-grams, and the number of their occurrences in each text: [texts]."""
 
     ngrams: tuple[tuple[str, ...], ...]
     counts: NDArray[np.int64]

@@ -33,7 +33,7 @@ _OVERALL = "overall"
 
 
 class Human(NamedTuple):
-    """What a metric is in human writing.
+    """A metric in human writing.
 
     value: in all passages. passages, books: the standard deviation between passages, and between books, each measured
     alone.
@@ -46,9 +46,9 @@ class Human(NamedTuple):
 
 @dataclass(frozen=True)
 class Humans:
-    """What metrics are in human writing, by name.
+    """The metrics of human writing, by name.
 
-    scale: the fingerprint of the `Scale` that it was measured with. texts: title, file, sha256 and words of each.
+    scale: the fingerprint of the `Scale` used. texts: title, file, sha256 and words of each.
     """
 
     metrics: Mapping[str, Human]

@@ -1,7 +1,7 @@
 """Take texts apart: words, content words, sentences, paragraphs.
 
-What is counted in texts is counted in these. For languages that put spaces between words; in others a run of letters
-is one word. Bans are matched otherwise: `folding` and `sequences` read a text while it is being written.
+Metrics and profiles count these parts. For languages with spaces between words; in others a run of letters is one
+word. Bans are matched differently: `matching` reads a text while it is being generated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Segments(NamedTuple):
 def extract_words(text: str) -> list[str]:
     """Return the words of a text, in lower case: letters, with at most one apostrophe among them, which is straight.
 
-    Digits are no words, and separate them.
+    Digits are not words, and separate them.
 
     >>> extract_words("It’s the 2nd Café—isn't it?")
     ["it's", 'the', 'nd', 'café', "isn't", 'it']
@@ -71,7 +71,8 @@ def _is_stop_word(word: str) -> bool:
 def extract_sentences(text: str) -> list[str]:
     r"""Return the sentences of a text, each with its end; a paragraph's last may have none.
 
-    A full stop ends a sentence before white space, but not after titles and initials. What holds no letter is none.
+    A full stop ends a sentence before white space, but not after titles and initials. Parts without letters are left
+    out.
 
     >>> extract_sentences("“Mr. Hyde!” she said. He left…\n\nThe end")
     ['“Mr. Hyde!”', 'she said.', 'He left…', 'The end']
@@ -88,10 +89,10 @@ def extract_sentences(text: str) -> list[str]:
 
 
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
-    """Return where the first sentence or paragraph ends that ends at `start` or later; None if none does.
+    """Return the first end of a sentence or paragraph at `start` or later, or None.
 
     In running text an end is certain once the next word is there, which must not be in lower case: “Stop!” in
-    “Stop!” she said. ends nothing. Where `is_complete`, the end of the text ends its last sentence.
+    “Stop!” she said. ends nothing. If `is_complete`, the end of the text ends its last sentence.
 
     >>> find_sentence_end("“Stop!” she said. He did")
     17
@@ -115,7 +116,7 @@ def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
 
 
 def extract_paragraphs(text: str) -> list[str]:
-    r"""Return the paragraphs of a text, which empty lines separate; what holds no letter is none.
+    r"""Return the paragraphs of a text, which empty lines separate; those without letters are left out.
 
     >>> extract_paragraphs("One\nof two lines.\n\n***\n\nTwo.")
     ['One\nof two lines.', 'Two.']
@@ -124,9 +125,9 @@ def extract_paragraphs(text: str) -> list[str]:
 
 
 def count_dialogues(paragraphs: Iterable[str]) -> int:
-    """Count the paragraphs in which somebody speaks: those with words between double quotes, straight or curly.
+    """Count the paragraphs with speech: words between double quotes, straight or curly.
 
-    A quote that is still open at the paragraph's end counts: speech goes on in the next. Single quotes don't.
+    A quote that is not closed in the paragraph counts: speech continues in the next. Single quotes don't.
 
     >>> count_dialogues(["“Yes,” she said.", 'He said "no" to it.', "It was late."])
     2

@@ -1,4 +1,4 @@
-"""What texts are held against: lists of slop, the ranges of the slop score, and how often people write n-grams.
+"""The scale that texts are measured by: lists of slop, the ranges of the slop score, and human rates of n-grams.
 
 The bundled scale was measured in this project (data/metrics/README.md of the repository); published files can be read
 instead, to get figures that compare with published ones.
@@ -27,7 +27,7 @@ NGram = tuple[str, ...]
 
 
 class Range(NamedTuple):
-    """The lowest and the highest value among the texts that a score was set up on."""
+    """The lowest and the highest value among the texts that a score was calibrated on."""
 
     low: float
     high: float
@@ -48,13 +48,13 @@ PUBLISHED_RANGES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """What texts are held against.
+    """The lists and ranges that texts are measured by.
 
     words: slop words, in lower case. trigrams: slop trigrams.
     over: whether a trigram is three words in a row, or three content words in a row, stop words between them left out.
-    ranges: of slop_words, slop_trigrams and contrasts, before the margin; empty where there is no score.
-    human: the share of human n-grams among all of their length, by that length, 2 and 3; empty where not known.
-    source: where all that is from.
+    ranges: of slop_words, slop_trigrams and contrasts, before the margin; empty if there is no score.
+    human: the share of human n-grams among all of their length, by that length, 2 and 3; empty if unknown.
+    source: the origin of all that.
     """
 
     words: frozenset[str]
@@ -82,8 +82,8 @@ class Scale:
         """Read lists in the form of the published ones.
 
         words, trigrams: JSON lists of texts, or of lists whose first item is one. human: statistics of slop-forensics,
-            with `top_bigrams` and `top_trigrams`; by default those bundled. over: how trigrams are looked for; the
-            published score looks for three words in a row, although its list leaves stop words out. ranges: without
+            with `top_bigrams` and `top_trigrams`; by default those bundled. over: how trigrams are counted; the
+            published score counts three words in a row, although its list leaves stop words out. ranges: without
             them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
 
         Raises `InputError` with the path for a file that is something else, and for lists that hold nothing.
@@ -99,7 +99,7 @@ class Scale:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that differ where words, trigrams, how these are looked for, or ranges do."""
+        """16 digits that identify words, trigrams, the way to count these, and ranges."""
         ranges = sorted((name, *bounds) for name, bounds in self.ranges.items())
         whole = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
         return sha256(whole.encode()).hexdigest()[:16]
@@ -120,7 +120,7 @@ def _load() -> Scale:
 
 @cache
 def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
-    """Load how often people write n-grams of content words: shares among all of their length, by length, 2 and 3.
+    """Load the human rates of n-grams of content words: shares among all of their length, by length, 2 and 3.
 
     The most frequent ones of 20 novels before 1930.
     """
