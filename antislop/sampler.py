@@ -62,7 +62,7 @@ class AntiSlop:
     banned_strings, banned_regex: more bans under the names that other samplers have: strings that match anywhere,
         without regard to case, and patterns as for `Ban.regex`.
     exempt: phrases inside which no ban counts, beside those of each ban.
-    exempt_prompt: let the model write what stands in the prompt, banned or not.
+    exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: rewinds to one position after which it counts as exhausted. All rewinds together may withdraw 16 tokens
         for each one asked for; with method="text" only the number of rewinds counts.
     mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.

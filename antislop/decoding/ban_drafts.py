@@ -1,4 +1,4 @@
-"""Guess what comes next where a ban is in the making: the rest of it, which is about to be withdrawn.
+"""Draft the rest of an incomplete ban, which is about to be withdrawn.
 
 Two tokens into a phrase, its likely continuation is read in the same forward pass as the second one. The nodes along it
 are then known, so that a violation costs about one pass instead of one for each of its tokens.
@@ -19,7 +19,7 @@ TRIES = 2
 
 
 class PhraseDrafter:
-    """Drafts the rest of bans. encode: the tokens of a text as it goes on after other text."""
+    """Drafts the rest of bans. encode: returns the tokens of a text that follows other text."""
 
     def __init__(self, matcher: Matcher, encode: Callable[[str], Sequence[int]]) -> None:
         self._matcher = matcher
@@ -28,7 +28,7 @@ class PhraseDrafter:
         self._tried: dict[tuple[int, ...], list[int]] = {}  # by draft: [times, tokens that were right]
 
     def propose(self, row: Row) -> Draft:
-        """Return the tokens that the bans in the making have in common, if at least two of their tokens are there."""
+        """Return the tokens that the incomplete bans continue with, if at least two of their tokens are written."""
         start, endings = self._matcher.expect(row.state, WAYS)
         if not endings or len(row.tokens) - start < 2:
             return NO_DRAFT
@@ -40,7 +40,7 @@ class PhraseDrafter:
         return NO_DRAFT if times >= TRIES and right < TRUST * times * len(draft) else Draft(draft)
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        """Count how often a guess was right."""
+        """Count how many of a draft's tokens were accepted."""
         tried = self._tried.setdefault(tuple(row.draft.proposed), [0, 0])
         tried[0] += 1
         tried[1] += accepted
@@ -73,7 +73,7 @@ def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
 
 
 def common_start(texts: Sequence[Sequence[int]]) -> list[int]:
-    """Return the tokens that most of the texts go on with, as long as it is more than half of them all.
+    """Return the longest start that more than half of the texts share.
 
     >>> common_start([[5, 6, 7], [5, 6], [5, 8]])
     [5, 6]

@@ -15,7 +15,7 @@ from antislop.decoding.protocols import LanguageModel, RewindableCache, fill_lef
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
-"""Tokens that settle before a cache is told, which then may forget: not worth a word each."""
+"""The cache is told of settled tokens once in so many, since each call costs more than it saves."""
 
 
 class BatchEngine:
@@ -74,7 +74,7 @@ class BatchEngine:
         return len(missing), cut
 
     def excess(self, row: Row) -> int:
-        """Return how many tokens of a finished row were read and are not in its text, nor cut yet."""
+        """Return the number of tokens of a finished row that were read, are not in its text and were not cut."""
         fed, kept = self._fed[row.place], row.tokens[:-1]
         shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
         return len(fed) - min(shared, len(fed))
@@ -111,14 +111,14 @@ class BatchEngine:
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
-        """Take out of the cache what is not in the text, and its last token, so that there is one to read.
+        """Remove from the cache all that is not in the text, and its last token, so that one is left to read.
 
-        Return how many tokens that was.
+        Return the number of tokens removed.
         """
         fed, base = self._fed[place], self._bases[place]
-        most = max(0, min(len(fed), len(row.tokens) - 1))
-        shared = min(row.unchanged, most)
-        while shared < most and fed[shared] == row.tokens[shared]:
+        limit = max(0, min(len(fed), len(row.tokens) - 1))
+        shared = min(row.unchanged, limit)
+        while shared < limit and fed[shared] == row.tokens[shared]:
             shared += 1
         if row.settled >= self._settled[place] + SETTLE_EVERY:
             self._settled[place] = min(row.settled, shared)

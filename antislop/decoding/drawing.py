@@ -72,10 +72,10 @@ def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
 
 def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
     """Fill the nodes along each row's draft, its own node first, from logits [rows, positions, vocab]."""
-    at = [(row, i, step) for i, row in enumerate(rows) for step in range(len(row.draft.tokens) + 1)]
-    flat = torch.stack([logits[i, step - len(row.draft.tokens) - 1] for row, i, step in at])
-    scores = _process([row for row, _, _ in at], [len(row.tokens) + step for row, _, step in at], flat)
-    for number, (row, _, step) in enumerate(at):
+    positions = [(row, i, step) for i, row in enumerate(rows) for step in range(len(row.draft.tokens) + 1)]
+    flat = torch.stack([logits[i, step - len(row.draft.tokens) - 1] for row, i, step in positions])
+    scores = _process([row for row, _, _ in positions], [len(row.tokens) + step for row, _, step in positions], flat)
+    for number, (row, _, step) in enumerate(positions):
         node = row.node
         for token in row.draft.tokens[:step]:
             node = node.child(token)

@@ -8,8 +8,8 @@ Why it is exact. Rejection sampling cuts the text back to where a violation star
 Markov chain on prefixes whose rejections are jumps back. Jumps from below a node to the node itself can be conditioned
 away there: what remains is renormalized. Jumps to an earlier start can be conditioned away only at that start. So each
 node remembers its `exits`, the mass that is known to lead back further, by start. Seen from its parent, a node's share
-is what is left of what does not come back to the node itself. After a rewind the chain may go on to an earlier start,
-with the probability of the node's exits and without walking there (`Node.bounce`).
+is what is left of what does not come back to the node itself. After a rewind the chain may continue to an earlier
+start, with the probability of the node's exits and without walking there (`Node.bounce`).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Node:
         return self._probs
 
     def is_broken(self, *, do_sample: bool) -> bool:
-        """Tell whether there is no distribution here: the scores hold NaN, or in sampling an infinity or no number."""
+        """Report whether there is no distribution here: NaN among the scores, or, in sampling, no finite score."""
         return bool((self.probs[0, 0] if do_sample else self.scores.max()).isnan())  # one makes all probabilities NaN
 
     def child(self, token: int) -> Node:
@@ -117,7 +117,7 @@ class Node:
         return node
 
     def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
-        """Draw a token from what is left, or take the likeliest.
+        """Draw a token from the remaining distribution, or take the likeliest.
 
         The first draw at a node is `generate`'s own, to the bit and to the random number.
         """
@@ -153,7 +153,7 @@ class Node:
         return tuple((token, m / total) for token, m in zip(tokens.tolist(), mass.tolist(), strict=True) if m > 0)
 
     def has_resolved(self, violation: Violation, *, token: int) -> bool:
-        """Tell whether a token's violation is already taken off its mass, so that it is free to be drawn."""
+        """Report whether a violation was already subtracted from a token's mass."""
         return violation in self._resolved.get(token, ())
 
     def take(self, token: int, violations: Iterable[Violation], *, start: int | None = None) -> None:
@@ -191,13 +191,13 @@ class Node:
         self._lost.pop(token, None)
 
     def carry(self) -> None:
-        """Tell all ancestors what is left below them."""
+        """Update the mass of all ancestors."""
         node = self
         while node.parent is not None and node.parent.absorb(node):
             node = node.parent
 
     def absorb(self, child: Node) -> bool:
-        """Take over what is left of a child; return whether that changes anything here."""
+        """Update a token's mass from its child; return whether that changes anything here."""
         exits, left = child.exits(), child.mass_left()
         total = left + sum(exits.values())
         if not exits and total > 0 and child.token not in self._entering:
@@ -252,7 +252,7 @@ class Node:
         self._lost.clear()
 
     def cut_loose(self) -> None:
-        """Make this node the root; the rest of the tree is let go of at once, without waiting for the collector."""
+        """Make this node the root and free the rest of the tree at once, without waiting for the collector."""
         ancestor, self.parent = self.parent, None
         while ancestor is not None:
             ancestor.children.clear()

@@ -15,7 +15,7 @@ from antislop.decoding.walker import Walker
 
 
 def advance_together(walkers: Sequence[Walker], history: History) -> None:
-    """Ask about each step that all rows have reached, let them walk on from there, and settle what is final."""
+    """Ask about each step that all rows have reached, let them walk on, and settle the final tokens."""
     while _is_due(walkers, history.asked + 1):
         _ask(walkers, history)
         for walker in walkers:

@@ -1,4 +1,4 @@
-"""What the sampler needs of whatever computes: a language model, a cache that can be taken back, an inferencer.
+"""The protocols that the sampler runs on: a language model, a cache that can be rewound, an inferencer.
 
 Only protocols and what they exchange: the loop and the engine are written against these and know neither transformers
 nor how a cache is laid out. How to add a model of another kind is in docs/engines.md.
@@ -71,17 +71,17 @@ class KVCache(RewindableCache, Protocol):
 
 
 class LanguageModel(Protocol):
-    """Something that says which token may come next."""
+    """Computes the logits of the next token."""
 
     @property
     def eos_token_id(self) -> frozenset[int]:
         """The tokens that end a text; may be empty."""
 
     def new_cache(self, rows: int) -> RewindableCache:
-        """Return an empty cache for so many rows."""
+        """Return an empty cache for `rows` rows."""
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        """Read more tokens, and return what may follow each of them.
+        """Read more tokens, and return the logits that follow each of them.
 
         query_token_ids: int64 [rows, queries], on any device; `PAD` on the left of rows that have fewer.
         Returns logits [rows, queries, vocab] of any floating dtype; position i holds those for token i + 1. A model may
@@ -139,7 +139,7 @@ class Inferencer(Protocol):
 
 
 def count_queries(query_token_ids: Tensor) -> list[int]:
-    """Return how many tokens each row feeds; raise `ValueError` where that is none, or `PAD` is not on the left.
+    """Return the number of tokens that each row feeds; raise `ValueError` if it is 0, or if `PAD` is not on the left.
 
     >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
     [1, 2]
@@ -161,8 +161,8 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
     >>> fill_left([[5], [6, 7]]).tolist()
     [[-1, 5], [6, 7]]
     """
-    most = max(map(len, rows))
-    return torch.tensor([[PAD] * (most - len(tokens)) + list(tokens) for tokens in rows])
+    longest = max(map(len, rows))
+    return torch.tensor([[PAD] * (longest - len(tokens)) + list(tokens) for tokens in rows])
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:

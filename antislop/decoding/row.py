@@ -25,7 +25,7 @@ class Settings(Protocol):
         """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
 
     def is_done(self, row: Row) -> bool:
-        """Tell whether a stopping criterion is met after the row's tokens."""
+        """Report whether a stopping criterion is met after the row's tokens."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -40,19 +40,19 @@ class History(Protocol):
 
     @property
     def asked(self) -> int:
-        """About how many tokens of each row the criteria were asked."""
+        """The number of tokens of each row that the criteria have seen."""
 
     def ask(self) -> Sequence[bool]:
         """Ask about one token more of each row; return for each whether it ends there."""
 
     def rewind(self, row: Row, length: int) -> None:
-        """Take note that a row was taken back to `length` tokens; raise `ValueError` if that can't be followed."""
+        """Follow the rewind of a row to `length` tokens; raise `ValueError` if that is impossible."""
 
     def settle(self, length: int) -> None:
-        """Take note that no row will be taken back below `length` tokens."""
+        """Note that no row is rewound below `length` tokens any more."""
 
     def may_ask_again(self, length: int) -> bool:
-        """Tell whether the processors can be asked a second time after `length` tokens."""
+        """Report whether the processors can be asked a second time after `length` tokens."""
 
 
 class Draft(NamedTuple):

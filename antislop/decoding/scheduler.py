@@ -18,8 +18,8 @@ from antislop.decoding.walker import Walker
 class Scheduler:
     """Rows of a batch, and the texts that wait for one.
 
-    texts: read one by one, as rows become free. places: the number of rows. rows: texts that begin together, in one
-    forward pass; they count as the first texts. is_open: texts may be submitted until `close` is called.
+    texts: read one by one, as rows become free. rows: texts that begin together, in one forward pass; they count as the
+    first texts. places: the number of rows if none are given. is_open: texts may be submitted until `close` is called.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Scheduler:
         for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
             _follow([row for row in rows if row.spec.settings is settings])
         self.walkers = [Walker(row) for row in rows]
-        self._places = max(places, len(rows))
+        self._places = len(rows) or places
         self._numbers = count(len(rows))
         self._texts: Iterator[TextSpec] | None = iter(texts)
         self._submitted: deque[Row] = deque()

@@ -1,7 +1,7 @@
 """Run the rows of a batch one by one, each on a cache of its own.
 
-For models whose decoder counts positions by the length of its cache: rows that went apart can't share one. Slower than
-a batch, and the last bits of its logits are those of a row alone.
+For models whose decoder counts positions by the length of its cache: rows of different lengths can't share one. Slower
+than a batch, and the last bits of its logits are those of a row alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RowwiseCache:
         return [cache.lengths[0] for cache in self.caches]
 
     def rewind(self, row: int, length: int) -> int:
-        """Keep the first `length` tokens of one row, or fewer: return how many."""
+        """Keep the first `length` tokens of one row, or fewer; return the number kept."""
         return self.caches[row].rewind(0, length)
 
     def settle(self, row: int, length: int) -> None:
@@ -49,7 +49,7 @@ class RowwiseModel:
         return self._models[0].eos_token_id
 
     def new_cache(self, rows: int) -> RowwiseCache:
-        """Return an empty cache for so many rows."""
+        """Return an empty cache for `rows` rows."""
         return RowwiseCache([self._models[0].new_cache(1) for _ in range(rows)])
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:

@@ -1,8 +1,8 @@
 """Draw tokens, and draw again where they complete a ban.
 
-A row walks: draws a token at its node, feeds the matcher, and either stays, or has the ledger take the violation and
-goes back. It walks through nodes that are known until it needs the model. Knows neither what the tokens mean nor what
-computes the logits.
+A row walks: it draws a token at its node and feeds the matcher. Without a violation it moves to the next node;
+otherwise the ledger subtracts the violation, and the row rewinds. It walks until it needs the model. Knows neither what
+the tokens mean nor what computes the logits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Walker:
         # be rejected: leaving them out of the proposal changes no text's share of those that are accepted.
         self._start = 0 if self.policy.method == "text" else None
         self.events: list[Event] = []
-        self._dropped = 0  # how many of the matcher's are told
+        self._dropped = 0  # the number of the matcher's slow bans that were reported
         self._is_together = row.history is not None and row.history.is_together
         self._ends_itself = False  # by what it has written, not by a criterion's answer about all rows
         self._reason: Reason = "done"
@@ -163,7 +163,7 @@ class Walker:
         return after
 
     def settle(self, length: int) -> None:
-        """Let go of what no rewind can reach."""
+        """Settle the first `length` tokens, which no rewind reaches any more."""
         row = self.row
         if length > row.settled:
             self.events.append(Settled(tuple(row.tokens[row.settled : length])))
@@ -184,7 +184,7 @@ class Walker:
         self.events.append(Finished(self._reason, self.row.matcher_seconds))
 
     def _judge(self, token: int, violations: Sequence[Violation]) -> bool:
-        """Return whether the token stays; if not, the row has gone back or is finished."""
+        """Return whether the token stays; if not, the row was rewound or is finished."""
         for violation in violations:
             if violation.start < self.row.settled:
                 raise ValueError(
@@ -217,7 +217,7 @@ class Walker:
         return True
 
     def _is_admitted(self, token: int, violation: Violation) -> bool:
-        """Tell whether a ban's weight lets this occurrence stay: by a coin, or because its mass was taken already."""
+        """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
         row, weight = self.row, violation.ban.weight
         if self.policy.method == "token":
             start = row.node.back_to(violation.start)
@@ -282,7 +282,7 @@ class Walker:
         return self.row.node if (violation.ban, violation.start) in ended else None
 
     def _is_scarce(self, node: Node, *, start: int | None = None) -> bool:
-        """Tell whether so little of a distribution is left that it may be noise.
+        """Report whether so little of a distribution is left that it may be noise.
 
         Mass that leads back to before `start`, the node's own depth by default, is not lost, but rejected only there.
         """
@@ -291,14 +291,14 @@ class Walker:
         return left == 0 or left + elsewhere < self.policy.mass_floor
 
     def _has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        """Tell whether there is something to draw at a node; where little is left, first look for more.
+        """Report whether a node has a token to draw; if little is left there, look for more first.
 
         avoided: a node below which nothing counts as an alternative.
         """
         return not self._is_scarce(node) or self._keep_likely(node, avoided=avoided) or self._look_further(node)
 
     def _keep_likely(self, node: Node, *, avoided: Node | None, start: int | None = None) -> bool:
-        """Leave only tokens of which something likely is left at a node, and below it; tell whether there are any."""
+        """Keep only tokens at a node, and below it, of which something likely is left; return whether there are any."""
         start = node.depth if start is None else start
         candidates = self._find_likely(node, node.left / node.probs[0]) & (node.left > 0)
         for token, child in node.children.items():
@@ -310,7 +310,7 @@ class Walker:
         return False
 
     def _look_further(self, node: Node) -> bool:
-        """Apply top-k, top-p, min-p to what bans left of the raw logits; tell whether that finds anything."""
+        """Apply top-k, top-p, min-p to the raw logits that bans left; return whether that finds a token."""
         if self.row.history is not None and not self.row.history.may_ask_again(node.depth):
             return False
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)

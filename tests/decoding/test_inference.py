@@ -112,13 +112,13 @@ def without_cost(events: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("begin", [1, 2])
-def test_a_queue_takes_the_places_of_given_rows_and_those_that_are_free(begin: int) -> None:
+def test_a_queue_takes_the_places_of_given_rows(begin: int) -> None:
     model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher([anywhere("ab")], WORDS)
     texts: list[list[list[int]]] = []
     for engine in (model, engine_of(model, rows=3)):
         specs, rows = [spec_of(model, matcher, seed=seed) for seed in range(5)], dict[int, Row]()
         first = [Row(spec, number=place, place=place) for place, spec in enumerate(specs[:begin])]
-        for row, _ in decode(Scheduler(specs[begin:], rows=first, places=3), engine):
+        for row, _ in decode(Scheduler(specs[begin:], rows=first), engine):
             rows[row.number] = row
             assert row.spec is specs[row.number]
         texts.append([rows[number].tokens for number in range(5)])
