@@ -26,7 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.callbacks.settings import Settings
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.row import TextSpec
-from antislop.hf.arguments import Prompt, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
+from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
 from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
 from antislop.hf.compiled_bans import Bans, CompiledBans, CompiledLists, combine_bans, read_bans
 from antislop.hf.concessions import ConcessionWarner
@@ -35,7 +35,7 @@ from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
-from antislop.hf.run import Output, ReportedOutput, Run
+from antislop.hf.run import CallOutput, ReportedOutput, Run
 from antislop.matching.errors import BanError
 from antislop.trace.events import Event
 from antislop.trace.text_pieces import stream_text
@@ -129,7 +129,7 @@ class AntiSlop:
         generation_config: GenerationConfig,
         stop_strings: str | list[str] | None = None,
         **model_kwargs: Any,
-    ) -> Output:
+    ) -> CallOutput:
         """Do as `generate`'s own decoding methods do, for `model.generate(…, custom_generate=sampler)`.
 
         `generate` never hands `streamer` and `assistant_model` to a callable: use `AntiSlop.generate` for those. It
@@ -169,7 +169,7 @@ class AntiSlop:
         *,
         streamer: BaseStreamer | None = None,
         **kwargs: Any,
-    ) -> Output:
+    ) -> CallOutput:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
 
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
@@ -179,15 +179,15 @@ class AntiSlop:
         where that argument is written out as True, and nothing of a generation config that holds it. A model with a
         `generate` of its own (Whisper) returns what that makes of the output.
         """
-        done: list[tuple[Run, Output]] = []
+        done: list[tuple[Run, CallOutput]] = []
 
-        def complete(call: Call) -> Output:
+        def complete(call: Call) -> CallOutput:
             run = self._prepare(call)
             done.append((run, run.complete(streamer)))
             return done[-1][1]
 
         # Within `generate`, since some models make more of what it returns.
-        returned: Output = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
+        returned: CallOutput = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
         run, output = done[-1]
         return run.with_reports(returned) if returned is output else returned
 
@@ -205,7 +205,7 @@ class AntiSlop:
     def generate_many(
         self,
         model: PreTrainedModel,
-        prompts: Iterable[Prompt],
+        prompts: Iterable[PromptInput],
         *,
         bans: Iterable[Bans | None] | None = None,
         batch_size: int = 16,
@@ -242,7 +242,7 @@ class AntiSlop:
     def _complete_many(
         self,
         model: PreTrainedModel,
-        prompts: Iterable[Prompt],
+        prompts: Iterable[PromptInput],
         bans: Iterable[Bans | None] | None,
         *,
         batch_size: int,
@@ -265,7 +265,7 @@ class AntiSlop:
             )
 
     def _prepare_many(
-        self, model: PreTrainedModel, texts: Iterable[tuple[tuple[Prompt, int], Bans | None]], **kwargs: Any
+        self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
     ) -> Iterator[tuple[Call, TextSpec]]:
         """Prepare texts of (prompt, seed) and bans one by one."""
         lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
-from antislop.callbacks.memory import Change, Memory, name_of
+from antislop.callbacks.memory import Memory, MemoryChange, name_of
 from antislop.callbacks.rewindable import Rewindable
 from antislop.decoding.row import Row
 
@@ -29,7 +29,7 @@ class _Answer(NamedTuple):
     """Whether each row is to end, and what the criterion changed in itself when it was called."""
 
     is_done: list[bool]
-    changes: list[Change]
+    changes: list[MemoryChange]
 
 
 class _Step(NamedTuple):

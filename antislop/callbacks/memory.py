@@ -56,7 +56,7 @@ def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int,
         )
 
 
-class Change(NamedTuple):
+class MemoryChange(NamedTuple):
     """The contents of an object before a call: all of them, or of attributes those that differ now."""
 
     where: Any
@@ -75,27 +75,27 @@ class Memory:
         self._known: dict[int, tuple[Any, Any]] = {}
         self._look()
 
-    def watch(self, call: Callable[[], Result]) -> tuple[Result, list[Change]]:
+    def watch(self, call: Callable[[], Result]) -> tuple[Result, list[MemoryChange]]:
         """Return the result of a call, and the changes that it made."""
         self._look()  # changes by others in the meantime are not the call's
         result = call()
         return result, self._look()
 
-    def has_rewritten(self, changes: Sequence[Change]) -> bool:
+    def has_rewritten(self, changes: Sequence[MemoryChange]) -> bool:
         """Return whether the changes are to anything but new attributes, which a first call may set up."""
         return any(
             not isinstance(c.before, dict) or any(old is not _ABSENT for old in c.before.values()) for c in changes
         )
 
-    def undo(self, changes: Sequence[Change]) -> None:
+    def undo(self, changes: Sequence[MemoryChange]) -> None:
         """Undo the changes of a call."""
         for where, before in reversed(changes):
             _restore(where, before)
 
-    def _look(self) -> list[Change]:
+    def _look(self) -> list[MemoryChange]:
         """Return the changes since the last look, and remember the present contents."""
         changes = [
-            Change(where, difference)
+            MemoryChange(where, difference)
             for where, before in self._known.values()
             if (difference := _compare(where, before)) is not None
         ]

@@ -15,7 +15,7 @@ from antislop.decoding.protocols import send
 from antislop.matching.token_matcher import Matcher, State
 
 
-class Settings(Protocol):
+class RowSettings(Protocol):
     """Logits processors, and when a text ends."""
 
     def follow(self, rows: Sequence[Row]) -> History | None:
@@ -99,7 +99,7 @@ class TextSpec:
     matcher: Matcher
     state: State
     policy: Policy
-    settings: Settings
+    settings: RowSettings
     capacity: int
     generator: torch.Generator | None = None
     drafter: Drafter | None = None

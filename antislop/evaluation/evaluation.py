@@ -16,7 +16,7 @@ import numpy as np
 
 from antislop.datasets.samples import PLAIN
 from antislop.evaluation.outputs import Example, Output, align, find_examples
-from antislop.evaluation.rows import Row, compare_with_plain, describe_row, measure_arm, tally_outputs
+from antislop.evaluation.rows import EstimateRow, compare_with_plain, describe_row, measure_arm, tally_outputs
 from antislop.lists.ban_list import BanList
 from antislop.metrics.definitions import Metric
 from antislop.metrics.estimates import Estimate
@@ -57,7 +57,7 @@ class Evaluation:
 
     sizes: Mapping[str, ArmSize]
     is_paired: bool
-    rows: Sequence[Row]
+    rows: Sequence[EstimateRow]
     bans: Sequence[BanHits]
     changes: Mapping[str, Sequence[Change]]
     chances: Mapping[str, float]
@@ -90,7 +90,7 @@ class Evaluation:
         }
 
 
-def _is(row: Row, name: str, against: str | None) -> bool:
+def _is(row: EstimateRow, name: str, against: str | None) -> bool:
     return row.metric.name == name and row.against == against
 
 

@@ -34,7 +34,7 @@ from antislop.metrics.tally import Tally
 _OF_BANS = ("violations", "withdrawn", "conceded")
 
 
-class Row(NamedTuple):
+class EstimateRow(NamedTuple):
     """An estimate of a metric of an arm. against: the arm that it was compared with, if any."""
 
     arm: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     estimate: Estimate
 
 
-def describe_row(row: Row) -> dict[str, Any]:
+def describe_row(row: EstimateRow) -> dict[str, Any]:
     """Return a row as a flat record: that of summary.csv."""
     estimate = row.estimate
     return {
@@ -67,32 +67,32 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
     return tally
 
 
-def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[Row]:
+def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[EstimateRow]:
     """Return the rows of an arm. lists: the names of those that were counted. options: of the bootstrap."""
     measured = measure(tally, **options)
     distance = measure_distance(tally, **options)
     absent = {*LISTS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
     metrics = [metric for metric in tally.metrics if metric.name not in absent]
     return [
-        *(Row(arm, metric, None, measured[metric.name]) for metric in metrics),
-        Row(arm, DISTANCE, None, distance.overall),
-        *(Row(arm, distance_metric(metric), None, distance.metrics[metric.name]) for metric in METRICS),
+        *(EstimateRow(arm, metric, None, measured[metric.name]) for metric in metrics),
+        EstimateRow(arm, DISTANCE, None, distance.overall),
+        *(EstimateRow(arm, distance_metric(metric), None, distance.metrics[metric.name]) for metric in METRICS),
     ]
 
 
 def compare_with_plain(
     arm: str, after: Tally, plain: Tally, lists: Collection[str], *, is_paired: bool, **options: Any
-) -> list[Row]:
+) -> list[EstimateRow]:
     """Return the rows of an arm against the plain one; without intervals if the arms answer different prompts."""
     estimates = _compare_sums(after, plain, lists, is_paired=is_paired, **options)
     rows = [
-        Row(arm, metric, PLAIN, estimates[metric.name])
+        EstimateRow(arm, metric, PLAIN, estimates[metric.name])
         for metric in (*SUPPRESSION, EXCESS, PASSES)
         if metric.name in estimates
     ]
     if is_paired:
         differences = measure_difference(after, plain, **options)
-        rows += [Row(arm, metric, PLAIN, differences[metric.name]) for metric in METRICS]
+        rows += [EstimateRow(arm, metric, PLAIN, differences[metric.name]) for metric in METRICS]
     return rows
 
 

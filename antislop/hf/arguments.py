@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 
-Prompt: TypeAlias = str | Sequence[int] | Tensor
+PromptInput: TypeAlias = str | Sequence[int] | Tensor
 """A text, or its ids [tokens]."""
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def _advise(inputs: object) -> str:
     return "pass a text, or ids as a tensor [rows, tokens]"
 
 
-def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
+def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
     """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens.
 
     Raises `ValueError` for anything else than a text or ids, and for an empty prompt.
@@ -72,7 +72,7 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, device: torch.dev
     return tensor
 
 
-def check_prompts(prompts: Iterable[Prompt]) -> None:
+def check_prompts(prompts: Iterable[PromptInput]) -> None:
     """Raise `ValueError` for one prompt in the place of several, and for a mapping, whose keys would be the prompts."""
     if isinstance(prompts, (str, bytes)):
         raise ValueError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")

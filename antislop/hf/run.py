@@ -46,7 +46,7 @@ class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
 """What `generate` returns with return_dict_in_generate."""
-Output: TypeAlias = Tensor | ReportedOutput
+CallOutput: TypeAlias = Tensor | ReportedOutput
 """What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
 
 
@@ -88,7 +88,7 @@ class Run:
                 yield event
             self._finish([Report()])
 
-    def complete(self, streamer: BaseStreamer | None = None) -> Output:
+    def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
         """Run to the end and return what `generate` returns."""
         reports = [Report(surfaces=self.surfaces) for _ in self.rows]
         if streamer is not None:
@@ -148,7 +148,7 @@ class Run:
             return cast(ReportedOutput, plain(**fields))
         return self._report(fields)
 
-    def with_reports(self, output: Output) -> Output:
+    def with_reports(self, output: CallOutput) -> CallOutput:
         """Return what `complete` returned, with the reports that it leaves out for a model's own `generate`."""
         if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
             return output

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 REPLACEMENT = "\ufffd"
 
 
-class Surfaces(Protocol):
+class TokenBytes(Protocol):
     """The bytes of tokens, as in `Vocabulary`. byte_tokens: those of byte fallback, empty for other vocabularies."""
 
     @property
@@ -40,7 +40,7 @@ class Completed(NamedTuple):
     pending: Pending
 
 
-def complete(surfaces: Surfaces, token_id: int, pending: Pending = NOTHING) -> Completed:
+def complete(surfaces: TokenBytes, token_id: int, pending: Pending = NOTHING) -> Completed:
     r"""Return the characters that a token completes, after pending bytes.
 
     >>> class Bytes:
@@ -67,7 +67,7 @@ def complete(surfaces: Surfaces, token_id: int, pending: Pending = NOTHING) -> C
     return Completed(text + surface.decode(errors="replace"), begun, NOTHING)
 
 
-def finish(surfaces: Surfaces, pending: Pending) -> Completed:
+def finish(surfaces: TokenBytes, pending: Pending) -> Completed:
     """Return the characters of pending bytes if the text ends, or a special token cuts it."""
     if not surfaces.byte_tokens:
         return _complete_utf8(pending, b"", final=True)
@@ -78,7 +78,7 @@ def finish(surfaces: Surfaces, pending: Pending) -> Completed:
         return Completed(REPLACEMENT * len(pending.data), pending.ages, NOTHING)
 
 
-def decode(surfaces: Surfaces, token_ids: Iterable[int]) -> str:
+def decode(surfaces: TokenBytes, token_ids: Iterable[int]) -> str:
     """Return the text of tokens without special ones, as `decode(…, skip_special_tokens=True)` of a tokenizer does.
 
     The space that some decoders remove at the beginning is kept.

@@ -35,7 +35,7 @@ class Violation(NamedTuple):
     end: int
 
 
-class Surfaces(characters.Surfaces, Protocol):
+class Surfaces(characters.TokenBytes, Protocol):
     """The text of tokens, as in `Vocabulary`: `breaks` maps the special tokens to their contents."""
 
     @property
