@@ -1,4 +1,4 @@
-"""Batches in `generate`'s place: drop-in (C1), rows that go back apart (C4, I6), what each costs (C5), in flight."""
+"""Batches in place of `generate`: the same bits, rows that rewind alone, the cost of each rewind, prompts in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop on a model without transformers: what is never written, and how every struggle ends (C2, C6, C7)."""
+"""The loop on a model without transformers: no ban is written, and each policy ends a text as it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not banned is said exactly as often as before (C3)."""
+"""Texts have the distribution of rejection sampling: a chain that is solved, and enumeration, say which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every family of models: greedy as without a cache, rewound without a trace (C4), rows of a batch as if alone (I6).
+"""Every family of models: greedy as without a cache, rewound without a trace, rows of a batch as if alone.
 
 All of that with the caches that transformers chooses, and with static ones.
 

@@ -1,4 +1,4 @@
-"""The sampler in `generate`'s place: drop-in (C1), no trace of a rewind (C4), what it costs (C5)."""
+"""The sampler in place of `generate`: the same bits, no trace of a rewind, and its cost in forward passes."""
 
 from __future__ import annotations
 

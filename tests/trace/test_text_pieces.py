@@ -1,4 +1,4 @@
-"""Streaming never takes back, holds nothing longer than it must, and is the same text (C8)."""
+"""A stream is never taken back, holds back no more than it must, and adds up to the text."""
 
 from __future__ import annotations
 
