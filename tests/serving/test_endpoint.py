@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
+    StoppingCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
 )
@@ -618,6 +619,18 @@ def test_texts_end_at_end_tokens_and_stop_strings() -> None:
         assert (done.text, done.report.reason, done.tokens[-1]) == ("abcdef", "done", 1)
         (done,) = served.generate_many([[1]], stop_strings="cd", **asked)
         assert done.text == "abcd"
+        (done,) = served.generate_many([[1]], stopping_criteria=[EndsWith(order[1])], **asked)
+        assert done.text == "abcd"
+
+
+class EndsWith(StoppingCriteria):
+    """A criterion of the caller's own, without a memory."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor, **kwargs: Any) -> torch.BoolTensor:
+        return input_ids[:, -1] == self.token  # type: ignore[return-value]
 
 
 def test_requests_hold_what_was_asked_for(letters: PreTrainedTokenizerFast) -> None:
