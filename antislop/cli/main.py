@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple, cast, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -132,12 +132,12 @@ def load_command(name: str) -> Any:
 
 def expand_options(command: Callable[..., int]) -> Callable[..., int]:
     """Return a command for typer: each field of an options dataclass is a parameter, and so an option, of its own."""
-    hints = get_type_hints(command, include_extras=True)
+    hints = _read_annotations(command)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in inspect.signature(command).parameters.items():
         shown = inspect.signature(hints[name]).parameters.values() if name in groups else [parameter]
-        annotations = get_type_hints(hints[name], include_extras=True) if name in groups else hints
+        annotations = _read_annotations(hints[name]) if name in groups else hints
         parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=annotations[one.name]) for one in shown]
 
     def run(**values: Any) -> int:
@@ -148,6 +148,13 @@ def expand_options(command: Callable[..., int]) -> Callable[..., int]:
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _read_annotations(source: Any) -> dict[str, Any]:
+    """Return annotations as they are written: Python 3.10 makes those of parameters with the default None optional."""
+    hints = get_type_hints(source, include_extras=True)
+    inner = {name: [hint for hint in get_args(hint) if get_origin(hint) is Annotated] for name, hint in hints.items()}
+    return {name: inner[name][0] if get_origin(hint) is Union and inner[name] else hint for name, hint in hints.items()}
 
 
 app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, rich_markup_mode="markdown")
