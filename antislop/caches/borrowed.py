@@ -36,7 +36,7 @@ class BorrowedCache:
     """The layers of `cache`, which may hold tokens already.
 
     columns: shared by all of our layers. is_static: whether its memory can't grow; queries then come one at a time, so
-    that a compiled model sees one shape. held: the tokens that it held when it was borrowed.
+    that a compiled model sees one shape. held: the number of tokens in it when it was borrowed.
     """
 
     def __init__(self, cache: Cache, columns: Columns) -> None:
@@ -110,7 +110,7 @@ class BorrowedCache:
     def give_back(self, *, is_whole: bool) -> bool:
         """Put transformers' own layers back; return whether ours were there.
 
-        is_whole: whether they are to hold the texts; otherwise they hold what they did before.
+        is_whole: whether the layers keep the new texts; if not, they get their former content back.
         """
         if self._originals is None:
             return False
