@@ -28,7 +28,7 @@ from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnEx
 from antislop.decoding.row import TextSpec
 from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
 from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
-from antislop.hf.compiled_bans import Bans, CompiledBans, CompiledLists, combine_bans, read_bans
+from antislop.hf.compiled_bans import CompiledBans, CompiledLists, combine_bans
 from antislop.hf.concessions import ConcessionWarner
 from antislop.hf.in_flight import Completion, complete_in_flight
 from antislop.hf.model import device_of
@@ -36,6 +36,7 @@ from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
 from antislop.hf.run import CallOutput, ReportedOutput, Run
+from antislop.lists.ban_list import Bans, read_bans
 from antislop.matching.errors import BanError
 from antislop.trace.events import Event
 from antislop.trace.text_pieces import stream_text

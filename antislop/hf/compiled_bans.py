@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.ban_drafts import PhraseDrafter
 from antislop.hf.vocabulary import Vocabulary, encode_after
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, Bans, read_bans
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher, State
-
-Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
-"""A list, phrases and bans, or the path of a file that `BanList.load` reads."""
-
 
 LISTS_KEPT = 64
 """Compiled lists that are kept for later texts."""
@@ -91,19 +85,6 @@ class CompiledLists:
             self._compiled[id(bans)] = bans, compiled, drafters
         _, compiled, drafters = self._compiled[id(bans)]
         return compiled, drafters
-
-
-def read_bans(bans: Bans) -> BanList:
-    """Return bans as a list; raise `BanError` for a string that is no file."""
-    if isinstance(bans, BanList):
-        return bans
-    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and os.path.isfile(bans)):  # noqa: PTH113 - never raises
-        return BanList.load(bans)
-    if isinstance(bans, str):
-        raise BanError(
-            f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
-        )
-    return BanList(bans)
 
 
 def combine_bans(

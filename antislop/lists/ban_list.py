@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args, overload
+from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
 from antislop.lists.formats import find_format, read
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
@@ -299,6 +299,23 @@ class BanList(Sequence[Ban]):
     @cached_property
     def _distinct(self) -> list[Ban]:
         return distinct(self._bans)
+
+
+Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
+"""A list, phrases and bans, or the path of a file that `BanList.load` reads."""
+
+
+def read_bans(bans: Bans) -> BanList:
+    """Return bans as a list; raise `BanError` for a string that is no file."""
+    if isinstance(bans, BanList):
+        return bans
+    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and os.path.isfile(bans)):  # noqa: PTH113 - never raises
+        return BanList.load(bans)
+    if isinstance(bans, str):
+        raise BanError(
+            f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
+        )
+    return BanList(bans)
 
 
 def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:

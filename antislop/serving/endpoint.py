@@ -45,8 +45,9 @@ from antislop.decoding.policy import Policy
 from antislop.decoding.row import NO_DRAFT, Draft, Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.hf.arguments import check_prompts, pair, refuse_one_list
-from antislop.hf.compiled_bans import Bans, CompiledBans, CompiledLists
+from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.in_flight import Completion
+from antislop.lists.ban_list import Bans
 from antislop.sampler import SEED_STEP, AntiSlop
 from antislop.serving.completions import Endpoint
 from antislop.serving.coverage import Coverage
