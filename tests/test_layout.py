@@ -28,6 +28,7 @@ FLOORS = (
     ("sampler",),
     ("serving",),
     ("metrics",),
+    ("rewards",),
     ("profiles",),
     ("datasets",),
     ("evaluation",),
@@ -35,7 +36,7 @@ FLOORS = (
     ("__main__",),
 )
 """Packages, and modules on the same level, from the ground up: a module imports from its own package or from below."""
-WITHOUT_TORCH = ("matching", "lists", "records", "trace", "metrics", "profiles")
+WITHOUT_TORCH = ("matching", "lists", "records", "trace", "metrics", "profiles", "rewards")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
