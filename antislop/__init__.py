@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from antislop.matching.bans import Ban, Match
     from antislop.matching.errors import BanError
     from antislop.matching.scopes import Scope
+    from antislop.patching import applied_to
     from antislop.sampler import AntiSlop
     from antislop.trace.events import ConcededWarning
     from antislop.trace.report import Report
@@ -36,6 +37,7 @@ __all__ = [
     "Report",
     "Rewindable",
     "Scope",
+    "applied_to",
     "constructions",
     "default_bans",
     "held_out_bans",
@@ -53,6 +55,7 @@ _LATER = {
     "Report": "trace.report",
     "Rewindable": "callbacks.rewindable",
     "Scope": "matching.scopes",
+    "applied_to": "patching",
     "constructions": "lists.bundled",
     "default_bans": "lists.bundled",
     "held_out_bans": "lists.bundled",

@@ -26,6 +26,7 @@ FLOORS = (
     ("callbacks",),
     ("hf",),
     ("sampler",),
+    ("patching",),
     ("serving",),
     ("metrics",),
     ("rewards",),

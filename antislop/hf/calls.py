@@ -65,6 +65,35 @@ class Call:
         return prompt_mask(self.model, self.model_kwargs)
 
 
+@dataclass(frozen=True)
+class CallCatcher:
+    """A `custom_generate` that has `use` make of a call what `generate` returns.
+
+    A type of its own, by which `applied_to` knows a sampler's own calls of `generate`.
+    """
+
+    use: Callable[[Call], Any]
+    assistant: Assistant
+    calls: list[Call] = field(default_factory=list)
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Make a call of what `generate` hands over, and use it."""
+        call = Call(
+            model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, self.assistant
+        )
+        self.calls.append(call)
+        return self.use(call)
+
+
 def enter(
     model: PreTrainedModel,
     inputs: str | Tensor | None,
@@ -77,23 +106,11 @@ def enter(
     refuse_arguments(arguments, tokenizer=tokenizer)
     inputs, kwargs = read_inputs(inputs, arguments, tokenizer, device_of(model))
     assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
-    calls = []
-
-    def catch(
-        model: PreTrainedModel,
-        input_ids: Tensor,
-        *,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **model_kwargs: Any,
-    ) -> Any:
-        call = Call(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, assistant)
-        calls.append(call)
-        return use(call)
-
-    out = model.generate(inputs, custom_generate=catch, **_move_stop_strings(model, kwargs, tokenizer))
-    if not calls:
+    catcher = CallCatcher(use, assistant)
+    # By position only if they are there: the first parameter of a model's own `generate` may be passed by its name.
+    positional = () if inputs is None else (inputs,)
+    out = model.generate(*positional, custom_generate=catcher, **_move_stop_strings(model, kwargs, tokenizer))
+    if not catcher.calls:
         raise ValueError(
             f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
             "leave out what makes it do so, or take another model"

@@ -1,0 +1,175 @@
+"""`applied_to`: a sampler for every `model.generate(…)` of one model, whoever calls it.
+
+The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active. Which sampler a call
+gets is decided when it begins: the innermost that its own context (thread, asyncio task) has entered, or, in a thread
+that has entered none, the one that the others have.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import update_wrapper
+from threading import Lock
+from typing import Any, TypeVar
+
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import GenerationMixin
+
+from antislop.errors import InputError
+from antislop.hf.calls import CallCatcher
+from antislop.sampler import AntiSlop
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Application:
+    """One `with applied_to(…)` that was entered.
+
+    outer: those that were active in the same context when it was entered.
+    """
+
+    sampler: AntiSlop
+    outer: tuple[_Application, ...]
+    is_active: bool = True
+
+
+_ENTERED: ContextVar[tuple[_Application, ...]] = ContextVar("antislop.applied_to", default=())
+_LOCK = Lock()
+
+
+@contextmanager
+def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
+    """Run every `model.generate(…)` inside the block under a sampler's bans, whoever calls it.
+
+    model: a transformers model, also inside a `PeftModel`, `torch.compile` or `DistributedDataParallel`; other models
+        are left alone.
+    sampler: gets all arguments of each call, as `sampler.generate(model, …)` does, and refuses what it does not support
+        with the same sentences. The call returns what `sampler.generate` returns.
+
+    Blocks may be nested: the innermost sampler applies, and the outer one again afterwards. A call with another sampler
+    as its `custom_generate` uses that one; any other `custom_generate` is refused. Afterwards, also after an exception,
+    the model's `__dict__` is as it was before.
+
+    Threads and asyncio tasks use the sampler that they have entered themselves. A thread that has entered none, such as
+    one that fills a `TextIteratorStreamer`, uses the sampler of the others; if these are several, its call raises
+    `InputError`. A call keeps its sampler to its end; one that begins after the block writes without bans.
+
+    Only `generate` of this object in this process is replaced, not `generate_batch`, and not a copy of the model.
+    """
+    if not isinstance(sampler, AntiSlop):
+        raise InputError(f"sampler is a {type(sampler).__name__}: pass antislop.AntiSlop(tokenizer, bans)")
+    target = _unwrap(model)
+    if not callable(getattr(target, "generate", None)):
+        raise InputError(f"model is a {type(model).__name__} without a generate method: pass a transformers model")
+    outer = tuple(application for application in _ENTERED.get() if application.is_active)
+    application = _Application(sampler, outer)
+    generate = _install(target, application)
+    _ENTERED.set((*outer, application))
+    try:
+        yield
+    finally:
+        application.is_active = False
+        generate.remove(application)
+        _ENTERED.set(tuple(application for application in _ENTERED.get() if application.is_active))
+
+
+class _AppliedGenerate:
+    """A model's `generate` while samplers are applied to it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.original = model.generate
+        self.is_own = "generate" in vars(model)
+        self.applications: list[_Application] = []
+        update_wrapper(self, self.original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs, arguments = _name_arguments(self.original, args, kwargs)
+        chosen = arguments.pop("custom_generate", None)
+        sampler = None if isinstance(chosen, (AntiSlop, CallCatcher)) else self._choose()
+        if sampler is None:
+            return self.original(*args, **kwargs)
+        if chosen is not None:
+            raise InputError(
+                f"custom_generate is {chosen!r}, and antislop.applied_to takes that place: leave it out, or make the "
+                "call outside the block"
+            )
+        return sampler.generate(self.model, *inputs, **arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have copies of the model get what it has outside the block: they are models of their own."""
+        return _return, (self.original,)
+
+    def _choose(self) -> AntiSlop | None:
+        """Return the sampler of this context, or the one of the others if it has none, or None."""
+        with _LOCK:
+            applications = list(self.applications)
+        own = [application for application in _ENTERED.get() if application in applications]
+        if own:
+            return own[-1].sampler
+        surrounding = {outer for application in applications for outer in application.outer}
+        samplers = [application.sampler for application in applications if application not in surrounding]
+        if any(sampler is not samplers[0] for sampler in samplers):
+            raise InputError(
+                "several threads have applied different samplers to this model, and this one has applied none: "
+                "write `with antislop.applied_to(model, sampler):` in this thread, too"
+            )
+        return samplers[0] if samplers else None
+
+    def remove(self, application: _Application) -> None:
+        """Forget what was left, and give the model its own `generate` back after the last."""
+        with _LOCK:
+            self.applications.remove(application)
+            if self.applications or vars(self.model).get("generate") is not self:
+                return
+            if self.is_own:
+                vars(self.model)["generate"] = self.original
+            else:
+                del vars(self.model)["generate"]
+
+
+def _install(model: Any, application: _Application) -> _AppliedGenerate:
+    with _LOCK:
+        generate = vars(model).get("generate")
+        if not isinstance(generate, _AppliedGenerate) or generate.model is not model:
+            generate = vars(model)["generate"] = _AppliedGenerate(model)
+        generate.applications.append(application)
+        return generate
+
+
+def _name_arguments(
+    generate: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the inputs if they are passed by position, and all other arguments by name."""
+    parameters = list(inspect.signature(generate).parameters.values())
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        parameters = list(inspect.signature(GenerationMixin.generate).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names):
+        raise TypeError(f"generate() takes up to {len(names)} arguments by position, and {len(args)} were passed")
+    named = dict(zip(names, args, strict=False))
+    if twice := [name for name in named if name in kwargs]:
+        raise TypeError(f"generate() got {twice[0]!r} by position and by name: pass it once")
+    return args[:1], {**{name: named[name] for name in names[1 : len(args)]}, **kwargs}
+
+
+def _unwrap(model: Any) -> Any:
+    """Return the model whose `generate` is called in the end."""
+    while True:
+        if hasattr(model, "get_base_model"):  # a PeftModel
+            model = model.get_base_model()
+        elif "_orig_mod" in getattr(model, "_modules", {}):  # of torch.compile
+            model = model._orig_mod
+        elif isinstance(model, (DataParallel, DistributedDataParallel)):
+            model = model.module
+        else:
+            return model
+
+
+def _return(value: T) -> T:
+    return value
