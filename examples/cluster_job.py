@@ -1,10 +1,10 @@
-"""Make a data set on a Ray cluster: each worker holds one model, and this process writes what they send.
+"""Make a data set on a Ray cluster: each worker loads a model, and this process writes the records.
 
-    python examples/cluster_job.py --workers 2                       # a cluster of this machine; half a minute
+    python examples/cluster_job.py --workers 2                       # a local cluster; half a minute
     python examples/cluster_job.py --address auto --model some/model --prompts my.jsonl --n 8
 
-Needs Ray (pip install 'antislop[ray]'). All other options are those of antislop dataset --help. The job is tried again
-if some records failed or the process was killed, and resumes: it writes nothing twice.
+Needs Ray (pip install 'antislop[ray]'). All other options are passed to antislop dataset. If some records failed or the
+process was killed, the job runs again and resumes: it writes no record twice.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def main() -> int:
     parser.add_argument("--out", default="corpus", help="a folder")
     parser.add_argument("--workers", default="2")
     parser.add_argument("--tries", type=int, default=3)
-    asked, more = parser.parse_known_args()
+    arguments, options = parser.parse_known_args()
 
-    command = [sys.executable, "-m", "antislop", "dataset", asked.prompts, "--out", asked.out]
-    command += ["--engine", "ray", "--workers", asked.workers, "--arms", "plain,banned", "--to-parquet", *more]
-    for number in range(asked.tries):
+    command = [sys.executable, "-m", "antislop", "dataset", arguments.prompts, "--out", arguments.out]
+    command += ["--engine", "ray", "--workers", arguments.workers, "--arms", "plain,banned", "--to-parquet", *options]
+    for attempt in range(arguments.tries):
         status = subprocess.run(command, check=False).returncode
-        if status != FAILED and status >= 0:  # a process that was killed has a negative one
+        if status != FAILED and status >= 0:  # a killed process has a negative status
             break
-        time.sleep(number)
+        time.sleep(attempt)
     return status
 
 

@@ -1,9 +1,9 @@
-"""Write a corpus of stories to each opening, with and without bans, and count how often they occur.
+"""Write stories from each opening, with and without bans, and count how often banned phrases occur.
 
     python examples/story_corpus.py                                  # the bundled model; seconds
     python examples/story_corpus.py --model some/model --prompts my.txt --samples 20 --max-new-tokens 400
 
-If it is killed, the same command resumes. A line has a prompt, its response, and the withdrawn tokens.
+If it is killed, the same command resumes. Each line of the file is a record: prompt, response, arm, counts.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def main() -> None:
     parser.add_argument("--model", help="a Hugging Face id or folder; the bundled model by default")
     parser.add_argument("--prompts", type=Path, default=Path(__file__).with_name("stories.txt"))
     parser.add_argument("--out", type=Path, default=Path("stories.jsonl"))
-    parser.add_argument("--samples", type=int, default=2, help="stories to each opening")
+    parser.add_argument("--samples", type=int, default=2, help="stories per opening")
     parser.add_argument("--max-new-tokens", type=int, default=100)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     bans = antislop.default_bans() | antislop.constructions()
-    drawn = {"max_new_tokens": asked.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
-    maker = ModelRecordMaker(*load_model(asked.model), bans, seed=1, batch_size=16, settings=drawn)
+    settings = {"max_new_tokens": arguments.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
+    maker = ModelRecordMaker(*load_model(arguments.model), bans, seed=1, batch_size=16, settings=settings)
 
-    made_with = {"model": asked.model, "prompts": str(asked.prompts), "samples": asked.samples, **drawn}
-    with open_journal(asked.out, made_with) as journal:
+    made_with = {"model": arguments.model, "prompts": str(arguments.prompts), "samples": arguments.samples, **settings}
+    with open_journal(arguments.out, made_with) as journal:
         for record in write_records(
-            maker, lambda: read_prompts(asked.prompts), journal, samples=asked.samples, arms=("plain", "banned")
+            maker, lambda: read_prompts(arguments.prompts), journal, samples=arguments.samples, arms=("plain", "banned")
         ):
             print(f"{record['arm']}: {record['prompt']} …{record['response'][-40:]!r}")
 
-    for arm, slop in measure_slop(read_records(asked.out), bans).items():
+    for arm, slop in measure_slop(read_records(arguments.out), bans).items():
         print(f"{arm}: {slop:.2f} banned phrases per 1,000 words")
 
 

@@ -46,7 +46,7 @@ def test_a_corpus_of_stories_is_written_and_gone_on_with(tmp_path: Path) -> None
 
 
 def test_chat_replies_come_with_pairs_that_load(tmp_path: Path) -> None:
-    ran = run("chat_pairs.py", "--out", "out", "--most", "2", "--max-new-tokens", "60", folder=tmp_path)
+    ran = run("chat_pairs.py", "--out", "out", "--limit", "2", "--max-new-tokens", "60", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     replies = list(read_records(tmp_path / "out" / "replies.jsonl"))
     assert [message["role"] for message in replies[0]["messages"]] == ["system", "user", "assistant"]

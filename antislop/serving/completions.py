@@ -1,6 +1,6 @@
-"""The HTTP client: ask a completions endpoint for the log-probabilities of the tokens that may come next.
+"""The HTTP client: requests the log-probabilities of possible next tokens from a completions endpoint.
 
-Knows neither tokenizers nor bans; the standard library is enough.
+Knows neither tokenizers nor bans, and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from antislop.display import make_visible
 from antislop.errors import InputError
 from antislop.serving.dialects import DIALECTS, NEUTRAL, Answer, Api, EndpointError, check_answer
 
-AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of answers that may differ the next time."""
-LONGEST_WAIT = 30.0
+RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses after which a request is sent again."""
+MAX_WAIT = 30.0
 """Limit of seconds between two attempts."""
 ANSWER_BASE, ANSWER_PART = 1 << 20, 1 << 10
 """Limit of bytes of an answer: a base, and a part for each token of the prompt and for each alternative."""
@@ -44,9 +44,10 @@ class Endpoint:
     base_url: the URL before `/completions`, such as "http://127.0.0.1:8000/v1"; for api="sglang", before `/generate`.
     model: its name on the server; some servers need none. api_key: sent as a bearer token.
     timeout: seconds for a request, from connecting to the last byte of its answer.
-    retries: limit of repeated requests after a failed connection, a time-out, 429 or 5xx; they wait `backoff` seconds
-    at first, twice as long each time, less up to half at random, or as long as the server demands.
-    extra: additional fields of each request; `None` removes a usual one.
+    retries: limit of repeated requests after a failed connection, a time-out, 429 or 5xx. The first waits `backoff`
+    seconds and each further one twice as long, less a random part of up to half; a longer `Retry-After` is obeyed, up
+    to 30 seconds.
+    extra: additional fields of each request; `None` removes a field that is sent by default.
 
     Uses no proxies. Raises `InputError` for an unusable URL or key, without the secrets in them.
     """
@@ -69,7 +70,7 @@ class Endpoint:
         if self.retries < 0 or not 0 <= self.backoff < TIMEOUT_MAX:
             raise InputError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
         if not _is_plain(self.api_key or ""):
-            raise InputError("the API key has white space or a character that is not ASCII in it: pass the key alone")
+            raise InputError("the API key contains white space or a character that is not ASCII: pass the key alone")
         self._path = parts.path.rstrip("/") + DIALECTS[self.api].path
         self._url = f"{parts.scheme}://{parts.netloc}{self._path}"
         self._host, self._port = str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)
@@ -89,22 +90,22 @@ class Endpoint:
         """Return up to `max_tokens` positions after a prompt of token ids, each with its likeliest `alternatives`.
 
         The server draws from the unchanged distribution of the model, or writes the likeliest tokens if `greedy`.
-        stop: raise once it is set. Raises `EndpointError`.
+        stop: an event; once it is set, nothing more is sent. Raises `EndpointError`.
         """
         dialect = DIALECTS[self.api]
         settings = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else 1.0, "seed": seed, **NEUTRAL}
         body = dialect.ask(list(prompt), alternatives, settings)
         body |= {"model": self.model, **self.extra}
-        sent = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+        payload = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
         limit = ANSWER_BASE + ANSWER_PART * (len(prompt) + max_tokens * (alternatives + 1))
-        content, retries = self._insist(sent, stop, limit=limit)
+        content, retries = self._request(payload, stop, limit=limit)
         try:
             answer = dialect.read(json.loads(content))
             check_answer(answer, max_tokens=max_tokens)
         except EndpointError as error:
             raise EndpointError(f"{self._url}: {error}") from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise EndpointError(f"{self._url} is no completions endpoint: it says {_shorten(content)!r}") from None
+            raise EndpointError(f"{self._url} is no completions endpoint: it answered {_shorten(content)!r}") from None
         return answer._replace(retries=retries)
 
     def close(self) -> None:
@@ -112,33 +113,33 @@ class Endpoint:
         while self._idle:
             self._idle.pop().close()
 
-    def _insist(self, body: bytes, stop: Event | None, *, limit: int) -> tuple[bytes, int]:
-        """Send a request until it is answered, by up to `limit` bytes; return the answer and the number of retries."""
-        asked_to_wait, failure = 0.0, ""
+    def _request(self, body: bytes, stop: Event | None, *, limit: int) -> tuple[bytes, int]:
+        """Send a request, with retries; return the answer, of up to `limit` bytes, and the number of retries."""
+        server_wait, failure = 0.0, ""
         for attempt in range(self.retries + 1):
             if attempt:
-                _wait(max(asked_to_wait, self.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)), stop)
+                _wait(max(server_wait, self.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)), stop)
             if stop is not None and stop.is_set():
-                raise EndpointError(f"{self._url} was not asked any more")
+                raise EndpointError(f"{self._url} got no further request: the run was stopped")
             try:
-                status, asked_to_wait, content = self._exchange(body, _Budget(time.monotonic() + self.timeout, limit))
+                status, server_wait, content = self._exchange(body, _Budget(time.monotonic() + self.timeout, limit))
             except TimeoutError:
-                asked_to_wait, failure = 0.0, f"did not answer within {self.timeout:g} s: raise timeout"
+                server_wait, failure = 0.0, f"did not answer within {self.timeout:g} s: raise timeout"
                 continue
             except OSError as error:
-                asked_to_wait, failure = 0.0, f"can't be reached ({error or type(error).__name__}): check base_url"
+                server_wait, failure = 0.0, f"can't be reached ({error or type(error).__name__}): check base_url"
                 continue
             except (HTTPException, ValueError) as error:
-                asked_to_wait, failure = 0.0, f"does not answer in HTTP ({type(error).__name__}): check base_url"
+                server_wait, failure = 0.0, f"does not answer in HTTP ({type(error).__name__}): check base_url"
                 continue
             except _TooLarge:
                 raise EndpointError(
-                    f"{self._url} sent more than {limit:,} bytes, which no answer to this request needs: check base_url"
+                    f"{self._url} sent more than {limit:,} bytes, too many for an answer: check base_url"
                 ) from None
             if status == 200:
                 return content, attempt
             failure = f"answered {status}: {_message(content)}" + _advise(status)
-            if status not in AGAIN:
+            if status not in RETRIED_STATUSES:
                 raise EndpointError(f"{self._url} {failure}")
         raise EndpointError(f"{self._url} {failure} (tried {self.retries + 1} times)")
 
@@ -157,18 +158,18 @@ class Endpoint:
                 content = response.read(budget.limit + 1 if response.length is None else None)
         except BaseException as error:
             connection.close()
-            if is_kept and isinstance(error, ConnectionError):  # the server may end a connection that is not in use
+            if is_kept and isinstance(error, ConnectionError):  # servers close idle connections
                 self.close()
                 return self._exchange(body, budget)
             raise
         if response.status >= 200:
             self._idle.append(connection)
-        else:  # the answer itself may still come, and would be taken for that to the next request
+        else:  # a final answer may follow, and would be read as the answer to the next request
             connection.close()
         return response.status, _seconds(response.headers.get("Retry-After")), content
 
     def _connect(self, budget: _Budget) -> tuple[HTTPConnection, bool]:
-        """Return a connection that is open, and whether it was in use before."""
+        """Return an open connection, and whether an earlier request used it."""
         try:
             connection, is_kept = self._idle.pop(), True
         except IndexError:
@@ -185,8 +186,8 @@ def _split(base_url: str) -> SplitResult:
     """Return the parts of a URL; raises `InputError` without the secrets in it."""
     if set("@?#") & set(base_url):
         raise InputError(
-            "base_url holds a user name, a password, a query or a fragment, none of which would be sent: leave out "
-            "all up to '@' and all from '?' or '#' on; a key is passed as api_key"
+            "base_url contains a user name, a password, a query or a fragment, none of which would be sent: remove "
+            "all text up to '@' and from '?' or '#'; pass a key as api_key"
         )
     example = "something like http://127.0.0.1:8000/v1 is expected"
     try:
@@ -194,7 +195,7 @@ def _split(base_url: str) -> SplitResult:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         (parts.hostname or "").encode("idna")
     except ValueError as error:
-        raise InputError(f"base_url is {base_url!r}, whose host or port can't be used ({error}): {example}") from None
+        raise InputError(f"base_url is {base_url!r}, whose host or port is invalid ({error}): {example}") from None
     if not is_url or not _is_plain(base_url):
         raise InputError(f"base_url is {base_url!r}; {example}")
     return parts
@@ -214,14 +215,14 @@ class _Budget:
     @property
     def seconds(self) -> float:
         """The remaining time; raises `TimeoutError` if there is none."""
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError
-        return left
+        return seconds
 
 
 class _BoundedReader(RawIOBase):
-    """Read an answer from a socket, headers included, within a budget: a timeout alone begins anew with each byte."""
+    """Read an answer from a socket, headers included, within a budget; a socket's timeout restarts at each byte."""
 
     def __init__(self, sock: socket, budget: _Budget) -> None:
         self._sock = sock
@@ -249,7 +250,7 @@ class _BoundedReader(RawIOBase):
 
 
 class _BoundedSocket(NamedTuple):
-    """A socket as far as `HTTPResponse` needs one."""
+    """The part of a socket that `HTTPResponse` uses."""
 
     sock: socket
     budget: _Budget
@@ -264,14 +265,14 @@ def _respond(sock: socket, *, method: str, budget: _Budget) -> HTTPResponse:
 
 
 def _pace(body: bytes, sock: socket, budget: _Budget) -> Iterator[bytes]:
-    """Yield a body in pieces, each with the remaining time as its timeout."""
+    """Yield a body in pieces; before each, set the socket's timeout to the remaining time."""
     for start in range(0, len(body), SEND_PIECE):
         sock.settimeout(budget.seconds)
         yield body[start : start + SEND_PIECE]
 
 
 def _wait(seconds: float, stop: Event | None) -> None:
-    seconds = min(seconds, LONGEST_WAIT)
+    seconds = min(seconds, MAX_WAIT)
     if stop is None:
         time.sleep(seconds)
     else:
@@ -279,17 +280,17 @@ def _wait(seconds: float, stop: Event | None) -> None:
 
 
 def _seconds(header: str | None) -> float:
-    """Read a Retry-After that is a number; the other kind, a date, is nothing that such servers send."""
+    """Return the seconds of a Retry-After header; 0 for a date, which inference servers don't send."""
     return float(header) if header and header.isdecimal() else 0.0
 
 
 def _message(content: bytes) -> str:
     """Return the error message of the server."""
     try:
-        said = json.loads(content)
+        parsed = json.loads(content)
     except (ValueError, RecursionError):
-        return _shorten(content) or "nothing more"
-    error = said.get("error", said) if isinstance(said, dict) else said
+        return _shorten(content) or "an empty body"
+    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
     return make_visible(message[:500]) if isinstance(message, str) else _shorten(content)
 

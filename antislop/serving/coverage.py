@@ -1,4 +1,4 @@
-"""How much of each distribution a server's alternatives cover."""
+"""The share of each distribution that a server's alternatives cover."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 from antislop.decoding.row import Row
 
 ROUNDING = 1e-5
-"""Less mass than this outside of the alternatives is rounding."""
+"""Probability beyond the alternatives that is ignored as a rounding error."""
 
 
 @dataclass
 class Coverage:
-    """How far the returned alternatives reached for one text, over all distributions that came back.
+    """The probability beyond the returned alternatives, over all distributions of one text.
 
-    outside: probability that lies beyond the alternatives, all in all. outside_max: the most at one place.
-    ran_out: places where a token beyond the alternatives might have been drawn, under the settings that were asked for;
-        the others are exact. unreadable: alternatives that are no token of the tokenizer, or might be several; they
-        count as lying beyond. requests, retries: answers of the server, and requests that had to be sent again.
+    outside: its sum over the positions. outside_max: its maximum.
+    ran_out: number of positions at which the settings allow a token beyond the alternatives; the others are exact.
+    unreadable: number of alternatives that match no token of the tokenizer, or several; they count as beyond.
+    requests: number of answered requests. retries: number of repeated requests.
     """
 
     distributions: int = 0
@@ -33,26 +33,26 @@ class Coverage:
 
     @property
     def outside_mean(self) -> float:
-        """The probability beyond the alternatives at a place, on average."""
+        """The mean probability beyond the alternatives, per position."""
         return self.outside / max(1, self.distributions)
 
     def measure(self, row: Row, logits: Tensor) -> None:
-        """Count what lies beyond the alternatives, for logits [places, vocab] that are -inf there.
+        """Add distributions: logits [positions, vocab], which are -inf beyond the alternatives.
 
-        The likeliest token beyond has at most the mass that is left, and less than the last alternative: it is tested
-        whether the settings would let such a token be drawn.
+        A token beyond them has at most the remaining probability, and less than the last alternative. A position counts
+        as `ran_out` if the settings keep a token with this upper bound.
         """
-        places, outside = len(logits), (1 - logits.double().exp().sum(dim=-1)).clamp(min=0)
-        self.distributions += places
+        positions, outside = len(logits), (1 - logits.double().exp().sum(dim=-1)).clamp(min=0)
+        self.distributions += positions
         self.outside += float(outside.sum())
         self.outside_max = max(self.outside_max, float(outside.max()))
         if not row.spec.policy.do_sample:
             return
-        least = logits.masked_fill(logits == -torch.inf, torch.inf).amin(dim=-1)
-        next_best = torch.minimum(least - 1e-4, outside.clamp(min=1e-30).log().float())
-        absent = logits.argmin(dim=-1, keepdim=True)
-        has_absent = (logits.gather(1, absent) == -torch.inf)[:, 0]
-        tried = logits.scatter(1, absent, next_best[:, None])
-        scores = row.spec.settings.process([row] * places, [len(row.tokens)] * places, tried)
-        is_open = scores.gather(1, absent)[:, 0] > -torch.inf
-        self.ran_out += int((is_open & has_absent & (outside > ROUNDING)).sum())
+        last_alternative = logits.masked_fill(logits == -torch.inf, torch.inf).amin(dim=-1)
+        bound = torch.minimum(last_alternative - 1e-4, outside.clamp(min=1e-30).log().float())
+        absent_token = logits.argmin(dim=-1, keepdim=True)
+        has_absent = (logits.gather(1, absent_token) == -torch.inf)[:, 0]
+        trial_logits = logits.scatter(1, absent_token, bound[:, None])
+        scores = row.spec.settings.process([row] * positions, [len(row.tokens)] * positions, trial_logits)
+        is_allowed = scores.gather(1, absent_token)[:, 0] > -torch.inf
+        self.ran_out += int((is_allowed & has_absent & (outside > ROUNDING)).sum())

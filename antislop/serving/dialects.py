@@ -1,7 +1,7 @@
-"""How servers of completions are asked for log-probabilities, and what they answer: plain values, no network.
+"""The requests and answers of completions servers, as plain values: no network.
 
-Three servers and two ways to ask: `/v1/completions` of vLLM and llama.cpp's server, and SGLang's own `/generate`, whose
-`/v1/completions` names tokens by their text only. The sources are their documentation:
+Three servers and two formats: `/v1/completions` of vLLM and llama.cpp's server, and SGLang's own `/generate`, whose
+`/v1/completions` names tokens by their text only. Documentation of the servers:
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server/,
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md,
 https://docs.sglang.ai/basic_usage/native_api.html.
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 Api = Literal["openai", "sglang"]
 Key: TypeAlias = int | bytes
-"""A token as the server names it: by its id, or by its text."""
+"""A token as a server names it: by its id, or by its text."""
 
 NEUTRAL = {
     "top_p": 1.0,
@@ -27,17 +27,17 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
 }
-"""Settings that leave a distribution as it is, sent because servers have other defaults."""
+"""Settings that don't change the distribution; sent because servers have other defaults."""
 ROUNDING = 1e-3
-"""How far above 0 a log-probability may be: some servers compute them with few bits."""
+"""Largest log-probability that is accepted as 0: some servers compute in low precision."""
 MASS_ROUNDING = 1e-2
-"""How far above 1 the probabilities at one position may add up, for the same reason."""
+"""Excess over 1 that is accepted in the sum of the probabilities at a position, for the same reason."""
 LOWEST = -1e4
-"""A log-probability that is 0 as a probability in every format; lower ones are raised to it, so that none overflows."""
+"""Floor of log-probabilities, at which a probability is 0 in every number format; it prevents overflow."""
 
 
 class EndpointError(RuntimeError):
-    """Raised if an endpoint gives no usable answer. No `InputError`: the same request may succeed later."""
+    """Raised if an endpoint gives no usable answer. It is no `InputError`, since the same request may succeed later."""
 
 
 class Position(NamedTuple):
@@ -50,8 +50,8 @@ class Position(NamedTuple):
 class Answer(NamedTuple):
     """The positions that the server wrote.
 
-    has_gaps: positions may be missing, so that their numbers mean nothing. leaves_gaps: answers of this server can have
-    gaps: llama.cpp leaves out tokens that end within a character. retries: of the request.
+    has_gaps: positions may be missing, so their indices can't be used. leaves_gaps: answers of this server can have
+    gaps: llama.cpp leaves out tokens that end within a character. retries: number of repeated requests.
     """
 
     positions: list[Position]
@@ -61,11 +61,11 @@ class Answer(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """How one kind of server is asked, and how its answers are read.
+    """The format of the requests and answers of one kind of server.
 
-    path: of the requests, after the base URL. ask: makes the body of a request from a prompt, a number of alternatives
-    and the settings. read: makes an `Answer` of the parsed JSON; raises `EndpointError`, or any error of a lookup for
-    an answer of another shape.
+    path: of the URL, after the base. ask: makes the body of a request from a prompt, a number of alternatives and the
+    settings. read: makes an `Answer` of the parsed JSON; raises `EndpointError`, or the error of a failed lookup if the
+    answer has another structure.
     """
 
     path: str
@@ -74,7 +74,7 @@ class Dialect(NamedTuple):
 
 
 def _ask_openai(prompt: list[int], alternatives: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """`return_tokens_as_token_ids` is vLLM's; llama.cpp returns ids anyway."""
+    """Return the body of a request; `return_tokens_as_token_ids` is for vLLM, llama.cpp always returns ids."""
     return {"prompt": prompt, "logprobs": alternatives, "return_tokens_as_token_ids": True, **settings}
 
 
@@ -92,32 +92,32 @@ def _ask_sglang(prompt: list[int], alternatives: int, settings: dict[str, Any]) 
 
 def _read_openai(answer: Any) -> Answer:
     choice = answer["choices"][0]
-    told = choice.get("logprobs") or {}
-    written = (answer.get("usage") or {}).get("completion_tokens")
-    if "content" in told:
-        positions = [Position(_key_of(each), _by_key(each["top_logprobs"])) for each in told["content"]]
+    logprobs = choice.get("logprobs") or {}
+    token_count = (answer.get("usage") or {}).get("completion_tokens")
+    if "content" in logprobs:
+        positions = [Position(_key_of(entry), _by_key(entry["top_logprobs"])) for entry in logprobs["content"]]
         leaves_gaps = True
-    elif told.get("top_logprobs"):
-        each = zip(told["tokens"], told["top_logprobs"], strict=True)
+    elif logprobs.get("top_logprobs"):
+        pairs = zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True)
         positions = [
-            Position(_key(token), {_key(name): _logprob(own) for name, own in top.items()}) for token, top in each
+            Position(_key(token), {_key(name): _logprob(value) for name, value in top.items()}) for token, top in pairs
         ]
         leaves_gaps = False
         _check_spelling(positions, choice.get("text", ""))
-    elif written and "timings" in answer:  # llama.cpp, where all tokens were left out
+    elif token_count and "timings" in answer:  # llama.cpp left out all tokens
         return Answer([], has_gaps=True, leaves_gaps=True)
     else:
         raise EndpointError("the answer has no log-probabilities: use a server that returns them, and completions")
-    return Answer(positions, written is not None and written != len(positions), leaves_gaps)
+    return Answer(positions, token_count is not None and token_count != len(positions), leaves_gaps)
 
 
 def _read_sglang(answer: Any) -> Answer:
-    told = answer["meta_info"]
-    if not told.get("output_top_logprobs"):
+    info = answer["meta_info"]
+    if not info.get("output_top_logprobs"):
         raise EndpointError("the answer has no log-probabilities")
-    each = zip(told["output_token_logprobs"], told["output_top_logprobs"], strict=True)
-    positions = [Position(_id(own[1]), {_id(top[1]): _logprob(top[0]) for top in tops}) for own, tops in each]
-    return Answer(positions, told.get("completion_tokens", len(positions)) != len(positions))
+    pairs = zip(info["output_token_logprobs"], info["output_top_logprobs"], strict=True)
+    positions = [Position(_id(token[1]), {_id(top[1]): _logprob(top[0]) for top in tops}) for token, tops in pairs]
+    return Answer(positions, info.get("completion_tokens", len(positions)) != len(positions))
 
 
 DIALECTS: dict[str, Dialect] = {
@@ -130,41 +130,41 @@ def _by_key(tops: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
     return {_key_of(top): _logprob(top["logprob"]) for top in tops}
 
 
-def _key_of(told: Mapping[str, Any]) -> Key:
-    if "id" in told:
-        return _id(told["id"])
-    spelled = told.get("bytes")
-    if spelled and not isinstance(spelled, list):  # `bytes` of a number is as many zeros
-        raise EndpointError(f"the answer has {shorten(spelled)} as the bytes of a token: a list of them is needed")
-    return bytes(spelled) if spelled else _key(told["token"])
+def _key_of(entry: Mapping[str, Any]) -> Key:
+    if "id" in entry:
+        return _id(entry["id"])
+    spelled = entry.get("bytes")
+    if spelled and not isinstance(spelled, list):  # `bytes(3)` would be three zeros
+        raise EndpointError(f"the answer has {shorten(spelled)} as the bytes of a token: a list of numbers is needed")
+    return bytes(spelled) if spelled else _key(entry["token"])
 
 
-def _id(told: Any) -> int:
-    if type(told) is not int:
-        raise EndpointError(f"the answer has {shorten(told)} as the id of a token: a whole number is needed")
-    return told
+def _id(value: Any) -> int:
+    if type(value) is not int:
+        raise EndpointError(f"the answer has {shorten(value)} as the id of a token: a whole number is needed")
+    return value
 
 
-def _logprob(told: Any) -> float:
+def _logprob(value: Any) -> float:
     """Return a log-probability, from `LOWEST` to 0; raises `EndpointError` for any other value."""
-    is_number = isinstance(told, (int, float)) and not isinstance(told, bool)
-    if not is_number or not -inf < told <= ROUNDING:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not -inf < value <= ROUNDING:
         raise EndpointError(
-            f"the answer has {shorten(told)} as a log-probability: finite numbers up to 0 are needed; "
-            "look at how the server was started"
+            f"the answer has {shorten(value)} as a log-probability: finite numbers up to 0 are needed; "
+            "check the options that the server was started with"
         )
-    return min(0.0, float(max(told, LOWEST)))
+    return min(0.0, float(max(value, LOWEST)))
 
 
 def check_answer(answer: Answer, *, max_tokens: int) -> None:
     """Raise `EndpointError` for too many positions, or probabilities that add up to more than 1."""
     if len(answer.positions) > max_tokens:
-        raise EndpointError(f"the answer has {len(answer.positions)} tokens, where {max_tokens} were asked for")
+        raise EndpointError(f"the answer has {len(answer.positions)} tokens, more than the {max_tokens} requested")
     for _, logprobs in answer.positions:
         mass = sum(map(exp, logprobs.values()))
         if mass > 1 + MASS_ROUNDING:
             raise EndpointError(
-                f"the probabilities of the alternatives add up to {mass:.4g}, more than 1: the model's own are needed"
+                f"the probabilities of the alternatives add up to {mass:.4g}, more than 1: they must be unmodified"
             )
 
 

@@ -1,17 +1,17 @@
-"""AntiSlop's counterpart for models behind an HTTP endpoint: the same loop, matcher and ledger.
+"""`AntiSlop` for models behind an HTTP endpoint: the same loop, matcher and ledger.
 
-A node of the ledger is filled with the alternatives that the server returns; going back is sending a shorter prompt,
-which the server's prefix cache knows already. The server's own continuation is a draft, whose nodes come with the same
-answer, so that a request is good for several tokens.
+A node of the ledger is filled with the alternatives that the server returns. A rewind sends a shorter prompt, which is
+still in the server's prefix cache. The server's own continuation is a draft, and the distributions along it come with
+the same answer, so that one request yields several tokens.
 
-What is exact: within the returned alternatives, everything that docs/exactness.md says. A token beyond them is never
-written; `Coverage` counts where that can matter. With `top_k` up to the number of alternatives, or a `min_p` above the
-last of them, it doesn't.
+Exactness: within the returned alternatives, everything in docs/exactness.md holds. A token beyond them is never
+written; `Coverage` counts the positions at which that can matter. There are none with `top_k` up to the number of
+alternatives, or with a `min_p` that excludes the last alternative.
 
-Drafts. Where the server draws its continuation from the distributions that it returns, tokens are drawn beside it
-(`Node.draw_beside`), and nearly all of it is kept. All that it wrote has to be looked at for that, whatever it is: an
-answer that were thrown away for its tokens would make these rarer. llama.cpp leaves some tokens out of its answers;
-there the draft is the likeliest continuation, which takes no chance and so can't be biased.
+Drafts: if the server draws its continuation from the distributions that it returns, the sampler draws its tokens
+coupled with it (`Node.draw_beside`) and keeps nearly all of it. The sampler must then use each answer, whatever its
+tokens are: discarding answers because of their tokens would make these tokens rarer. llama.cpp leaves some tokens out
+of its answers; its drafts are therefore the likeliest continuation, which involves no chance and so can't be biased.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from antislop.trace.text_pieces import stream_text
 __all__ = ["Coverage", "Endpoint", "EndpointCompletion", "EndpointError", "EndpointSampler"]
 
 GAP_TRIES = 16
-"""How often one token is asked for where the server left it out."""
+"""Limit of requests for one token, if the server leaves it out of its answers."""
 
 
 @dataclass(frozen=True)
 class EndpointCompletion(Completion):
-    """A text from an endpoint. error: why it ends early, at what can't be taken back any more; None if it does not."""
+    """A text from an endpoint. error: why the text ends early, after its last settled token, or None."""
 
     coverage: Coverage
 
@@ -80,7 +80,7 @@ class _Plan:
     max_new_tokens: int
 
     def make_spec(self, prompt: Sequence[int], bans: CompiledBans, *, seed: int) -> TextSpec:
-        """Return a text, with random numbers of its own."""
+        """Return the spec of a text, with its own random generator."""
         return TextSpec(
             prompt=torch.tensor([prompt]),
             matcher=bans.matcher,
@@ -99,18 +99,20 @@ class _Plan:
 
 
 class EndpointSampler:
-    """Generate as a served model does, minus what is banned.
+    """Generate from a served model without the banned phrases.
 
-    sampler: bans, options and the tokenizer, which must be the model's; compiled once, for any number of endpoints.
-    alternatives: how many log-probabilities to ask for at each position; vLLM gives 20 unless it was started with a
-    larger `--max-logprobs`. They have to be the model's own, as vLLM's are unless `--logprobs-mode` says otherwise.
-    tokens_per_request: how far the server writes ahead. What comes out has the same
-    distribution however far, and with 1 nothing depends on the server's own chance.
-    eos_token_id: the tokens that end a text; the tokenizer's unless told otherwise.
+    sampler: bans, options, and the tokenizer, which must be that of the served model; it serves any number of
+    endpoints.
+    alternatives: number of log-probabilities to request at each position; vLLM returns up to 20 unless it was started
+    with a larger `--max-logprobs`. They must be those of the unmodified model, which is vLLM's default
+    (`--logprobs-mode`).
+    tokens_per_request: number of tokens that the server drafts per request. The distribution of the texts does not
+    depend on it; with 1, the texts don't depend on the server's random numbers.
+    eos_token_id: the tokens that end a text; by default those of the tokenizer.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
-    `stop_strings`, `stopping_criteria`, with the meaning that they have for `generate`. Raises `ValueError` for
-    options that have no meaning here.
+    `stop_strings`, `stopping_criteria`, as in `generate`. Raises `ValueError` for values out of range, and for a
+    sampler with `draft_bans`.
     """
 
     def __init__(
@@ -126,17 +128,17 @@ class EndpointSampler:
             if value < 1:
                 raise ValueError(f"{name} is {value}; at least 1 is expected")
         if sampler.draft_bans:
-            raise ValueError("draft_bans is for models of one's own: leave it out for an endpoint")
+            raise ValueError("draft_bans needs the model in this process: leave it out for an endpoint")
         self._sampler = sampler
         self._endpoint = endpoint
         self._alternatives = alternatives
         self._tokens_per_request = tokens_per_request
         self._bans = sampler.compiled
         self._tokenizer = self._bans.tokenizer
-        own = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
-        self._eos = [own] if isinstance(own, int) else list(own or ())
+        end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
+        self._eos = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._names = TokenNames(self._tokenizer, self._bans.vocabulary)
-        self._turn = Lock()  # texts take turns to think, and wait for the server together
+        self._lock = Lock()  # one text computes at a time; all of them can wait for the server at once
 
     def generate_many(
         self,
@@ -148,13 +150,14 @@ class EndpointSampler:
         seeds: Iterable[int] | None = None,
         **settings: Any,
     ) -> Iterator[EndpointCompletion]:
-        """Generate from many prompts, with `batch_size` requests under way, and yield each text when it is finished.
+        """Generate from many prompts, with up to `batch_size` texts in flight, and yield each text when it is finished.
 
-        prompts: texts, which the tokenizer turns into ids with its special tokens, or ids; read as they are needed.
-        seed: together with a prompt's number it decides its random numbers, so that neither order nor company matter;
-        with `tokens_per_request` above 1 that also asks for a server that heeds seeds. A text that the server fails
-        ends there with an `error`; the others continue. seeds: one for each prompt instead, read after it. bans: a list
-        for each prompt in the place of the sampler's own, read after it; None for the sampler's own.
+        prompts: texts, which the tokenizer turns into ids with its special tokens, or ids; read when a text can start.
+        seed: it and a prompt's index determine the random numbers of its text, whatever the order and the batch size;
+        if `tokens_per_request` is above 1, the server must also honor seeds. seeds: one for each prompt instead, read
+        after it. bans: a list for each prompt, read after it; None for the list of the sampler.
+
+        If the server fails, a text ends early and has an `error`; the other texts continue.
         """
         check_prompts(prompts)
         refuse_one_list(bans)
@@ -162,7 +165,7 @@ class EndpointSampler:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         plan = self._plan(**settings)
         if seed is not None and seeds is not None:
-            raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
+            raise ValueError("both seed and seeds were passed: pass one seed for all prompts, or one for each")
         if seeds is None:
             seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
         lists = CompiledLists(self._bans)
@@ -179,22 +182,22 @@ class EndpointSampler:
                 running |= {pool.submit(text.complete, stop) for text in islice(texts, batch_size - len(running))}
                 if not running:
                     return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                yield from sorted((future.result() for future in done), key=lambda finished: finished.number)
+                futures, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from sorted((future.result() for future in futures), key=lambda finished: finished.number)
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
             self._endpoint.close()
 
     def stream(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[str]:
-        """Yield one text in pieces that are never taken back."""
+        """Yield one text in settled pieces, which no rewind withdraws."""
         vocabulary = self._bans.vocabulary
         ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
         events = self.events(ids, seed=seed, **settings)
         return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
 
     def events(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
-        """Yield what happens to one text, as it happens. Raises `EndpointError` where the server fails."""
+        """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
         plan = self._plan(**settings)
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         try:
@@ -242,13 +245,13 @@ class EndpointSampler:
         ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
         if not ids:
             raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
-        with self._turn:
+        with self._lock:
             spec = plan.make_spec(ids, bans or self._bans, seed=seed)
         return _Text(self, spec, number=number, seed=seed)
 
 
 class _Text:
-    """One text and the loop's engine for it, which asks the server; its answers contain drafts."""
+    """One text, and the loop's engine for it: a forward pass is a request, and its answer contains a draft."""
 
     def __init__(self, sampler: EndpointSampler, spec: TextSpec, *, number: int, seed: int) -> None:
         self._sampler = sampler
@@ -256,13 +259,13 @@ class _Text:
         self._row = Row(spec)
         self._number = number
         self._server_seeds = random.Random(seed)
-        self._asked: list[int] = []  # generated tokens in the latest prompt
+        self._sent_tokens: list[int] = []  # generated tokens in the prompt of the latest request
         self._leaves_gaps = False
         self._stop: Flag | None = None
         self._coverage = Coverage()
 
     def complete(self, stop: Flag) -> EndpointCompletion:
-        """Generate to the end, or to where the server fails."""
+        """Generate to the end, or until the server fails."""
         self._stop = stop
         report, error = Report(surfaces=self._vocabulary), None
         try:
@@ -271,7 +274,7 @@ class _Text:
         except EndpointError as failure:
             error = failure
         if report.reason == "failed":
-            error = EndpointError("the server's log-probabilities leave no token that could be drawn: try another one")
+            error = EndpointError("the server's log-probabilities leave no token that can be drawn: use another server")
         row = self._row
         tokens = row.tokens if error is None else row.tokens[: row.settled]
         prompt = row.ids[0, : row.prompt_length].tolist()
@@ -279,10 +282,10 @@ class _Text:
         return EndpointCompletion(self._number, text, tokens, report, self._coverage, error=error)
 
     def events(self) -> Iterator[Event]:
-        """Yield what happens; while it does, it is this text's turn, but for the requests."""
+        """Yield the events of the text; hold the lock while computing, but not during requests."""
         events = decode(Scheduler(rows=[self._row]), self)
         while True:
-            with self._sampler._turn:
+            with self._sampler._lock:
                 event = next(events, None)
             if event is None:
                 return
@@ -291,37 +294,37 @@ class _Text:
             yield event[1]
 
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        """Ask what may follow the text, and what the server wrote there."""
+        """Request the distribution of the next token, and the server's draft."""
         row = rows[0]
         fed, cut = self._compare(row)
         positions, is_drawn, is_draft = self._ask(row)
-        logits, written = self._read(positions)
+        logits, tokens = self._read(positions)
         row.draft = NO_DRAFT
         if is_draft:
             proposals = logits.exp() if is_drawn else None
-            row.draft = Draft(written, proposals, read=len(logits) - 1)
+            row.draft = Draft(tokens, proposals, read=len(logits) - 1)
         self._coverage.measure(row, logits)
         return ForwardPass(logits[None], [fed], [cut])
 
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        """Begin a new text: nothing that the server would have to be told."""
+        """Begin a new text; the server holds no state of the old one."""
         return self.forward(rows[place : place + 1])
 
     def _compare(self, row: Row) -> tuple[int, int]:
-        """Return how many tokens the prompt has that the latest one had not, and how many it lacks."""
-        pairs = list(zip(row.tokens, self._asked, strict=False))
-        shared = next((i for i, (own, asked) in enumerate(pairs) if own != asked), len(pairs))
-        cut, fed = len(self._asked) - shared, len(row.tokens) - shared
+        """Return the number of tokens that were added since the latest request, and the number removed."""
+        pairs = list(zip(row.tokens, self._sent_tokens, strict=False))
+        shared = next((i for i, (token, sent_token) in enumerate(pairs) if token != sent_token), len(pairs))
+        cut, fed = len(self._sent_tokens) - shared, len(row.tokens) - shared
         fed += 0 if self._coverage.requests else row.prompt_length
-        self._asked = list(row.tokens)
+        self._sent_tokens = list(row.tokens)
         return fed, cut
 
     def _ask(self, row: Row) -> tuple[list[Position], bool, bool]:
         """Return the server's answer, whether its tokens were drawn, and whether they are a draft."""
-        ahead = min(self._sampler._tokens_per_request, row.capacity - len(row.tokens))
-        if ahead > 1 and self._coverage.requests:  # the first answer tells what kind of server it is
+        draft_length = min(self._sampler._tokens_per_request, row.capacity - len(row.tokens))
+        if draft_length > 1 and self._coverage.requests:  # the first answer shows whether the server leaves gaps
             greedy = not row.spec.policy.do_sample or self._leaves_gaps
-            answer = self._request(row, ahead, greedy=greedy)
+            answer = self._request(row, draft_length, greedy=greedy)
             if not answer.has_gaps:
                 return answer.positions, not greedy, True
             if not greedy:
@@ -333,9 +336,9 @@ class _Text:
         raise EndpointError(f"the server left the next token out of {GAP_TRIES} answers")
 
     def _request(self, row: Row, max_tokens: int, *, greedy: bool = False) -> Answer:
-        """Ask the server while other texts have their turn."""
+        """Send a request; release the lock meanwhile, so that other texts can compute."""
         sampler, seed = self._sampler, self._server_seeds.getrandbits(31)
-        sampler._turn.release()
+        sampler._lock.release()
         try:
             answer = sampler._endpoint.complete(
                 row.ids[0].tolist(),
@@ -346,32 +349,34 @@ class _Text:
                 stop=self._stop,
             )
         finally:
-            sampler._turn.acquire()
+            sampler._lock.acquire()
         self._leaves_gaps |= answer.leaves_gaps
         self._coverage.requests += 1
         self._coverage.retries += answer.retries
         return answer
 
     def _read(self, positions: Sequence[Position]) -> tuple[Tensor, list[int]]:
-        """Return log-probabilities [positions, vocab], -inf where none was told, and the tokens that were written.
+        """Return log-probabilities [positions, vocab], -inf beyond the alternatives, and the server's tokens.
 
-        Both end with a written token that is no alternative: nothing below it can be reached.
+        Both end at the first token that is not among its alternatives: it is never drawn, so nothing after it is used.
         """
-        names, written, known = self._sampler._names, list[int](), list[Tensor]()
+        names, tokens, rows = self._sampler._names, list[int](), list[Tensor]()
         for position in positions:
-            found = names.read(position.logprobs, limit=self._sampler._alternatives)
-            self._coverage.unreadable += min(len(position.logprobs), self._sampler._alternatives) - len(found)
-            if not found:
+            alternatives = names.read(position.logprobs, limit=self._sampler._alternatives)
+            self._coverage.unreadable += min(len(position.logprobs), self._sampler._alternatives) - len(alternatives)
+            if not alternatives:
                 break
             logits = torch.full((names.size,), -torch.inf)
-            logits[list(found)] = torch.tensor(list(found.values()))
-            known.append(logits)
+            logits[list(alternatives)] = torch.tensor(list(alternatives.values()))
+            rows.append(logits)
             token = names.find(position.token)
-            is_alternative = token in found
-            # Any token without a chance stands for one that has no name: what counts is that it is not drawn.
-            written.append(int(logits.argmin()) if token is None or not is_alternative else token)
+            is_alternative = token in alternatives
+            # A token without an id is replaced by one of probability 0: neither is ever drawn.
+            tokens.append(int(logits.argmin()) if token is None or not is_alternative else token)
             if not is_alternative:
                 break
-        if not known:
-            raise EndpointError("none of the alternatives is a token of the tokenizer: pass the served model's own")
-        return torch.stack(known), written
+        if not rows:
+            raise EndpointError(
+                "none of the alternatives is a token of the tokenizer: pass the tokenizer of the served model"
+            )
+        return torch.stack(rows), tokens

@@ -116,7 +116,7 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
     monkeypatch.setenv("OPENAI_API_KEY", "hunter2\n")
     result = invoke(tmp_path, *served_by("http://127.0.0.1:9/v1"))
     assert result.exit_code == 2
-    assert result.stderr.startswith("antislop: the API key has white space")
+    assert result.stderr.startswith("antislop: the API key contains white space")
     assert "hunter2" not in result.output
 
 
@@ -133,8 +133,8 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
             "--repetition-penalty needs",
         ),
         (served_by("nowhere"), "nowhere"),
-        (served_by("http://127.0.0.1:eighty/v1"), "whose host or port can't be used"),
-        (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url holds a user name, a password"),
+        (served_by("http://127.0.0.1:eighty/v1"), "whose host or port is invalid"),
+        (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url contains a user name, a password"),
     ],
 )
 def test_what_an_endpoint_can_not_use_is_refused_in_one_sentence(
