@@ -5,7 +5,7 @@
         for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
             print(record["response"])
 
-Everything is imported when it is first used.
+Each name is imported when it is first used.
 """
 
 from __future__ import annotations

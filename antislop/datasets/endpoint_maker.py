@@ -20,10 +20,10 @@ from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
 class EndpointMaker(RecordMakerBase):
     """Makes records with an endpoint.
 
-    tokenizer: that of the served model. options: those of `RecordMakerBase`. settings: those of `EndpointSampler`.
+    tokenizer: of the served model. options: see `RecordMakerBase`; its settings are those of `EndpointSampler`.
 
     Each record has `outside`, the mean probability beyond the returned alternatives, and `ran_out`, the number of
-    places where a token beyond them might have been drawn. If the server fails, the record has an error.
+    positions at which the settings allow a token beyond them. If the server fails, the record has an error.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EndpointMaker(RecordMakerBase):
     def _find_error(self, ids: Sequence[int]) -> str | None:
         return None if ids else NO_TOKEN
 
-    def _report(self, spec: SampleSpec, done: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super()._report(spec, done, prompt_tokens=prompt_tokens, since=since)
-        assert isinstance(done, EndpointCompletion)
-        return record | {"outside": round(done.coverage.outside_mean, 6), "ran_out": done.coverage.ran_out}
+    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
+        assert isinstance(completion, EndpointCompletion)
+        return record | {"outside": round(completion.coverage.outside_mean, 6), "ran_out": completion.coverage.ran_out}

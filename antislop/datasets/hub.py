@@ -1,6 +1,6 @@
 """Records as a data set of the Hugging Face hub: Parquet files, a card, the list of bans.
 
-Card format: https://huggingface.co/docs/hub/datasets-cards.
+Format of cards: https://huggingface.co/docs/hub/datasets-cards.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROWS = 100_000
 """Records per Parquet file."""
 CARD, LIST = "README.md", "bans.txt"
 MANIFEST = ".parquet-files.json"
-"""File in a folder with the names of the other files that were written into it: only these may be replaced."""
+"""File with the names of the files that this module wrote into a folder: only these may be replaced."""
 SAMPLE = 1000
-"""Responses that the language is guessed from."""
+"""Number of responses from which the language is guessed."""
 ENGLISH = 0.25
-"""Share of stop words above which texts are taken for English; about 0.45 in English prose."""
+"""Share of stop words above which texts count as English; about 0.45 in English prose."""
 
 _COUNTS = ("violations", "withdrawn", "conceded")
 _OWN_NAME = re.compile(r"data-[a-z-]*\d{5,}-of-\d{5,}\.parquet|bans\.txt")
@@ -104,7 +104,7 @@ in the first lines of this file before you publish it."""
 
 
 def load_records(path: Path) -> Dataset:
-    """Load the records of a journal as a data set, in their order, with the columns of all of them.
+    """Load the records of a journal as a data set, in order, with the union of their columns.
 
     Counts per ban become JSON, since most cells of a column per ban would be empty; so do columns with values of
     several types. Raises `InputError` if the package is missing.
@@ -121,20 +121,20 @@ def load_records(path: Path) -> Dataset:
 def write_parquet(path: Path, folder: Path) -> list[Path]:
     """Write the records of a journal into Parquet files, by arm, in place of those written before; return their paths.
 
-    Raises `InputError` if the folder has Parquet files by such names that this function did not write.
+    Raises `InputError` if the folder has Parquet files of the same names that this function did not write.
     """
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     records = load_records(path)
     shards = dict(_split_records(records))
-    before = _read_own(folder)
-    _write_own(folder, before.union(shards))
+    old_files = _read_own(folder)
+    _write_own(folder, old_files.union(shards))
     for name, shard in shards.items():
         with _without_bars(), replacing(folder / name) as file:
             shard.to_parquet(file)
-    for other in before.difference(shards, [LIST]):
-        (folder / other).unlink(missing_ok=True)
-    _write_own(folder, [*shards, *before.intersection([LIST])])
+    for old_file in old_files.difference(shards, [LIST]):
+        (folder / old_file).unlink(missing_ok=True)
+    _write_own(folder, [*shards, *old_files.intersection([LIST])])
     return [folder / name for name in shards]
 
 
@@ -142,22 +142,22 @@ def _split_records(records: Dataset) -> Iterator[tuple[str, Dataset]]:
     """Yield the name of each file and its records."""
     arms = records["arm"]
     for arm in dict.fromkeys(arms):
-        rows = records.select([number for number, other in enumerate(arms) if other == arm])
+        rows = records.select([number for number, record_arm in enumerate(arms) if record_arm == arm])
         count = -(-len(rows) // ROWS)
         for number in range(count):
             yield f"data-{arm}-{number:05}-of-{count:05}.parquet", rows.shard(count, number, contiguous=True)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `InputError` for a folder with files of others under the names of ours.
+    """Raise `InputError` if a folder has files with names of this module's files that it did not write.
 
-    They would be overwritten, removed, or taken for a part of the data set.
+    They would be overwritten, removed, or read as a part of the data set.
     """
-    own, card = _read_own(folder), folder / CARD
+    own_files, card = _read_own(folder), folder / CARD
     strangers = [
         file
         for file in (*sorted(folder.glob("data-*-of-*.parquet")), folder / LIST)
-        if file.name not in own and file.exists()
+        if file.name not in own_files and file.exists()
     ]
     if card.is_file() and "\n- antislop\n" not in read_bytes(card).decode(errors="replace")[:1000]:
         strangers.append(card)
@@ -166,13 +166,13 @@ def check_folder(folder: Path) -> None:
 
 
 def _read_own(folder: Path) -> set[str]:
-    """Return the names of the files that were written into a folder, without anything that is no such name."""
+    """Return the names in a folder's manifest, without those that this module never writes."""
     try:
         names = read_json(folder / MANIFEST)
-    except InputError:  # no manifest, or a damaged one: then no file is taken for ours
+    except InputError:  # no manifest, or a damaged one: then every file counts as foreign
         return set()
-    known = names if isinstance(names, list) else []
-    return {name for name in known if isinstance(name, str) and _OWN_NAME.fullmatch(name)}
+    strings = names if isinstance(names, list) else []
+    return {name for name in strings if isinstance(name, str) and _OWN_NAME.fullmatch(name)}
 
 
 def _write_own(folder: Path, names: Iterable[str]) -> None:
@@ -193,7 +193,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     """Return a card as Markdown.
 
     made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
-    and all other settings of the records. Without a language, English is recognized by its stop words.
+    and all other settings of the records. Without a language, English is detected by its stop words.
     """
     settings = {name: value for name, value in made_of.items() if name not in _SHOWN_ELSEWHERE and value is not None}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
@@ -239,7 +239,7 @@ def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], m
 
 
 def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return "en" if the first responses are mostly English, by their share of stop words; None if not."""
+    """Return "en" if the share of stop words in the first responses is that of English, else None."""
     responses = (record["response"] for record in records if record["response"])
     words = [word for response in islice(responses, SAMPLE) for word in extract_words(response)]
     return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH else None
@@ -251,9 +251,9 @@ def _show(value: Any) -> str:
 
 
 def push(folder: Path, repo: str) -> None:
-    """Push the Parquet files, the card and the bans of a folder to a data set repository, in place of older ones.
+    """Push the Parquet files, the card and the bans of a folder to a data set repository; replaces older ones.
 
-    Needs a login (`hf auth login`). Raises `InputError` with the answer of the hub.
+    Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
     """
     from huggingface_hub import HfApi
 
@@ -264,7 +264,7 @@ def push(folder: Path, repo: str) -> None:
         api.upload_folder(
             repo_id=repo_id, repo_type="dataset", folder_path=folder, allow_patterns=patterns, delete_patterns=patterns
         )
-    except Exception as error:  # names, logins and networks fail in a dozen ways
+    except Exception as error:  # names, logins and networks fail with many types of errors
         raise InputError(
             f"{repo} can't be pushed to ({first_line(error)}): the data set is in {folder}; log in with hf auth login, "
             "check the name and the network, and run it again"
@@ -272,7 +272,7 @@ def push(folder: Path, repo: str) -> None:
 
 
 def _fit(name: str, values: list[Any]) -> list[Any]:
-    """Return a column that Parquet can hold: as it is, or as JSON."""
+    """Return a column unchanged if Parquet can store it, else as JSON."""
     import pyarrow as pa
 
     if name not in _COUNTS:
@@ -286,7 +286,7 @@ def _fit(name: str, values: list[Any]) -> list[Any]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Keep the package datasets from showing its own progress."""
+    """Hide the progress bars of the package datasets."""
     import datasets
 
     was_shown = not datasets.are_progress_bars_disabled()

@@ -1,11 +1,11 @@
-"""Make records with a model: texts in flight, each the same whatever it is batched with.
+"""Make records with a model, many texts in flight; the batch does not influence a text.
 
     maker = ModelRecordMaker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
     with open_journal("out.jsonl", {"seed": 0}) as journal:
         for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
             print(record["response"])
 
-A record depends on its prompt, its key and the settings; not on the other prompts, their order, or the size of a batch.
+A record depends on its prompt, its key and the settings, not on other prompts, their order or the batch size.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from antislop.sampler import AntiSlop
 from antislop.trace.events import Conceded, Rewound
 
 NO_TOKEN = "the prompt has no token: give it some text"
-"""Why an empty prompt can't be used."""
+"""The error of a record with an empty prompt."""
 
 
 BATCHES_OF_CONTINUATIONS = 4
-"""Batches that withdrawn texts must fill before they are continued: one alone would run half empty."""
+"""Withdrawn texts are continued when they fill this many batches: a batch runs half empty at its end."""
 
 
 class _Begun(NamedTuple):
-    """A text in flight after a prompt of `ids`. is_chat: it is a reply, after a chat template. since: in seconds."""
+    """A text in flight after a prompt of `ids`. is_chat: it is a chat reply. since: its start, in seconds."""
 
     spec: SampleSpec
     ids: list[int]
@@ -55,8 +55,8 @@ class _Begun(NamedTuple):
 class RecordMakerBase(ABC):
     """Makes records; a subclass writes their texts in `_write`, and refuses prompts in `_find_error`.
 
-    settings: of each text: max_new_tokens and sampling. pairs: the format of preference pairs, if wanted. arms: all
-    that `make` will be called with. options: those of `AntiSlop`, whose errors are raised.
+    settings: of each text: max_new_tokens and sampling. pairs: the format of preference pairs; None makes no pairs.
+    arms: all arms that will be passed to `make`. options: of `AntiSlop`, whose errors are raised.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class RecordMakerBase(ABC):
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         bans = bans if isinstance(bans, BanList) else BanList(bans)
-        written: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
-        self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in written}
+        sampled_arms: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
+        self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in sampled_arms}
         self._request = Request(bans, tokenizer) if "prompt-only" in arms else None
-        self._asked: dict[tuple[str, int, str], int] = {}
+        self._request_sizes: dict[tuple[str, int, str], int] = {}
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
@@ -101,15 +101,15 @@ class RecordMakerBase(ABC):
     def _write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
-        """Write a text after each prompt, each with its own seed, which can be read after its prompt."""
+        """Yield a text for each prompt, under its seed; read a seed after its prompt."""
 
     def _find_ends(self) -> Collection[int]:
         """Return the tokens that end a text."""
         end = self._tokenizer.eos_token_id
         return () if end is None else (end,)
 
-    def _find_room(self, new: int) -> int | None:  # noqa: ARG002
-        """Return the limit of tokens of a prompt with `new` ones after it; None if unknown."""
+    def _find_room(self, new_tokens: int) -> int | None:  # noqa: ARG002
+        """Return the limit of tokens of a prompt that `new_tokens` are to follow; None if unknown."""
         return None
 
     @property
@@ -118,7 +118,7 @@ class RecordMakerBase(ABC):
 
     @abstractmethod
     def _find_error(self, ids: Sequence[int]) -> str | None:
-        """Return why a prompt can't be used; None if it can."""
+        """Return the error of a prompt that can't be used; None if it can be."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished; specs are read as places in the batch become free.
@@ -141,15 +141,15 @@ class RecordMakerBase(ABC):
 
         seeds = (begun[number].spec.seed(self._seed) for number in count())
         waiting: list[tuple[SampleSpec, Record, Pairs]] = []
-        for done in self._write(prompts(), seeds, arm=arm, settings=self._settings):
+        for completion in self._write(prompts(), seeds, arm=arm, settings=self._settings):
             yield from refused
             refused.clear()
-            text = begun.pop(done.number)
-            if text.is_chat:  # the reply is a text of its own
-                done = replace(done, text=self._vocabulary.decode(done.tokens))
-            record = self._report(text.spec, done, prompt_tokens=len(text.ids), since=text.since)
-            # The text of a record with an error is made again, and so are its pairs.
-            pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, done)
+            text = begun.pop(completion.number)
+            if text.is_chat:  # a reply is decoded without the prompt before it
+                completion = replace(completion, text=self._vocabulary.decode(completion.tokens))
+            record = self._report(text.spec, completion, prompt_tokens=len(text.ids), since=text.since)
+            # A record with an error is made again, and its pairs with it.
+            pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, completion)
             waiting.append((text.spec, record, pairs))
             if not pairs.drafts:
                 yield from self._finish_pairs([waiting.pop()])
@@ -160,37 +160,37 @@ class RecordMakerBase(ABC):
         yield from self._finish_pairs(waiting)
 
     def _complete(self, spec: SampleSpec) -> Prompt:
-        """Return the prompt for the model, with a request to avoid the bans if the arm has one."""
+        """Return the prompt for the model; in the arm prompt-only, with a request to avoid the bans."""
         if spec.arm != "prompt-only":
             return spec.prompt
         assert self._request is not None, "the arm prompt-only is not among arms"
-        prompt, self._asked[spec.identity] = self._request.put(spec.prompt, room=self._find_room(self._new))
+        prompt, self._request_sizes[spec.identity] = self._request.put(spec.prompt, room=self._find_room(self._new))
         return prompt
 
     def _encode(self, prompt: Prompt) -> list[int]:
         ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
         return ids
 
-    def _report(self, spec: SampleSpec, done: Completion, *, prompt_tokens: int, since: float) -> Record:
-        report = done.report
+    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+        report = completion.report
         conceded = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Conceded))
         violations, withdrawn = conceded.copy(), Counter[str]()
         for event in report.events:
             if isinstance(event, Rewound):
                 violations[event.violation.ban.phrase] += 1
                 withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
-        reply = {"role": "assistant", "content": self._vocabulary.decode(done.tokens)}
+        reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}
-        asked = {"asked_phrases": self._asked.pop(spec.identity)} if spec.arm == "prompt-only" else {}
+        request_columns = {"asked_phrases": self._request_sizes.pop(spec.identity)} if spec.arm == "prompt-only" else {}
         return self._describe(
             spec,
-            status="error" if done.error is not None else "conceded" if conceded else "ok",
-            error=None if done.error is None else str(done.error),
-            response=done.text,
+            status="error" if completion.error is not None else "conceded" if conceded else "ok",
+            error=None if completion.error is None else str(completion.error),
+            response=completion.text,
             **chat,
-            **asked,
+            **request_columns,
             prompt_tokens=prompt_tokens,
-            tokens=len(done.tokens),
+            tokens=len(completion.tokens),
             withdrawn_tokens=report.withdrawn_tokens,
             violations=dict(violations),
             withdrawn=dict(withdrawn),
@@ -198,14 +198,14 @@ class RecordMakerBase(ABC):
             seconds=round(time.perf_counter() - since, 3),
         )
 
-    def _begin_pairs(self, begun: _Begun, done: Completion) -> Pairs:
+    def _begin_pairs(self, begun: _Begun, completion: Completion) -> Pairs:
         if self._pair_maker is None or begun.spec.arm != "banned":
             return Pairs()
-        source = PairSource(self._read_prompt(begun.spec.prompt, begun.ids), begun.ids, done.tokens)
-        return self._pair_maker.begin(source, done.report.events, seed=begun.spec.seed(self._seed))
+        source = PairSource(self._read_prompt(begun.spec.prompt, begun.ids), begun.ids, completion.tokens)
+        return self._pair_maker.begin(source, completion.report.events, seed=begun.spec.seed(self._seed))
 
     def _finish_pairs(self, waiting: Sequence[tuple[SampleSpec, Record, Pairs]]) -> Iterator[MadeRecord]:
-        """Yield records with their pairs; with an error if one of its withdrawn texts could not be continued."""
+        """Yield records with their pairs; a record gets an error if one of its texts could not be continued."""
         if self._pair_maker is not None:
             self._pair_maker.finish([pairs for _, _, pairs in waiting])
         for spec, record, pairs in waiting:
@@ -216,15 +216,15 @@ class RecordMakerBase(ABC):
                 yield MadeRecord({**record, "status": "error", "error": pairs.error})
 
     def _read_prompt(self, prompt: Prompt, ids: Sequence[int]) -> str:
-        """Return the text of a prompt for trainers, which add the first special token themselves."""
-        first = self._tokenizer.bos_token
-        if prompt.has_special_tokens and first and self._tokenizer(prompt.text)["input_ids"] != ids:
-            return prompt.text.removeprefix(first)
+        """Return the text of a prompt without the bos token, which trainers add themselves."""
+        bos_token = self._tokenizer.bos_token
+        if prompt.has_special_tokens and bos_token and self._tokenizer(prompt.text)["input_ids"] != ids:
+            return prompt.text.removeprefix(bos_token)
         return prompt.text
 
-    def _describe(self, spec: SampleSpec, *, status: str, **more: Any) -> Record:
+    def _describe(self, spec: SampleSpec, *, status: str, **columns: Any) -> Record:
         """Return a record: the columns of the prompt, then those of the text."""
-        columns: Record = {
+        spec_columns: Record = {
             "key": spec.prompt.key,
             "sample": spec.sample,
             "arm": spec.arm,
@@ -233,11 +233,11 @@ class RecordMakerBase(ABC):
             "error": None,
             "response": None,
         }
-        return {**spec.prompt.fields, "prompt": spec.prompt.text, **columns, **more}
+        return {**spec.prompt.fields, "prompt": spec.prompt.text, **spec_columns, **columns}
 
 
 class ModelRecordMaker(RecordMakerBase):
-    """Makes records with a model in this process. options: of `RecordMakerBase`. settings: those of `generate`."""
+    """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`."""
 
     def __init__(
         self,
@@ -259,9 +259,9 @@ class ModelRecordMaker(RecordMakerBase):
         ends = self._settings.get("eos_token_id", self._model.generation_config.eos_token_id)
         return (ends,) if isinstance(ends, int) else tuple(ends or ())
 
-    def _find_room(self, new: int) -> int | None:
+    def _find_room(self, new_tokens: int) -> int | None:
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        return None if positions is None else positions - new
+        return None if positions is None else positions - new_tokens
 
     def _find_error(self, ids: Sequence[int]) -> str | None:
         room = self._find_room(self._new)

@@ -15,10 +15,10 @@ from antislop.records.journal import Journal, Record, read_lines, read_records, 
 
 
 class PairFile:
-    """The preference pairs of a journal's records, once for each record, whenever the process was killed.
+    """The preference pairs of a journal's records; each record has its pairs once, even if the process was killed.
 
-    The pairs of a record are written before it; a resumed run removes pairs without a record. is_own: the settings of
-    the journal name this file. Raises `InputError` for a file with other content.
+    The pairs of a record are written before it; a resumed run removes pairs without a record. is_own: whether the
+    settings of the journal name this file. Raises `InputError` for a file with other content.
     """
 
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
@@ -31,25 +31,25 @@ class PairFile:
         replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
-        """Refuse a file with lines other than pairs of the journal's records, or of records that the journal lost.
+        """Refuse a file with lines that are no pairs of the journal's records, or of records that the journal lost.
 
-        Unless the file is known to be the journal's, it may have pairs of one lost record: the one being written when
-        the process was killed.
+        Unless `is_own`, pairs of one lost record are accepted: that which was being written when the process was
+        killed.
         """
         is_torn = bool(lines) and lines[-1][1] is None
         rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
         if not all({"ban", "key", "sample"} <= row.keys() for row in rows):
-            raise InputError(f"{self.path}: holds something else than pairs: choose another file")
+            raise InputError(f"{self.path}: contains other lines than pairs: choose another file")
         if any(("rejected_id" in row) != (self._kind == "tokens") for row in rows):
-            raise InputError(f"{self.path}: holds pairs of another format: choose another file, or the same format")
+            raise InputError(f"{self.path}: contains pairs of another format: choose another file, or that format")
         strangers = {owner for row in rows if (owner := _owner(row)) not in journal} - journal.dropped
         if len(strangers) > 1 + journal.damaged and not is_own:
             raise InputError(
-                f"{self.path}: holds pairs of texts that are not in {journal.path}: choose another file, or remove it"
+                f"{self.path}: contains pairs of texts not in {journal.path}: choose another file, or remove it"
             )
 
     def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
-        """Write the pairs of a text; raises `InputError` if the disk is full. counts: are added to the sums."""
+        """Write the pairs of a text; raises `InputError` if the disk is full. counts: added to the file's counts."""
         self.counts.update(counts or {})
         try:
             with open_to_append(self.path) as file:
@@ -60,7 +60,7 @@ class PairFile:
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Remove duplicates and pairs beyond the limits; return the number of pairs left.
 
-        per_ban: limit of pairs per ban. per_token: limit of rows in which a token is rejected, or is chosen.
+        per_ban: limit of pairs per ban. per_token: limit of rows that reject a token, and of rows that choose it.
         """
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)

@@ -1,4 +1,4 @@
-"""Make the preference pairs of finished texts; withdrawn text is continued by the model, many texts at a time."""
+"""Make the preference pairs of finished texts; the model continues withdrawn texts in batches."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ContinuationWriter(Protocol):
 class Pairs:
     """The pairs of one text.
 
-    rows: the finished ones. drafts: those whose withdrawn text is to be continued, after a prompt of `ids`. seed: that
-    of the text. error: why a text could not be continued.
+    rows: finished pairs. drafts: pairs whose withdrawn text is to be continued, after a prompt of `ids`. seed: of the
+    text. error: the reason for which a text could not be continued.
     """
 
     ids: Sequence[int] = ()
@@ -52,7 +52,7 @@ class Pairs:
 
 
 class _Continuation(NamedTuple):
-    """A withdrawn text to be continued. seed: that of its continuation."""
+    """A withdrawn text to be continued. seed: of its continuation."""
 
     pairs: Pairs
     draft: PairDraft
@@ -60,16 +60,16 @@ class _Continuation(NamedTuple):
 
     @property
     def ids(self) -> list[int]:
-        """The tokens that the model is to read."""
+        """The tokens of the prompt and the text, before the continuation."""
         return [*self.pairs.ids, *self.draft.tokens]
 
 
 class PairMaker:
     """Makes pairs of one format.
 
-    bans: those under which the texts were written. fingerprint: of the tokenizer. settings: those of the texts. write:
-    continues texts. find_room: returns how many tokens a prompt may have before a number of new ones, None if that is
-    not known. find_ends: returns the tokens that end a text.
+    bans: under which the texts were written. fingerprint: of the tokenizer. settings: of the texts. write: continues
+    texts. find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
+    find_ends: returns the tokens that end a text.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PairMaker:
         self._find_ends = find_ends
 
     def begin(self, source: PairSource, events: Iterable[Event], *, seed: int) -> Pairs:
-        """Return the pairs of a text, as far as they can be made without the model."""
+        """Return the finished pairs of a text, and drafts of those that need the model."""
         pairs = Pairs(source.ids, seed)
         corrections = find_corrections(events, source.tokens)
         decoder, counts = self._vocabulary, pairs.counts
@@ -121,10 +121,10 @@ class PairMaker:
             for pairs in waiting
             for number, draft in enumerate(pairs.drafts, start=1)
         ]
-        for task, done in self._continue(tasks):
-            tokens = [] if done is None else done.tokens
-            if done is not None and done.error is not None:
-                task.pairs.error = str(done.error)
+        for task, completion in self._continue(tasks):
+            tokens = [] if completion is None else completion.tokens
+            if completion is not None and completion.error is not None:
+                task.pairs.error = str(completion.error)
             pair = finish_dpo(
                 task.draft,
                 tokens,
@@ -136,7 +136,7 @@ class PairMaker:
             task.pairs.rows.extend([] if pair is None else [pair])
 
     def _continue(self, tasks: Sequence[_Continuation]) -> Iterator[tuple[_Continuation, Completion | None]]:
-        """Yield each task and what the model writes after it; None after the end of a text, or if there is no room."""
+        """Yield each task and its continuation; None if the text has ended, or if there is no room."""
         room = self._find_room(MAX_TOKENS)
         numbers = [
             number
@@ -144,9 +144,9 @@ class PairMaker:
             if not self._is_complete(task.draft.tokens) and (room is None or len(task.ids) <= room)
         ]
         prompts, seeds = (tasks[number].ids for number in numbers), (tasks[number].seed for number in numbers)
-        written = self._write(prompts, seeds, settings=self._settings) if numbers else ()
-        done = {numbers[completion.number]: completion for completion in written}
-        return ((task, done.get(number)) for number, task in enumerate(tasks))
+        completions = self._write(prompts, seeds, settings=self._settings) if numbers else ()
+        by_number = {numbers[completion.number]: completion for completion in completions}
+        return ((task, by_number.get(number)) for number, task in enumerate(tasks))
 
     def _is_complete(self, tokens: Sequence[int]) -> bool:
         """Return whether tokens end with one that ends a text."""

@@ -1,8 +1,8 @@
-"""Preference pairs from the events of a run: withdrawn text against the text in its place.
+"""Preference pairs from the events of a run: withdrawn text, rejected, and the text that replaced it, chosen.
 
-A final-token row needs no forward pass. A DPO pair needs the text that would have followed the withdrawn tokens: it is
-drafted here, continued by the owner of the model, and finished here. Tokens are ids, and text comes from a `Decoder`;
-imports neither torch nor transformers.
+A final-token row needs no forward pass. A DPO pair needs a continuation of the withdrawn tokens: this module makes a
+draft, the owner of the model continues it, and this module makes the pair. Tokens are ids, and a `Decoder` turns them
+into text; imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antislop.records.journal import Record
 from antislop.trace.events import Drawn, Event, Rewound
 
 LOOKBACK = 200
-"""Characters of a prompt in which a ban may begin that its continuation completes."""
+"""Number of last characters of a prompt in which a ban may begin that the text completes."""
 
 PairFormat = Literal["dpo", "tokens"]
 PairCount = Literal[
@@ -36,16 +36,16 @@ PairCount = Literal[
 ]
 
 COUNTS: dict[PairCount, str] = {
-    "kept_unfinished": "left out whose kept text does not reach the end of a sentence",
-    "kept_empty": "left out whose text ends where the withdrawn text began",
-    "kept_banned": "left out whose kept text has the ban in it",
-    "withdrawn_unfinished": "left out whose withdrawn text, continued, does not reach the end of a sentence",
+    "kept_unfinished": "left out because the kept text does not reach the end of a sentence",
+    "kept_empty": "left out because the text ends at the start of the withdrawn text",
+    "kept_banned": "left out because the kept text contains the ban",
+    "withdrawn_unfinished": "left out because the continued withdrawn text does not reach the end of a sentence",
     "continued_tokens": "tokens written to continue withdrawn text",
     "respelled": "alternatives left out that begin the withdrawn text in another spelling",
-    "banned_too": "alternatives left out that are banned themselves or were withdrawn at the same place",
-    "left_alone": "left out that have no alternative",
+    "banned_too": "alternatives left out that complete a ban or were withdrawn at the same place",
+    "left_alone": "left out because they have no alternative",
 }
-"""The counts of a run, as reports describe them."""
+"""The phrases for counts in reports, each after a number."""
 
 
 class Decoder(Protocol):
@@ -55,7 +55,7 @@ class Decoder(Protocol):
         """Return the bytes that a token adds to a text."""
 
     def decode(self, token_ids: Iterable[int], /, *, after: Sequence[int] = ()) -> str:
-        """Return the text that tokens add after those of a prompt."""
+        """Return the text that tokens add after other tokens."""
 
 
 def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
@@ -66,8 +66,8 @@ def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
 class PairSource(NamedTuple):
     """The text that pairs are made from.
 
-    prompt: its text. ids: its tokens. tokens: the final ones, generated. is_complete: whether the text has reached its
-    own end, rather than a limit.
+    prompt, ids: text and tokens of its prompt. tokens: the final generated tokens. is_complete: whether the text ended
+    by itself, not at a limit.
     """
 
     prompt: str
@@ -77,10 +77,10 @@ class PairSource(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A place in the final text where the model had first written something else.
+    """A place in the final text at which the model had first written a ban.
 
-    place: number of tokens before it. rejected: the tokens that were withdrawn, of which the first `banned` hold the
-    ban. alternatives: tokens that might have followed, with their shares.
+    place: number of tokens before it. rejected: the withdrawn tokens, the first `banned` of which contain the ban.
+    alternatives: tokens that the model could draw there instead, with their probabilities.
     """
 
     ban: Ban
@@ -93,20 +93,20 @@ class Correction(NamedTuple):
 class PairDraft(NamedTuple):
     """A DPO pair whose rejected text is to be continued.
 
-    row: the pair so far. tokens: the generated ones up to the end of what was withdrawn; what follows them is missing.
-    start, least: the rejected text begins at the first of these characters and ends at the second or later.
+    row: the pair so far. tokens: the generated tokens, up to the end of the withdrawn text.
+    start: index of the first character of the rejected text. min_end: smallest index at which it may end.
     """
 
     row: Record
     tokens: list[int]
     start: int
-    least: int
+    min_end: int
 
 
 def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator[Correction]:
     """Yield the rewinds of a run whose context is still part of its final tokens.
 
-    If a run rewound several times to one place, each withdrawn text counts, with the text that is there in the end.
+    If a run rewound to one place several times, each withdrawn text yields a correction, with the same final text.
     """
     text: list[int] = []
     rewinds: list[tuple[Rewound, tuple[int, ...]]] = []
@@ -116,14 +116,14 @@ def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator
         elif isinstance(event, Rewound):
             del text[event.length :]
             rewinds.append((event, tuple(text)))
-    seen = set[tuple[int, tuple[int, ...]]]()
-    for event, before in rewinds:
+    yielded = set[tuple[int, tuple[int, ...]]]()
+    for event, context in rewinds:
         place = event.length
-        began_here = place == event.violation.start  # else what was withdrawn holds more than the ban
-        is_kept = place < len(tokens) and before == tuple(tokens[:place])
-        is_new = (place, event.withdrawn) not in seen
+        began_here = place == event.violation.start  # else the withdrawn text contains more than the ban
+        is_kept = place < len(tokens) and context == tuple(tokens[:place])
+        is_new = (place, event.withdrawn) not in yielded
         if began_here and is_kept and is_new and tokens[place] != event.withdrawn[0]:
-            seen.add((place, event.withdrawn))
+            yielded.add((place, event.withdrawn))
             banned = event.violation.end + 1 - place
             yield Correction(event.violation.ban, place, event.withdrawn, banned, event.alternatives)
 
@@ -133,28 +133,28 @@ def draft_dpo(
 ) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
-    Trainers take both sides for whole completions and append an end-of-text token. So `chosen` is the kept text up to
-    the end of its sentence or paragraph; where there is none, the pair is left out. The prompt holds the text up to the
+    Trainers treat both sides as complete texts and append an end-of-text token. So `chosen` is the kept text up to the
+    end of its sentence or paragraph; without such an end, the pair is left out. The prompt includes the text up to the
     rewind; https://huggingface.co/docs/trl/dataset_formats#preference.
     """
-    kept = decoder.decode(source.tokens, after=source.ids)
+    final_text = decoder.decode(source.tokens, after=source.ids)
     for correction in corrections:
-        before = list(source.tokens[: correction.place])
-        withdrawn = [*before, *correction.rejected]
-        first = decoder.decode(before, after=source.ids)
-        other = decoder.decode(withdrawn, after=source.ids)
-        # Less than all of `first` where that ends within a character.
-        differ = min(_count_shared(first, kept), _count_shared(first, other))
-        start = _find_word_edge(first[:differ], [kept[differ:], other[differ:]])
-        end = find_sentence_end(kept, differ + 1, is_complete=source.is_complete)
-        prompt = source.prompt + kept[:start]
+        context_tokens = list(source.tokens[: correction.place])
+        withdrawn = [*context_tokens, *correction.rejected]
+        context = decoder.decode(context_tokens, after=source.ids)
+        withdrawn_text = decoder.decode(withdrawn, after=source.ids)
+        # Shorter than `context` if that ends within a character.
+        differ = min(_count_shared(context, final_text), _count_shared(context, withdrawn_text))
+        start = _find_word_edge(context[:differ], [final_text[differ:], withdrawn_text[differ:]])
+        end = find_sentence_end(final_text, differ + 1, is_complete=source.is_complete)
+        prompt = source.prompt + final_text[:start]
         if end is None:
-            counts["kept_unfinished" if kept[differ:] else "kept_empty"] += 1
-        elif _contains(prompt, kept[start:end], BanList([correction.ban])):  # conceded, or admitted by its weight
+            counts["kept_unfinished" if final_text[differ:] else "kept_empty"] += 1
+        elif _contains(prompt, final_text[start:end], BanList([correction.ban])):  # conceded, or admitted by its weight
             counts["kept_banned"] += 1
         else:
             banned = decoder.decode(withdrawn[: correction.place + correction.banned], after=source.ids)
-            row = {"prompt": prompt, "chosen": kept[start:end], "rejected": "", "ban": correction.ban.phrase}
+            row = {"prompt": prompt, "chosen": final_text[start:end], "rejected": "", "ban": correction.ban.phrase}
             yield PairDraft(row, withdrawn, start, max(len(banned.rstrip()), differ + 1))
 
 
@@ -169,40 +169,40 @@ def finish_dpo(
 ) -> Record | None:
     """Return a pair whose rejected text ends with its sentence or paragraph; None if the continuation has no such end.
 
-    continuation: the tokens that follow those of the draft; ids: the prompt's. is_complete: whether they reached the
-    end of the text.
+    continuation: the tokens after those of the draft. ids: the tokens of the prompt. is_complete: whether the
+    continuation reached the end of the text.
     """
-    whole = decoder.decode([*draft.tokens, *continuation], after=ids)
-    end = find_sentence_end(whole, draft.least, is_complete=is_complete)
+    text = decoder.decode([*draft.tokens, *continuation], after=ids)
+    end = find_sentence_end(text, draft.min_end, is_complete=is_complete)
     counts["continued_tokens"] += len(continuation)
     if end is None:
         counts["withdrawn_unfinished"] += 1
         return None
-    return {**draft.row, "rejected": whole[draft.start : end]}
+    return {**draft.row, "rejected": text[draft.start : end]}
 
 
-def _find_word_edge(before: str, after: Sequence[str]) -> int:
-    """Return where both sides of a pair are to begin, at most at the end of `before`, the text that they share.
+def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
+    """Return the index at which both sides of a pair begin, within `shared`, their common text.
 
-    A word that continues in one of them belongs to both, and so does a space: tokenizers cut in front of these, so that
-    the tokens of the prompt are a prefix of those of prompt and completion.
+    A word that continues in one of `sides` belongs to both sides, and so does the space before it: tokenizers cut in
+    front of words and spaces, so that the tokens of the prompt are a prefix of those of prompt and completion.
     """
-    begins, is_in_word = find_words(before, is_in_word=False)
-    if is_in_word and any(find_words(text[:1], is_in_word=True) == ([], True) for text in after):
-        before = before[: begins[-1]]
-    return len(before.rstrip(" "))
+    begins, is_in_word = find_words(shared, is_in_word=False)
+    if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
+        shared = shared[: begins[-1]]
+    return len(shared.rstrip(" "))
 
 
-def _count_shared(text: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+def _count_shared(text: str, other_text: str) -> int:
+    """Return the length of the common prefix of two texts."""
+    pairs = enumerate(zip(text, other_text, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other_text)))
 
 
 def _contains(prompt: str, text: str, bans: BanList) -> bool:
     """Return whether a ban occurs in a text; it may begin in the prompt."""
-    before = prompt[-LOOKBACK:]
-    return any(match.end > len(before) for match in bans.find(before + text))
+    context = prompt[-LOOKBACK:]
+    return any(match.end > len(context) for match in bans.find(context + text))
 
 
 def make_tokens(
@@ -215,17 +215,17 @@ def make_tokens(
     counts: Counter[PairCount],
     floor: float = 0.01,
 ) -> Iterator[Record]:
-    """Yield final-token rows: a context, the token that began a ban, and the tokens that may come instead.
+    """Yield final-token rows: a context, the token that began a ban, and its alternatives.
 
-    Ids are those that the model read and wrote; texts are for reading. tokenizer: a fingerprint of what the ids mean.
-    floor: the smallest share of an alternative. Left out are alternatives that begin the withdrawn text in another
-    spelling, that complete one of `bans`, or that were withdrawn at the same place; and rows without any alternative.
+    Trainers use the ids; the texts are for people. tokenizer: its fingerprint. floor: the smallest probability of an
+    alternative. Leaves out alternatives that begin the withdrawn text in another spelling, that complete one of `bans`,
+    or that were withdrawn at the same place; and rows without an alternative.
     """
-    every = list(corrections)
-    withdrawn = {(correction.place, correction.rejected[0]) for correction in every}
-    for correction in every:
-        before = source.tokens[: correction.place]
-        context, prompt = [*source.ids, *before], source.prompt + decoder.decode(before, after=source.ids)
+    all_corrections = list(corrections)
+    withdrawn = {(correction.place, correction.rejected[0]) for correction in all_corrections}
+    for correction in all_corrections:
+        tokens = source.tokens[: correction.place]
+        context, prompt = [*source.ids, *tokens], source.prompt + decoder.decode(tokens, after=source.ids)
         chosen = []
         for token, share in correction.alternatives:
             if share < floor or token == correction.rejected[0]:
@@ -257,7 +257,7 @@ def _read(token: int, context: Sequence[int], decoder: Decoder) -> str:
 
 
 def _begins(token: int, correction: Correction, decoder: Decoder) -> bool:
-    """Return whether a token begins the withdrawn text, in its own spelling or in one that compares as equal."""
+    """Return whether the withdrawn text begins with a token, in the same or an equivalent spelling."""
     surface, banned = decoder.surface(token), b"".join(map(decoder.surface, correction.rejected))
     if not surface:
         return False
@@ -270,22 +270,22 @@ def _fold(text: str, ban: Ban) -> str:
 
 
 def drop_duplicates(rows: Iterable[Record]) -> list[Record]:
-    """Return rows without those whose context and rejected text occur twice; which one stays depends on the rows."""
+    """Return one row of each context and rejected text; the choice depends on the rows, not on their order."""
     columns = ("prompt", "context_with_chat_template", "rejected", "rejected_id")
-    every = list(rows)
-    return _keep(every, lambda row: json.dumps([row.get(column) for column in columns]), limit=1, seed=0)
+    all_rows = list(rows)
+    return _keep(all_rows, lambda row: json.dumps([row.get(column) for column in columns]), limit=1, seed=0)
 
 
 def cap_per_ban(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[Record]:
-    """Return at most `limit` rows of each ban, chosen at random, in their order."""
+    """Return at most `limit` rows per ban, chosen at random, in order."""
     return _keep(rows, lambda row: row["ban"], limit=limit, seed=seed)
 
 
 def cap_per_token(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[Record]:
-    """Return final-token rows in which no token is rejected more than `limit` times, nor chosen more often than that.
+    """Return final-token rows in which no token is rejected more than `limit` times, or chosen more than that.
 
-    Which rows stay is chosen at random, and so is where a token that was chosen too often is taken out. Rows that have
-    no chosen token then are left out.
+    Rows are left out at random; a token that is chosen too often is removed from random rows. Rows that have no chosen
+    token then are left out.
     """
     rows = _keep(rows, lambda row: row["rejected_id"], limit=limit, seed=seed)
     used = Counter[int]()
@@ -303,16 +303,16 @@ def _choose(row: Record, places: Sequence[int]) -> Record:
 
 
 def _keep(rows: Sequence[Record], key: Callable[[Record], Any], *, limit: int, seed: int) -> list[Record]:
-    """Return the first `limit` rows of each key in an order that is random and depends on nothing but the rows."""
+    """Return up to `limit` rows of each key, the first in a random order that depends on the rows alone."""
     used = Counter[Any]()
-    kept = set()
+    numbers = set()
     for number in sorted(range(len(rows)), key=lambda number: _rank(rows[number], seed)):
         used[key(rows[number])] += 1
         if used[key(rows[number])] <= limit:
-            kept.add(number)
-    return [row for number, row in enumerate(rows) if number in kept]
+            numbers.add(number)
+    return [row for number, row in enumerate(rows) if number in numbers]
 
 
 def _rank(row: Record, seed: int) -> bytes:
-    """Return a random number that a row has wherever it is in a file: a run that was stopped writes another order."""
+    """Return a random number of a row, independent of its place: a resumed run writes rows in another order."""
     return hashlib.blake2b(f"{seed}{json.dumps(row, sort_keys=True)}".encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""Ask a model in its prompt to avoid phrases: the baseline that a sampler has to beat.
+"""Ask a model in its prompt to avoid phrases: the baseline of comparisons with the sampler.
 
 Imports neither torch nor transformers.
 """
@@ -22,7 +22,7 @@ SENTENCE = "Do not use any of these words or phrases: "
 
 
 class Request:
-    """Ask for texts without the phrases of bans, as many of them from the first on as fit into a prompt.
+    """Adds a request to avoid the phrases of bans to prompts: as many phrases as fit, the first ones.
 
     Regexes and token ids can't be requested and are left out. A model with a chat template gets the request in its
     system message, after an existing one; any other model gets it before the text.
@@ -38,24 +38,24 @@ class Request:
     def put(self, prompt: Prompt, *, room: int | None) -> tuple[Prompt, int]:
         """Return the prompt with the request, and the number of phrases in it.
 
-        room: limit of tokens of that prompt. If not even one phrase fits, the prompt is returned as it is.
+        room: limit of tokens of that prompt. If no phrase fits, the prompt is returned unchanged.
         """
-        asked = len(self.phrases)
-        while asked:
-            written = self._write(prompt, asked)
-            excess = 0 if room is None else self._count(written) - room
+        count = len(self.phrases)
+        while count:
+            request = self._write(prompt, count)
+            excess = 0 if room is None else self._count(request) - room
             if excess <= 0:
-                return written, asked
-            asked = min(asked - 1, bisect_right(self._ends, self._ends[asked - 1] - excess))
+                return request, count
+            count = min(count - 1, bisect_right(self._ends, self._ends[count - 1] - excess))
         return prompt, 0
 
-    def _write(self, prompt: Prompt, asked: int) -> Prompt:
-        sentence = SENTENCE + ", ".join(f'"{phrase}"' for phrase in self.phrases[:asked]) + "."
+    def _write(self, prompt: Prompt, count: int) -> Prompt:
+        sentence = SENTENCE + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
         if not getattr(self._tokenizer, "chat_template", None):
             return replace(prompt, text=f"{sentence}\n\n{prompt.text}")
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]
-        before = [message["content"] for message in messages if message["role"] == "system"]
-        messages = put_system(messages, "\n\n".join([*before, sentence]))
+        system_texts = [message["content"] for message in messages if message["role"] == "system"]
+        messages = put_system(messages, "\n\n".join([*system_texts, sentence]))
         text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         return replace(prompt, text=text, messages=messages, has_special_tokens=True)
 

@@ -1,13 +1,13 @@
-"""Make data sets on many machines: a pipeline of Ray Data, each of whose workers holds one model.
+"""Make data sets on many machines: a pipeline of Ray Data whose workers load one model each.
 
     cluster = Cluster("some/model", bans, settings={"max_new_tokens": 300}, address="auto", workers=8)
     with open_journal("out.jsonl", {"seed": 0}) as journal:
         for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
             ...
 
-Ray schedules, restarts dead workers, spills to disk and scales. Specs are sent in blocks, and a block returns in one
-piece: if a worker dies, another one makes its block again, with the same records, since they depend on their keys.
-Writes no files: the journal stays in the process that reads the prompts.
+Ray schedules, restarts dead workers and spills to disk. Specs are sent in blocks, and a worker returns a block as a
+whole. If it dies, another worker makes the block again, with the same records, since these depend on their keys. The
+workers write no files: the journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 
 BATCHES_OF_A_BLOCK = 4
-"""A batch runs half empty at the end of a block: with four batches per block about a tenth of the time is lost."""
+"""Batches per block. A batch runs half empty at the end of a block, which costs about a tenth of the time."""
 
 LOST_AFTER = 20.0
-"""Seconds without an answer until the head of a cluster counts as lost; Ray would end the process after 60."""
+"""Seconds without an answer after which the head of a cluster counts as lost; Ray ends the process after 60."""
 WATCH_EVERY = 2.0
-"""Seconds between two looks at the head."""
+"""Seconds between two checks of the head."""
 
 QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Settings that silence Ray on the terminal and turn off its telemetry, unless the environment sets them."""
@@ -52,10 +52,10 @@ QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 class Cluster:
     """Makes records on many machines, as a `ModelRecordMaker` does on one.
 
-    model: the argument of `load_model`; each worker loads it for itself. batch_size: texts in flight per worker.
+    model: the argument of `load_model`, which each worker calls. batch_size: texts in flight per worker.
     workers: by default one per GPU of the cluster, or one per machine if there are no GPUs. address: of the cluster,
-    "auto" or host:port; by default the cluster that the process is connected to already, or else one of this machine
-    alone, which ends with the work. settings, seed, pairs, options: see `ModelRecordMaker`.
+    "auto" or host:port; by default the cluster that this process is connected to, or else a local one, which is stopped
+    at the end. settings, seed, pairs, options: see `ModelRecordMaker`.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class Cluster:
 
         Raises `InputError` if the cluster can't be reached, is lost, or a worker fails.
         """
-        first = list(islice(specs, 1))
-        if not first:
+        head = list(islice(specs, 1))
+        if not head:
             return
         with _joining(self._address, workers=self._workers), _watching(_find_head()), _without_bars():
             crew = _find_crew(self._workers)
-            blocks = _send(chain(first, specs), size=self._block_size, workers=crew.workers)
+            blocks = _send(chain(head, specs), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
-                done = json.loads(row["done"])
-                if isinstance(done, str):
-                    raise InputError(f"a worker failed: {done}")
+                result = json.loads(row["done"])
+                if isinstance(result, str):
+                    raise InputError(f"a worker failed: {result}")
                 if blocks.pop(row["number"], None) is not None:
-                    yield from (MadeRecord(*made) for made in done)
+                    yield from (MadeRecord(*fields) for fields in result)
         if blocks:
             raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to resume")
 
@@ -108,7 +108,7 @@ class Cluster:
         import ray.data
 
         data = ray.data.from_arrow_refs(blocks)
-        done = data.map_batches(
+        results = data.map_batches(
             Worker,
             fn_constructor_kwargs={"model": self._model, "bans": self._bans, "arm": arm, "options": self._options},
             batch_size=None,
@@ -117,18 +117,18 @@ class Cluster:
             **crew.share,
         )
         try:
-            for table in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for table in results.iter_batches(batch_size=None, batch_format="pyarrow"):
                 yield from table.to_pylist()
         except InputError:  # of `_watching`
             raise
-        except Exception as error:  # Ray's have no base in common; those of the work itself are rows
+        except Exception as error:  # Ray's errors have no common base; those of workers are rows
             raise InputError(f"the cluster failed ({_name(error)}): run it again to resume") from error
 
 
 class Worker:
     """Makes the records of blocks with its own model, in a process of the cluster.
 
-    Never raises: an error becomes the row of a block, since Ray would return it as a page of text.
+    Never raises: an error becomes the row of a block, since Ray would return a long traceback.
     """
 
     def __init__(self, *, model: ModelSpec, bans: Sequence[str | Ban], arm: Arm, options: dict[str, Any]) -> None:
@@ -139,14 +139,16 @@ class Worker:
         self._maker: ModelRecordMaker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return (number, done) of a block; done is JSON: the fields of each `MadeRecord`, or an error."""
+        """Return the columns number and done of a block; done is JSON: the fields of each `MadeRecord`, or an error."""
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
             self._maker = self._maker or ModelRecordMaker(*load_model(self._model), self._bans, **self._options)
-            done: Any = [(made.record, made.pairs, made.counts) for made in self._maker.make(specs, arm=self._arm)]
+            result: Any = [
+                (sample.record, sample.pairs, sample.counts) for sample in self._maker.make(specs, arm=self._arm)
+            ]
         except Exception as error:  # noqa: BLE001
-            done = first_line(error) if isinstance(error, ValueError) else _name(error)
-        return {"number": [number], "done": [json.dumps(done)]}
+            result = first_line(error) if isinstance(error, ValueError) else _name(error)
+        return {"number": [number], "done": [json.dumps(result)]}
 
 
 def _name(error: Exception) -> str:
@@ -169,22 +171,22 @@ def _find_crew(workers: int | None) -> _Crew:
         return _Crew(workers or gpus, {"num_gpus": 1})
     cpus = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     workers = workers or max(1, len(cpus))
-    each = math.ceil(workers / max(1, len(cpus)))
-    return _Crew(workers, {"num_cpus": max(1, min(cpus, default=1) // each)})
+    workers_per_machine = math.ceil(workers / max(1, len(cpus)))
+    return _Crew(workers, {"num_cpus": max(1, min(cpus, default=1) // workers_per_machine)})
 
 
 def _send(specs: Iterable[SampleSpec], *, size: int, workers: int) -> dict[int, Any]:
     """Put blocks of specs into Ray's object store; return their references by number.
 
-    size: limit per block; blocks are smaller if some workers would have none otherwise.
+    size: limit per block; blocks are smaller if there would be fewer of them than workers.
     """
     import pyarrow
     import ray
 
     specs = iter(specs)
-    first = list(islice(specs, size * workers))
-    size = min(size, math.ceil(len(first) / workers))
-    specs = chain(first, specs)
+    head = list(islice(specs, size * workers))
+    size = min(size, math.ceil(len(head) / workers))
+    specs = chain(head, specs)
     blocks: dict[int, Any] = {}
     while block := list(islice(specs, size)):
         number = len(blocks)
@@ -203,7 +205,7 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
-    """Connect to a cluster for the block; one that was started here ends with it."""
+    """Connect to a cluster within the context; stop it at the end if it was started here."""
     ray = _import_ray()
     if address is None and ray.is_initialized():
         yield
@@ -211,12 +213,12 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    own = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False}
+    local_options = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False}
     try:
         if address is not None:
             _reach(address)
-        there = own if address is None else {}
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **there)
+        options = local_options if address is None else {}
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except (RuntimeError, ValueError, OSError, OverflowError, ImportError) as error:  # OverflowError: a port of 99999
         advice = "start it with ray start --head, or pass its address" if address else "Ray's logs are in /tmp/ray"
         raise InputError(f"no cluster at {address or 'hand'} ({first_line(error)}): {advice}") from error
@@ -230,29 +232,30 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
 def _watching(head: str) -> Iterator[None]:
     """Raise `InputError` if the head of a cluster, host:port, does not answer for `LOST_AFTER` seconds.
 
-    Ray itself would end the process after a minute, without a sentence. Works in the main thread, and not on Windows.
+    Ray itself would end the process after a minute, without a message. Has no effect outside the main thread or on
+    Windows.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
         return
     is_over, is_lost = threading.Event(), threading.Event()
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    handler = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def respond(number: int, frame: FrameType | None) -> None:
         if is_lost.is_set():
             raise InputError(
                 f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to resume"
             )
-        if callable(before):
-            before(number, frame)
+        if callable(handler):
+            handler(number, frame)
 
-    signal.signal(signal.SIGINT, respond)  # also where interrupts are ignored, as in a shell's background jobs
+    signal.signal(signal.SIGINT, respond)  # even if interrupts are ignored, as in a shell's background jobs
     threading.Thread(target=_watch, args=(head, is_over, is_lost), daemon=True).start()
     try:
         yield
     finally:
         is_over.set()
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 def _find_head() -> str:
@@ -273,25 +276,25 @@ def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> Non
                 is_lost.set()
                 main = threading.main_thread().ident
                 assert main is not None
-                signal.pthread_kill(main, signal.SIGINT)  # ends what the thread waits for, too
+                signal.pthread_kill(main, signal.SIGINT)  # also ends blocking calls of the thread
                 return
 
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Keep Ray Data from showing progress: callers of this module do."""
+    """Hide the progress bars of Ray Data: callers of this module show their own."""
     from ray.data import DataContext
 
     context = DataContext.get_current()
-    before, context.enable_progress_bars = context.enable_progress_bars, False
+    was_enabled, context.enable_progress_bars = context.enable_progress_bars, False
     try:
         yield
     finally:
-        context.enable_progress_bars = before
+        context.enable_progress_bars = was_enabled
 
 
 def _reach(address: str) -> None:
-    """Raise `OSError` if nothing listens: Ray would retry for minutes."""
+    """Raise `OSError` if nothing listens at an address; Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit() and "://" not in address:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""Samples: a text to be made from a prompt, and the record that comes of it. Knows no models."""
+"""Samples: specs of texts to be made from prompts, and the records of these texts. Knows no models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 
 Arm = Literal["plain", "banned", "token", "prompt-only"]
-"""How a text is written: without bans; under them; by the first-token rule; without, but asked to avoid them."""
+"""How a text is written: without bans; with bans; with `method="token"`; without, but with a request to avoid them."""
 
 PLAIN: Arm = "plain"
-"""The arm that the others are compared with."""
+"""The arm with which all others are compared."""
 
 UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
 """The arms without rewinds."""
@@ -31,11 +31,11 @@ class SampleSpec(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, int, str]:
-        """Key, number and arm, which no two records share."""
+        """Key, number and arm: unique among the records of a journal."""
         return self.prompt.key, self.sample, self.arm
 
     def seed(self, base: int) -> int:
-        """Return the seed of the text: it depends on `base`, key and number only, and is the same in each arm."""
+        """Return the seed of the text: a function of `base`, key and number, and so the same in each arm."""
         name = f"{base}/{self.sample}/{self.prompt.key}".encode("utf-8", "surrogatepass")
         return int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
 
@@ -53,7 +53,7 @@ class RecordMaker(Protocol):
     """Makes records, in this process or elsewhere."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
-        """Yield a record for each spec, in any order. arm: that of all specs."""
+        """Yield a record for each spec, in any order. arm: of all specs."""
 
 
 def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[SampleSpec]:

@@ -1,4 +1,4 @@
-"""Sums over records: what a run wrote, and how often bans occur in it."""
+"""Sums over records: tokens, violations and errors of a run, and how often bans occur in its texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antislop.lists.ban_list import BanList
 class Summary:
     """Counts of the records of a run.
 
-    words: in texts under bans. unbanned: tokens of texts without bans. conceded: violations that were let through.
+    words: of texts with bans. unbanned: tokens of texts without bans. conceded: violations that stay in the text.
     began: seconds of the monotonic clock.
     """
 
@@ -46,21 +46,21 @@ class Summary:
             self.words += len(record["response"].split())
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return the counts and rates as one line."""
         return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
 
     def describe_rates(self) -> str:
         """Return `describe` without the number of records."""
         seconds = max(1e-9, time.monotonic() - self.began)
         parts = [f"{self.tokens / seconds:,.0f} tokens/s"]
-        drawn = self.tokens - self.unbanned + self.withdrawn
-        if drawn:
+        drawn_tokens = self.tokens - self.unbanned + self.withdrawn
+        if drawn_tokens:
             parts += [
                 f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
-                f"{self.withdrawn / drawn:.1%} withdrawn",
+                f"{self.withdrawn / drawn_tokens:.1%} withdrawn",
             ]
         parts += [
-            f"{count:,} {what}" for count, what in ((self.conceded, "conceded"), (self.failed, "failed")) if count
+            f"{count:,} {name}" for count, name in ((self.conceded, "conceded"), (self.failed, "failed")) if count
         ]
         return ", ".join(parts)
 
@@ -68,9 +68,9 @@ class Summary:
 def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
     """Return per arm the occurrences of the bans per 1,000 words of the responses."""
     words: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    hits: Counter[str] = Counter()
     for record in records:
         if record["response"] is not None:
             words[record["arm"]] += len(record["response"].split())
-            found[record["arm"]] += len(bans.find(record["response"]))
-    return {arm: 1000 * found[arm] / max(1, words[arm]) for arm in words}
+            hits[record["arm"]] += len(bans.find(record["response"]))
+    return {arm: 1000 * hits[arm] / max(1, words[arm]) for arm in words}

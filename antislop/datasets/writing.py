@@ -17,7 +17,7 @@ from antislop.records.prompts import Prompt, fingerprint_text
 def open_journal(
     path: str | os.PathLike[str], settings: Mapping[str, Any], *, additions: Collection[str] = (), force: bool = False
 ) -> Journal:
-    """Open a journal for records of makers; a resumed run makes failed ones again. See `Journal`."""
+    """Open a journal for records of makers; a resumed run makes failed records again. See `Journal`."""
     return Journal(
         path,
         settings,
@@ -32,8 +32,8 @@ def open_journal(
 class Resumed(NamedTuple):
     """How the journal of a resumed run compares with its prompts.
 
-    changed: records that were removed, since their prompts have changed. unasked: records of prompts, samples or arms
-    that this run does not have.
+    changed: number of records that were removed because their prompts have changed. unasked: number of records of
+    prompts, samples or arms that this run does not have.
     """
 
     changed: int
@@ -60,21 +60,21 @@ def resume(journal: Journal, specs: Iterable[SampleSpec], *, force: bool = False
 
 
 def _has_changed(spec: SampleSpec, journal: Journal) -> bool:
-    before = journal.fingerprint_of(spec.identity)
-    return before is not None and before != fingerprint_text(spec.prompt.text)
+    fingerprint = journal.fingerprint_of(spec.identity)
+    return fingerprint is not None and fingerprint != fingerprint_text(spec.prompt.text)
 
 
 def _describe_change(changed: Sequence[SampleSpec], journal: Journal) -> InputError:
     """Return an error that shows how the first changed prompt differs from that of its record."""
-    first = changed[0]
-    before = next(record["prompt"] for record in read_records(journal.path) if identify(record) == first.identity)
-    after = first.prompt.text
-    same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(after))
-    was, now = (repr(text[max(0, same - 20) : same + 40]) for text in (before, after))
+    spec = changed[0]
+    old_prompt = next(record["prompt"] for record in read_records(journal.path) if identify(record) == spec.identity)
+    prompt = spec.prompt.text
+    start = next((i for i, pair in enumerate(zip(old_prompt, prompt, strict=False)) if pair[0] != pair[1]), len(prompt))
+    before, after = (repr(text[max(0, start - 20) : start + 40]) for text in (old_prompt, prompt))
     return InputError(
-        f"{journal.path}: {len(changed):,} of its records answer prompts that have changed; {first.prompt.key!r} had "
-        f"{was}, and now has {first.prompt.error or now}: put the prompts back, choose another file, or use --force to "
-        "make these records again"
+        f"{journal.path}: {len(changed):,} of its records answer prompts that have changed; {spec.prompt.key!r} had "
+        f"{before}, and now has {spec.prompt.error or after}: restore the prompts, choose another file, or use --force "
+        "to make these records again"
     )
 
 
@@ -90,19 +90,19 @@ def write_records(
 ) -> Iterator[Record]:
     """Make the records that a journal lacks, and yield each when it is written.
 
-    prompts: returns the prompts from the beginning; called once per arm. is_stopped: called before each text; once it
+    prompts: returns an iterator over all prompts; called once per arm. is_stopped: called before each text; once it
     returns True, only the texts in flight are finished. Raises `InputError` at a prompt that has changed under the key
     of a record: see `resume`.
     """
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))
-        for made in maker.make((spec for spec in specs if not _is_made(spec, journal)), arm=arm):
-            if identify(made.record) in journal:
+        for sample in maker.make((spec for spec in specs if not _is_made(spec, journal)), arm=arm):
+            if identify(sample.record) in journal:
                 continue
             if pairs is not None:
-                pairs.append(made.pairs, made.counts)
-            journal.append(made.record)
-            yield made.record
+                pairs.append(sample.pairs, sample.counts)
+            journal.append(sample.record)
+            yield sample.record
 
 
 def _is_made(spec: SampleSpec, journal: Journal) -> bool:

@@ -329,7 +329,7 @@ def test_damaged_lines_cost_their_records_only() -> None:
         (["--pairs", "out.jsonl"], "out.jsonl: records and pairs can't go into one file"),
         (["--pairs", "p.txt"], "p.txt: is where the prompts are read from"),
         (["--pairs", "folder.jsonl"], "folder.jsonl: is not a file"),
-        (["--pairs", "notes.txt"], "notes.txt: holds something else than pairs"),
+        (["--pairs", "notes.txt"], "notes.txt: contains other lines than pairs"),
         (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
         (["--repetition-penalty", "0"], "must be above 0"),
         (["--arms", "none"], "--arms"),
@@ -447,9 +447,7 @@ def test_pairs_are_not_mixed_and_not_lost() -> None:
     assert_refused(
         make(*LONGER), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
     )
-    assert_refused(
-        make("--pairs", "pairs.jsonl", *LONGER, out="new.jsonl"), "holds pairs of texts that are not in new.jsonl"
-    )
+    assert_refused(make("--pairs", "pairs.jsonl", *LONGER, out="new.jsonl"), "contains pairs of texts not in new.jsonl")
     assert read("pairs.jsonl") == before
 
 
