@@ -22,11 +22,11 @@ from antislop.callbacks.rewindable import Rewindable
 from antislop.decoding.row import Row
 
 CHECKS = 3
-"""Rewinds after which a step is repeated for each criterion, to see whether it remembers withdrawn text."""
+"""Rewinds after which a step is repeated with each criterion, to find out whether it remembers withdrawn text."""
 
 
 class _Answer(NamedTuple):
-    """Whether each row is to end, and what the criterion changed in itself when it was called."""
+    """A criterion's answer for each row, and the changes that the call made to the criterion."""
 
     is_done: list[bool]
     changes: list[MemoryChange]
@@ -57,9 +57,11 @@ class Criteria:
             raise ValueError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
         self._fills = bool(ends)
         built_in = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
-        strangers = [c for c in self.others if type(c) not in built_in]
-        self.is_together = bool(strangers or (self.others and rows > 1 and not self._fills))
-        self._memories = [Memory(c) if c in strangers and not isinstance(c, Rewindable) else None for c in self.others]
+        user_criteria = [c for c in self.others if type(c) not in built_in]
+        self.is_together = bool(user_criteria or (self.others and rows > 1 and not self._fills))
+        self._memories = [
+            Memory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
+        ]
         self._is_shared = is_shared
         self._pad = pad or 0
         self._settled = 0  # steps that are never repeated
@@ -67,7 +69,7 @@ class Criteria:
         self._checks = CHECKS
 
     @property
-    def asked(self) -> int:
+    def step_count(self) -> int:
         """The number of steps so far; each shows one more token."""
         return self._settled + len(self._steps)
 
@@ -78,14 +80,14 @@ class Criteria:
 
     def ask(self, rows: Sequence[Row]) -> list[bool]:
         """Call all criteria with the next step of all rows; return whether each row is to end there."""
-        step = self.asked + 1
+        step = self.step_count + 1
         ids, scores = self._show(rows, step)
         answers = [self._ask(number, ids, scores) for number in range(len(self.others))]
         flags = [any(is_done) for is_done in zip(*(answer.is_done for answer in answers), strict=True)] or [
             False
         ] * len(rows)
         before = self._steps[-1].is_flagged if self._steps else [False] * len(rows)
-        is_flagged = [new or old for new, old in zip(flags, before, strict=True)]
+        is_flagged = [flag or flag_before for flag, flag_before in zip(flags, before, strict=True)]
         self._steps.append(_Step(answers, is_flagged))
         if self._fills:
             return flags
@@ -94,9 +96,9 @@ class Criteria:
 
     def rewind(self, rows: Sequence[Row], length: int) -> None:
         """Undo the changes of all steps but the first `length`."""
-        if length >= self.asked:
+        if length >= self.step_count:
             return
-        while self.asked > length:
+        while self.step_count > length:
             for memory, answer in zip(self._memories, self._steps.pop().answers, strict=True):
                 if memory is not None:
                     memory.undo(answer.changes)
@@ -110,11 +112,11 @@ class Criteria:
             self._check(rows)
 
     def settle(self, length: int) -> None:
-        """Drop the steps below `length` tokens, to which no row rewinds; that step itself is kept for comparison."""
-        over = length - 1 - self._settled
-        if over > 0:
-            self._settled += over
-            del self._steps[:over]
+        """Drop the steps below `length` tokens, which no rewind reaches; the one at `length` is kept to be compared."""
+        count = length - 1 - self._settled
+        if count > 0:
+            self._settled += count
+            del self._steps[:count]
 
     def _ask(self, number: int, ids: Tensor, scores: tuple[Tensor, ...] | None) -> _Answer:
         criterion, memory = self.others[number], self._memories[number]
@@ -130,19 +132,19 @@ class Criteria:
     def _check(self, rows: Sequence[Row]) -> None:
         """Repeat the latest step; raise `ValueError` if an answer differs."""
         step = self._steps.pop()
-        ids, scores = self._show(rows, self.asked + 1)
+        ids, scores = self._show(rows, self.step_count + 1)
         for number, (criterion, memory) in enumerate(zip(self.others, self._memories, strict=True)):
             if memory is None:
                 continue
             memory.undo(step.answers[number].changes)
-            again = self._ask(number, ids, scores)
-            if again.is_done != step.answers[number].is_done:
+            repeated = self._ask(number, ids, scores)
+            if repeated.is_done != step.answers[number].is_done:
                 raise ValueError(
                     f"{name_of(criterion)} gave two answers about the same text: it remembers text that was withdrawn, "
                     "or depends on something else. Keep its memory in its own attributes, or give it a method "
                     "rewind(row, length)"
                 )
-            step.answers[number] = again
+            step.answers[number] = repeated
         self._steps.append(step)
 
     def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
@@ -157,12 +159,12 @@ class Criteria:
 
 
 def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[bool]:
-    """Return a criterion's answer, for all rows or for each, as a list of one for each."""
+    """Return a criterion's answer, one for all rows or one for each, as a list with one for each."""
     if isinstance(answer, bool):
         return [answer] * rows
     answers = torch.as_tensor(answer).flatten().tolist()
     if len(answers) not in (1, rows):
         raise ValueError(
-            f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: one, or one each, expected"
+            f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: return one for all, or one for each"
         )
     return [bool(is_done) for is_done in answers] * (rows if len(answers) == 1 else 1)

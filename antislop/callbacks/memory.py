@@ -57,14 +57,14 @@ def refuse_memory(processor: Callable[..., Any], *, before: dict[str, tuple[int,
 
 
 class MemoryChange(NamedTuple):
-    """The contents of an object before a call: all of them, or of attributes those that differ now."""
+    """The contents of an object before a call: all of them, or only the attributes that the call changed."""
 
     where: Any
     before: Any
 
 
 class Memory:
-    """Everything that can be reached from an object and be changed: attributes, containers, tensors, closures.
+    """Everything mutable that can be reached from an object: attributes, containers, tensors, closures.
 
     Raises `ValueError` for an iterator, which can't be rewound, and for more than 10,000 objects.
     """
@@ -72,7 +72,7 @@ class Memory:
     def __init__(self, owner: Callable[..., Any]) -> None:
         self._owner = owner
         self._shared = _class_containers(type(owner))
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._contents: dict[int, tuple[Any, Any]] = {}
         self._look()
 
     def watch(self, call: Callable[[], Result]) -> tuple[Result, list[MemoryChange]]:
@@ -84,7 +84,7 @@ class Memory:
     def has_rewritten(self, changes: Sequence[MemoryChange]) -> bool:
         """Return whether the changes are to anything but new attributes, which a first call may set up."""
         return any(
-            not isinstance(c.before, dict) or any(old is not _ABSENT for old in c.before.values()) for c in changes
+            not isinstance(c.before, dict) or any(value is not _ABSENT for value in c.before.values()) for c in changes
         )
 
     def undo(self, changes: Sequence[MemoryChange]) -> None:
@@ -96,11 +96,11 @@ class Memory:
         """Return the changes since the last look, and remember the present contents."""
         changes = [
             MemoryChange(where, difference)
-            for where, before in self._known.values()
+            for where, before in self._contents.values()
             if (difference := _compare(where, before)) is not None
         ]
-        if changes or not self._known:  # else the same objects can be reached as before
-            self._known = self._find()
+        if changes or not self._contents:  # else the same objects can be reached as before
+            self._contents = self._find()
         return changes
 
     def _find(self) -> dict[int, tuple[Any, Any]]:
@@ -121,14 +121,14 @@ class Memory:
             if len(reached) > LIMIT:
                 raise ValueError(
                     f"{name_of(self._owner)} holds more than {LIMIT} objects, too many to find the changes that a "
-                    "rewind must undo: keep less in it, or give it a method rewind(row, length)"
+                    "rewind must undo: keep fewer in it, or give it a method rewind(row, length)"
                 )
         return reached
 
 
-def name_of(called: object) -> str:
+def name_of(function: object) -> str:
     """Return the name of a criterion or processor of the user's for a message."""
-    named = called if hasattr(called, "__name__") else type(called)
+    named = function if hasattr(function, "__name__") else type(function)
     return f"{named.__module__}.{named.__name__}"
 
 
@@ -182,25 +182,25 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 def _class_containers(kind: type) -> list[Any]:
     """Return the containers that all instances share."""
-    own = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES)
-    return [value for base in own for value in vars(base).values() if isinstance(value, (list, dict, set, deque))]
+    bases = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES)
+    return [value for base in bases for value in vars(base).values() if isinstance(value, (list, dict, set, deque))]
 
 
 def _compare(where: Any, before: Any) -> Any:
     """Return the contents to restore, of dicts and attributes those that differ; None if nothing has changed."""
     if isinstance(where, (list, deque, dict)) and _holds(where, before):
         return None
-    now = _copy(where)
+    after = _copy(where)
     if isinstance(where, Tensor):
-        return None if torch.equal(now, before) else before
+        return None if torch.equal(after, before) else before
     if isinstance(where, np.ndarray):
-        return None if np.array_equal(now, before) else before
+        return None if np.array_equal(after, before) else before
     if isinstance(where, (set, bytearray)):
-        return None if now == before else before
-    if isinstance(now, list):
-        return None if _are_same(now, before) else before
-    old = ((name, before.get(name, _ABSENT)) for name in {**before, **now})
-    return {name: value for name, value in old if not _are_same([value], [now.get(name, _ABSENT)])} or None
+        return None if after == before else before
+    if isinstance(after, list):
+        return None if _are_same(after, before) else before
+    earlier = ((name, before.get(name, _ABSENT)) for name in {**before, **after})
+    return {name: value for name, value in earlier if not _are_same([value], [after.get(name, _ABSENT)])} or None
 
 
 def _holds(where: Any, before: Any) -> bool:
@@ -212,13 +212,13 @@ def _holds(where: Any, before: Any) -> bool:
     return all(map(is_, where, before))
 
 
-def _are_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
+def _are_same(after: Sequence[Any], before: Sequence[Any]) -> bool:
     """Return whether two sequences hold the same objects, or equal numbers and texts."""
-    if len(now) != len(before):
+    if len(after) != len(before):
         return False
-    if all(map(is_, now, before)):
+    if all(map(is_, after, before)):
         return True
-    pairs = zip(now, before, strict=True)
+    pairs = zip(after, before, strict=True)
     return all(a is b or (type(a) is type(b) and type(a) in _ATOMS and a == b) for a, b in pairs)
 
 

@@ -41,7 +41,7 @@ _COUNTING = {
     "EncoderNoRepeatNGramLogitsProcessor",
 }
 CHECKS = 3
-"""Rewinds at which processors of the user's are called a second time for stored positions."""
+"""Rewinds at which processors of the user's are called again with stored positions."""
 
 
 class Processors:
@@ -52,12 +52,12 @@ class Processors:
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
         self._list = processors
-        self._strangers = [p for p in processors if not is_of_transformers(p)]
-        self.rewindable = [p for p in self._strangers if isinstance(p, Rewindable)]
-        self._opaque = [p for p in self._strangers if not isinstance(p, Rewindable)]
+        self._user_processors = [p for p in processors if not is_of_transformers(p)]
+        self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
+        self._opaque = [p for p in self._user_processors if not isinstance(p, Rewindable)]
         names = {type(processor).__name__ for processor in processors}
-        self.is_blind = not self._strangers and names <= _BLIND
-        self._is_counting = rows > 1 and bool(self._strangers or names & _COUNTING)
+        self.is_blind = not self._user_processors and names <= _BLIND
+        self._is_counting = rows > 1 and bool(self._user_processors or names & _COUNTING)
         self._pad = pad
         self._rows = rows
         self._is_shared = is_shared
@@ -65,8 +65,8 @@ class Processors:
         self._watched = self._opaque
         self._first: _Query | None = None
         self._checks = CHECKS
-        self._is_disturbed = False  # whether anything but a text from its beginning to its end was shown
-        self._shown = -1  # generated tokens that the rewindable processors have seen; -1: not even the prompt
+        self._is_disturbed = False  # whether a processor was called in another order than that of one text
+        self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
         self.batch: Sequence[Row] = ()
         if is_shared and self.rewindable:
             raise ValueError(
@@ -75,9 +75,9 @@ class Processors:
             )
 
     @property
-    def has_strangers(self) -> bool:
-        """Whether some are the user's."""
-        return bool(self._strangers)
+    def has_user_processors(self) -> bool:
+        """Whether some processors are the user's."""
+        return bool(self._user_processors)
 
     @torch.no_grad()
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
@@ -96,15 +96,15 @@ class Processors:
         scores = logits.clone()
         can_follow = self._find_rejected(rows, lengths, scores)
         for size in sorted(set(sizes)):
-            numbers = [number for number, of_row in enumerate(sizes) if of_row == size and can_follow(number)]
+            numbers = [number for number, row_size in enumerate(sizes) if row_size == size and can_follow(number)]
             if numbers:
-                some, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
-                scores[index] = self._process(some, lengths[numbers[0]], logits[index])
+                group, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
+                scores[index] = self._process(group, lengths[numbers[0]], logits[index])
         return scores
 
     def rewind(self, row: Row, length: int) -> None:
         """Rewind rewindable processors, and check the others: raise `ValueError` if one remembers withdrawn text."""
-        if not self._strangers:
+        if not self._user_processors:
             return
         self._is_disturbed = True
         self._rewind_to(length, row)
@@ -130,15 +130,15 @@ class Processors:
             scores = self._ask(self._ids_in_place(rows, length), all_logits)[places]
         else:
             scores = self._ask(torch.cat([row.ids_up_to(length) for row in rows]), logits)
-        if self._strangers:
-            self._take_note(_Query(rows[0], length, logits[:1], scores[:1]))
+        if self._user_processors:
+            self._record(_Query(rows[0], length, logits[:1], scores[:1]))
         return scores
 
     def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
-        if not self._strangers:
+        if not self._user_processors:
             scores: Tensor = self._list(ids, logits)
             return scores
-        scores = logits.clone()  # some write into what they are given, and the model's logits are needed again
+        scores = logits.clone()  # some write into their argument, and the model's logits are needed again
         for processor in self._list:
             try:
                 scores = processor(ids, scores)
@@ -157,9 +157,9 @@ class Processors:
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return a function that says whether the scores of the position before, computed by then, allow a token.
+        """Return a function that says whether the scores of the position before, when they are computed, allow a token.
 
-        A draft may contain tokens that a processor of the user's has ruled out and could not read.
+        A draft may contain tokens that a processor of the user's has ruled out and would fail on.
         """
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
@@ -167,7 +167,7 @@ class Processors:
         def can_follow(number: int) -> bool:
             row, length = rows[number], lengths[number]
             before = numbers.get((id(row), length - 1))
-            if not self._strangers or before is None or length <= len(row.tokens):
+            if not self._user_processors or before is None or length <= len(row.tokens):
                 return True
             self._is_disturbed = True
             token = row.draft.tokens[length - len(row.tokens) - 1]
@@ -178,7 +178,7 @@ class Processors:
         return can_follow
 
     def _rewind_to(self, length: int, row: Row | None = None) -> None:
-        """Rewind one row, and with it all rows of the batch of which more was shown."""
+        """Rewind one row, and all rows of the batch of which more tokens were shown."""
         if length > self._shown:
             return
         for place, other in enumerate(self.batch):
@@ -199,7 +199,7 @@ class Processors:
                 processor(ids, like.new_zeros((self._rows, like.shape[-1])))  # type: ignore[operator]
         self._shown = length
 
-    def _take_note(self, query: _Query) -> None:
+    def _record(self, query: _Query) -> None:
         """Keep the first query; compare the attributes after the first and the second call."""
         if self._opaque and self._first is None:
             self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
@@ -215,9 +215,9 @@ class Processors:
 
     def _compare(self, query: _Query) -> None:
         """Repeat a query; raise `ValueError` if the scores differ."""
-        again = self.process([query.row], [query.length], query.logits)
-        if not torch.allclose(again, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
-            raise ValueError(_describe(self._opaque, "gave other scores"))
+        repeated = self.process([query.row], [query.length], query.logits)
+        if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
+            raise ValueError(_describe(self._opaque, "returned other scores"))
 
 
 class _Query(NamedTuple):
@@ -229,9 +229,9 @@ class _Query(NamedTuple):
     scores: Tensor
 
 
-def _describe(processors: Sequence[Callable[..., Any]], what: str) -> str:
+def _describe(processors: Sequence[Callable[..., Any]], fault: str) -> str:
     return (
-        f"{' or '.join(map(name_of, processors))} {what} when it was called again for a text that it had seen: it "
+        f"{' or '.join(map(name_of, processors))} {fault} when it was called again for a text that it had seen: it "
         "remembers the text, and tokens are withdrawn here. Give it a method rewind(row, length), see "
         "antislop.Rewindable, or make its scores depend on the ids and scores alone"
     )

@@ -16,7 +16,7 @@ from antislop.decoding.row import History, Row
 class Settings:
     """The processors and criteria of a batch of `rows` rows.
 
-    pad: the token that finished rows are filled with, if there is one. is_drafted: whether tokens are read ahead.
+    pad: the token that finished rows are filled with, if there is one. is_drafted: whether drafts are read ahead.
     shares_processors, shares_criteria: whether other texts use the same objects. Raises `ValueError` for processors and
     criteria that can't be shared, drafted for or rewound.
     """
@@ -50,14 +50,14 @@ class Settings:
         return self._processors.is_blind and not self._criteria.others
 
     @property
-    def asked(self) -> int:
+    def step_count(self) -> int:
         """The number of tokens of each row that the criteria have seen."""
-        return self._criteria.asked
+        return self._criteria.step_count
 
     def follow(self, rows: Sequence[Row]) -> History | None:
-        """Take the rows of the batch, and return what has to follow their rewinds, if anything remembers their text."""
+        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
         self._batch = self._processors.batch = rows
-        return self if self.is_together or self._processors.has_strangers else None
+        return self if self.is_together or self._processors.has_user_processors else None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return the scores [n, vocab] that the processors make of logits [n, vocab].
@@ -87,5 +87,5 @@ class Settings:
             self._criteria.rewind(self._batch, length)
 
     def settle(self, length: int) -> None:
-        """Drop what only a rewind below `length` tokens would need."""
+        """Drop everything that only a rewind below `length` tokens would need."""
         self._criteria.settle(length)

@@ -1,7 +1,7 @@
-"""Draft the rest of an incomplete ban, which is about to be withdrawn.
+"""Draft the rest of an incomplete ban, so that its withdrawal costs fewer forward passes.
 
-Two tokens into a phrase, its likely continuation is read in the same forward pass as the second one. The nodes along it
-are then known, so that a violation costs about one pass instead of one for each of its tokens.
+Once two tokens of a phrase are written, its likely continuation is read in the same forward pass as the second one. The
+nodes along it are then filled, so that a violation costs about one pass instead of one for each of its tokens.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.matching.token_matcher import Matcher
 
 WAYS = 8
-"""Phrases that begin alike and are looked at; beyond these a guess is hardly better than none."""
+"""Phrases with the same beginning that are compared: with more of them, a guess is hardly better than none."""
 TRUST = 0.5
-"""How many of the tokens read ahead must have been right, for a beginning of which some were tried."""
+"""The share of a draft's tokens that must have been accepted so far for it to be tried again."""
 TRIES = 2
+"""Trials of a draft before its share of accepted tokens decides."""
 
 
 class PhraseDrafter:
@@ -25,7 +26,7 @@ class PhraseDrafter:
         self._matcher = matcher
         self._encode = encode
         self._drafts: dict[tuple[str, ...], list[int]] = {}
-        self._tried: dict[tuple[int, ...], list[int]] = {}  # by draft: [times, tokens that were right]
+        self._trials: dict[tuple[int, ...], list[int]] = {}  # by draft: [trials, accepted tokens]
 
     def propose(self, row: Row) -> Draft:
         """Return the tokens that the incomplete bans continue with, if at least two of their tokens are written."""
@@ -36,18 +37,18 @@ class PhraseDrafter:
         if key not in self._drafts:
             self._drafts[key] = common_start([list(self._encode(ending)) for ending in endings])
         draft = self._drafts[key]
-        times, right = self._tried.get(tuple(draft), (0, 0))
-        return NO_DRAFT if times >= TRIES and right < TRUST * times * len(draft) else Draft(draft)
+        trials, accepted = self._trials.get(tuple(draft), (0, 0))
+        return NO_DRAFT if trials >= TRIES and accepted < TRUST * trials * len(draft) else Draft(draft)
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
         """Count how many of a draft's tokens were accepted."""
-        tried = self._tried.setdefault(tuple(row.draft.proposed), [0, 0])
-        tried[0] += 1
-        tried[1] += accepted
+        counts = self._trials.setdefault(tuple(row.draft.proposed), [0, 0])
+        counts[0] += 1
+        counts[1] += accepted
 
 
 class _FirstDrafter:
-    """Asks one drafter after another until one has a guess."""
+    """Asks its drafters in order until one returns tokens."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = drafters
@@ -66,7 +67,7 @@ class _FirstDrafter:
 
 
 def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
-    """Return a drafter that takes the guess of the first one that has any; None for none."""
+    """Return a drafter that asks several in order and takes the first draft with tokens; None for no drafters."""
     if len(drafters) < 2:
         return drafters[0] if drafters else None
     return _FirstDrafter(drafters)

@@ -15,7 +15,7 @@ from antislop.decoding.protocols import LanguageModel, RewindableCache, fill_lef
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
-"""The cache is told of settled tokens once in so many, since each call costs more than it saves."""
+"""Settled tokens between two calls of `settle` on the cache: a call for each token would cost more than it saves."""
 
 
 class BatchEngine:
@@ -27,7 +27,7 @@ class BatchEngine:
         self._filler = filler
         self._fed: list[list[int]] = []  # per row the generated tokens in the cache, its draft included
         self._bases: list[int] = []  # per row the tokens in the cache before those
-        self._settled: list[int] = []  # what the cache was told
+        self._settled: list[int] = []  # per row the length passed to the last `settle` of the cache
         self._is_ragged = False
 
     @torch.no_grad()
@@ -35,8 +35,8 @@ class BatchEngine:
         """Return the logits after the tokens of each row and after those of its draft, right-aligned."""
         if not self._fed:
             return self._prefill(rows)
-        # A waiting row reads on beside the others, to be cut if it ever resumes: a cut moves it in the cache, which
-        # changes the last bits of all rows. Once one has happened, it is cut to its text.
+        # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
+        # cache, which changes the last bits of all rows. After the first cut of any row, waiting rows are cut at once.
         is_even = not self._is_ragged
         cut = [
             0 if row.is_finished or (row.is_waiting and is_even) else self._cut_back(p, row)
@@ -46,7 +46,7 @@ class BatchEngine:
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(fill_left(queries), self._cache)
-        return ForwardPass(_own(logits[: len(rows)]), fed, cut)
+        return ForwardPass(_copy(logits[: len(rows)]), fed, cut)
 
     @torch.no_grad()
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
@@ -62,7 +62,7 @@ class BatchEngine:
         self._cache.adopt(place, cache)
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
-        return ForwardPass(_own(logits[:, -1:]), [row.prompt_length], [0])
+        return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0])
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
@@ -74,23 +74,23 @@ class BatchEngine:
         return len(missing), cut
 
     def excess(self, row: Row) -> int:
-        """Return the number of tokens of a finished row that were read, are not in its text and were not cut."""
+        """Return how many tokens of a finished row are in the cache but not in its text."""
         fed, kept = self._fed[row.place], row.tokens[:-1]
         shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
         return len(fed) - min(shared, len(fed))
 
     def _prefill(self, rows: Sequence[Row]) -> ForwardPass:
-        held = self._cache.lengths
+        before = self._cache.lengths
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
         logits = self._model.forward(_stack(rows), self._cache)
         self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
         self._bases = list(self._cache.lengths)
-        fed = [after - before for after, before in zip(self._bases, held, strict=True)]
-        return ForwardPass(_own(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
+        fed = [base - length for base, length in zip(self._bases, before, strict=True)]
+        return ForwardPass(_copy(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
 
     def _query(self, place: int, row: Row) -> list[int]:
-        """Return what a row is fed next."""
+        """Return the tokens that a row is fed next."""
         if row.is_finished:
             return self._query_nothing(place)
         fed = self._fed[place]
@@ -103,15 +103,15 @@ class BatchEngine:
         return query
 
     def _query_nothing(self, place: int) -> list[int]:
-        """Return what a place is fed that belongs to no text any more."""
-        if self._is_ragged:  # or it would grow for as long as any text of the batch does
+        """Return the token that a place without a text is fed."""
+        if self._is_ragged:  # otherwise it would grow until the last text is finished
             self._cache.rewind(place, 0)
         else:
             self._cache.settle(place, self._cache.lengths[place])
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
-        """Remove from the cache all that is not in the text, and its last token, so that one is left to read.
+        """Remove from the cache all tokens that are not in the text, and its last one: at least one is left to read.
 
         Return the number of tokens removed.
         """
@@ -132,8 +132,8 @@ class BatchEngine:
         return cut
 
 
-def _own(logits: Tensor) -> Tensor:
-    """Return logits in float32 and in memory of their own: the model's may be a prompt's, and very large."""
+def _copy(logits: Tensor) -> Tensor:
+    """Return a copy of logits in float32: a slice would keep the logits of a whole prompt in memory."""
     return logits.to(dtype=torch.float32, copy=True)
 
 

@@ -40,21 +40,21 @@ def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int],
 def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
     """Draw in rows that all sample or are all greedy, and have random numbers of their own or the global ones: [n]."""
     if not rows[0].spec.policy.do_sample:
-        drawn = scores.argmax(dim=-1)  # of a NaN, if there is one
+        drawn = scores.argmax(dim=-1)  # the index of a NaN, if there is one
         is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
         return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].is_alone else drawn
     if rows[0].is_alone:
         return _draw_alone(rows, probs)
     if len(rows) == batch:
         return torch.multinomial(probs, num_samples=1)[:, 0]
-    index = _index(places, probs)  # finished rows take random numbers, too
+    index = _index(places, probs)  # in `generate`, finished rows consume random numbers, too
     all_probs = probs.new_ones((batch, probs.shape[1])).index_copy(0, index, probs)
     return torch.multinomial(all_probs, num_samples=1)[index, 0]
 
 
 def _draw_alone(rows: Sequence[Row], probs: Tensor) -> Tensor:
-    is_broken = probs[:, 0].isnan()  # then so is the whole row
-    if probs.device.type != "cpu" or is_broken.any():  # to ask a device would mean to wait for it
+    is_broken = probs[:, 0].isnan()  # one NaN makes the whole row NaN
+    if probs.device.type != "cpu" or is_broken.any():  # asking another device would mean waiting for it
         probs = probs.masked_fill(is_broken[:, None], 1.0)
     pairs = zip(rows, probs, strict=True)
     drawn = [torch.multinomial(row_probs, num_samples=1, generator=row.spec.generator) for row, row_probs in pairs]
@@ -84,7 +84,7 @@ def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-    """Have each row's settings make scores of its logits, those of rows that share them together."""
+    """Return the scores that each row's settings make of its logits; rows with the same settings share a call."""
     settings = rows[0].spec.settings
     if all(row.spec.settings is settings for row in rows):
         return settings.process(rows, lengths, logits)

@@ -1,4 +1,4 @@
-"""Generate with any `LanguageModel` under bans: prefill, then decode. How to bring one's own is in docs/engines.md."""
+"""Generate with any `LanguageModel` under bans: prefill, then decode. docs/engines.md shows how to write a model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from antislop.matching.token_matcher import Matcher
 class BanningInferencer:
     """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
 
-    The token that `prefill` chooses is part of the text already when `decode` begins, as a prompt is: a ban that begins
-    in it is noticed, but it is not taken back. Leave a prompt's last token to `decode` to have all tokens ruled.
+    When `decode` begins, the token that `prefill` chose belongs to the prompt: a ban that begins in it is found, but
+    that token is not withdrawn. To apply the bans to every token, pass the last token of the prompt to `decode`.
     """
 
     def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None) -> None:
@@ -32,8 +32,8 @@ class BanningInferencer:
     def prefill(self, query_token_ids: Tensor, kv_cache: RewindableCache, sample_strategy: SampleStrategy) -> Inferred:
         """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row."""
         logits = self._model.forward(query_token_ids, kv_cache)[:, -1].float()
-        each = zip(query_token_ids, logits, strict=True)
-        scores = torch.cat([sample_strategy.process(ids[None, ids != PAD], own[None]) for ids, own in each])
+        pairs = zip(query_token_ids, logits, strict=True)
+        scores = torch.cat([sample_strategy.process(i[None, i != PAD], row_logits[None]) for i, row_logits in pairs])
         if sample_strategy.do_sample:
             tokens = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1)
         else:
@@ -48,7 +48,7 @@ class BanningInferencer:
         max_new_tokens: int,
         sample_strategy: SampleStrategy,
     ) -> Inferred:
-        """Go on after query_token_ids [rows, tokens], which the cache does not hold yet; at least one a row.
+        """Continue after query_token_ids [rows, tokens], at least one a row, which the cache does not hold yet.
 
         Stops in each row at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
         """
@@ -88,8 +88,8 @@ class _Strategy:
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         scores = [
-            self._strategy.process(row.ids_up_to(length), own[None])
-            for row, length, own in zip(rows, lengths, logits, strict=True)
+            self._strategy.process(row.ids_up_to(length), row_logits[None])
+            for row, length, row_logits in zip(rows, lengths, logits, strict=True)
         ]
         return torch.cat(scores)
 
@@ -112,6 +112,6 @@ def _collect(rows: Sequence[Row], *, filler: int) -> Inferred:
     ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
     logits = []
     for row in rows:
-        own = torch.cat([logits for logits, _ in row.kept or []])
-        logits.append(torch.cat([own, own.new_zeros((longest - len(own), own.shape[1]))]))
+        kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
+        logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
     return Inferred(ids, torch.stack(logits))

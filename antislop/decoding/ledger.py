@@ -1,15 +1,14 @@
 """Keep the probabilities that bans have left.
 
-A node is the known distribution over the next token after one path of tokens; the nodes of the unsettled text
-form a tree. What a violation takes is taken here, and drawing draws from what is left. Knows nothing of text, caches
-or transformers.
+A node is the distribution of the next token after one path of tokens; the nodes of the unsettled text form a tree. A
+violation subtracts from a node, and later draws are made from the rest. Knows nothing of text, caches or transformers.
 
-Why it is exact. Rejection sampling cuts the text back to where a violation starts and draws again, so it is a
-Markov chain on prefixes whose rejections are jumps back. Jumps from below a node to the node itself can be conditioned
-away there: what remains is renormalized. Jumps to an earlier start can be conditioned away only at that start. So each
-node remembers its `exits`, the mass that is known to lead back further, by start. Seen from its parent, a node's share
-is what is left of what does not come back to the node itself. After a rewind the chain may continue to an earlier
-start, with the probability of the node's exits and without walking there (`Node.bounce`).
+Why this is exact. Rejection sampling withdraws a violation from its first token on and draws again from there. It is a
+Markov chain on prefixes, in which a rejection is a jump back to a shorter prefix. A jump from below a node to that node
+only repeats the draw there, so it can be left out if the rest is renormalized. A jump to an earlier start can be left
+out only at that start; the nodes in between remember its probability in their `exits`, by start. A parent therefore
+weights a child by left / (left + exits): the jumps to the child itself don't count. After a rewind the chain may jump
+further back, with the probability of the exits, without writing the tokens in between again (`Node.bounce`).
 """
 
 from __future__ import annotations
@@ -62,47 +61,51 @@ class Node:
         self._probs: Tensor | None = None
         self._entering: dict[int, float] = {}  # mass of a token once its own bans are resolved
         self._resolved: dict[int, set[Violation]] = {}
-        self._lost: dict[int, tuple[dict[int, float], dict[int, float]]] = {}  # own and children's exits
+        self._lost: dict[
+            int, tuple[dict[int, float], dict[int, float]]
+        ] = {}  # exits of the token itself, and those of its child
 
     def fill(self, logits: Tensor, scores: Tensor, *, row: int = 0) -> None:
-        """Take in what the model says here: one row of [rows, vocab]."""
+        """Store the logits and scores of this node: one row of [rows, vocab]."""
         self._logits, self._scores, self._row = logits, scores, row
 
     def expect(self, probs: Tensor) -> None:
-        """Take in the softmax [rows, vocab] of the scores, where it is known already."""
+        """Store the softmax [rows, vocab] of the scores, if it was computed for the whole batch."""
         self._batch_probs = probs
 
     @property
     def is_filled(self) -> bool:
-        """Whether the model has been here."""
+        """Whether a forward pass has reached this node."""
         return self._scores is not None
 
     @property
     def logits(self) -> Tensor:
-        """What the model gave, [1, vocab]."""
-        assert self._logits is not None, "the model has not been here"
+        """The logits of the model, [1, vocab]."""
+        assert self._logits is not None, "no forward pass has reached this node"
         return self._logits[self._row : self._row + 1]
 
     @property
     def scores(self) -> Tensor:
-        """What the processors made of the logits, [1, vocab]."""
-        assert self._scores is not None, "the model has not been here"
+        """The scores that the processors made of the logits, [1, vocab]."""
+        assert self._scores is not None, "no forward pass has reached this node"
         return self._scores[self._row : self._row + 1]
 
     @property
     def probs(self) -> Tensor:
         """The distribution that `generate` would draw from, [1, vocab]."""
         if self._probs is None:
-            known = self._batch_probs
-            self._probs = torch.softmax(self.scores, dim=-1) if known is None else known[self._row : self._row + 1]
+            batch = self._batch_probs
+            self._probs = torch.softmax(self.scores, dim=-1) if batch is None else batch[self._row : self._row + 1]
         return self._probs
 
     def is_broken(self, *, do_sample: bool) -> bool:
-        """Report whether there is no distribution here: NaN among the scores, or, in sampling, no finite score."""
-        return bool((self.probs[0, 0] if do_sample else self.scores.max()).isnan())  # one makes all probabilities NaN
+        """Report whether this node has no distribution: a score is NaN or, when sampling, none is finite."""
+        return bool(
+            (self.probs[0, 0] if do_sample else self.scores.max()).isnan()
+        )  # one NaN makes all probabilities NaN
 
     def child(self, token: int) -> Node:
-        """Return the node after one more token, a new one if need be."""
+        """Return the node after one more token; create it if there is none."""
         node = self.children.get(token)
         if node is None:
             node = self.children[token] = Node(self, token)
@@ -112,7 +115,7 @@ class Node:
         """Return the ancestor at a depth, or this node."""
         node = self
         while node.depth > depth:
-            assert node.parent is not None, "the way back leads past what is settled"
+            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
             node = node.parent
         return node
 
@@ -127,17 +130,17 @@ class Node:
         return int(torch.multinomial(left, num_samples=1, generator=generator))
 
     def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
-        """Draw from what is left, so that it is as often as can be the token that was drawn from a proposal [vocab].
+        """Draw from the remaining distribution, as often as possible the token that was drawn from a proposal [vocab].
 
-        The drawn token has the distribution that it has without a proposal: Leviathan et al., "Fast inference from
+        The result has the same distribution as without a proposal: Leviathan et al., "Fast inference from
         transformers via speculative decoding", 2022, arXiv 2211.17192, algorithm 1.
         """
         left = self.probs[0] if self._left is None else self._left / self._left.sum()
-        at = draw_uniform(generator) * float(proposal[token])
-        if at < float(left[token]):
+        threshold = draw_uniform(generator) * float(proposal[token])
+        if threshold < float(left[token]):
             return token
         rest = (left - proposal).clamp_(min=0)
-        if not rest.any():  # the two are the same but for rounding
+        if not rest.any():  # the two are equal up to rounding
             return self.draw(do_sample=True, generator=generator)
         return int(torch.multinomial(rest, num_samples=1, generator=generator))
 
@@ -147,7 +150,7 @@ class Node:
         return tokens[mass > 0].tolist()
 
     def alternatives(self, count: int) -> tuple[tuple[int, float], ...]:
-        """Return up to `count` tokens that are left and their shares of that, the likeliest first."""
+        """Return up to `count` tokens that are left and their shares of the remaining mass, the likeliest first."""
         total = self.mass_left()
         mass, tokens = self.left.topk(min(count, self.left.shape[-1]))
         return tuple((token, m / total) for token, m in zip(tokens.tolist(), mass.tolist(), strict=True) if m > 0)
@@ -159,20 +162,20 @@ class Node:
     def take(self, token: int, violations: Iterable[Violation], *, start: int | None = None) -> None:
         """Multiply a token's mass by the weights of the bans that it completes, each once.
 
-        What a ban takes is owed to its start, or to `start` if that is given: mass that starts here comes back here,
-        and is forgotten.
+        The subtracted mass leads back to the ban's start, or to `start` if that is given. If that is this node, it is
+        renormalized away; otherwise it becomes an exit.
         """
         left, resolved = self.left, self._resolved.setdefault(token, set())
         mass = self._entering.get(token, float(self.probs[0, token]))
-        own, _ = self._lost.setdefault(token, ({}, {}))
+        token_exits, _ = self._lost.setdefault(token, ({}, {}))
         for violation in violations:
             if violation not in resolved:
                 resolved.add(violation)
                 lost = mass * (1 - violation.ban.weight)
                 mass -= lost
-                owed = violation.start if start is None else start
-                if owed < self.depth:
-                    own[owed] = own.get(owed, 0.0) + lost
+                target = violation.start if start is None else start
+                if target < self.depth:
+                    token_exits[target] = token_exits.get(target, 0.0) + lost
         self._entering[token] = mass
         left[token] = mass
         if token in self.children:
@@ -185,13 +188,13 @@ class Node:
             self.left[token] *= violation.ban.weight
 
     def close(self, token: int) -> None:
-        """Leave nothing of a token, nor of what lies below it."""
+        """Remove the mass of a token and of everything below it."""
         self.left[token] = 0.0
         self._entering[token] = 0.0
         self._lost.pop(token, None)
 
     def carry(self) -> None:
-        """Update the mass of all ancestors."""
+        """Update the mass of all ancestors from this node."""
         node = self
         while node.parent is not None and node.parent.absorb(node):
             node = node.parent
@@ -201,17 +204,17 @@ class Node:
         exits, left = child.exits(), child.mass_left()
         total = left + sum(exits.values())
         if not exits and total > 0 and child.token not in self._entering:
-            return False  # all that was taken comes back to the child itself
-        stock = self.left
+            return False  # all subtracted mass leads back to the child itself
+        masses = self.left
         mass = self._entering.setdefault(child.token, float(self.probs[0, child.token]))
-        own, _ = self._lost.get(child.token, ({}, {}))
-        through = {start: mass * lost / total for start, lost in exits.items() if start < self.depth}
-        self._lost[child.token] = own, through
-        stock[child.token] = mass * left / total if total else 0.0
+        token_exits, _ = self._lost.get(child.token, ({}, {}))
+        child_exits = {start: mass * lost / total for start, lost in exits.items() if start < self.depth}
+        self._lost[child.token] = token_exits, child_exits
+        masses[child.token] = mass * left / total if total else 0.0
         return True
 
     def exits(self) -> dict[int, float]:
-        """Return the mass that is known to lead back to before this node, by the start that it leads to."""
+        """Return the mass that leads back to before this node, by the start that it leads to."""
         total: dict[int, float] = {}
         for losses in self._lost.values():
             for lost in losses:
@@ -220,20 +223,20 @@ class Node:
         return total
 
     def mass_left(self) -> float:
-        """Return how much of the distribution is left, 1 at first."""
+        """Return the remaining share of the distribution, 1 at first."""
         if self._left is None:
             return 1.0
         left = self._left.cpu() if self._left.device.type == "mps" else self._left  # which has no float64
         return float(left.sum(dtype=torch.float64))
 
     def bounce(self, generator: torch.Generator | None = None) -> Node:
-        """Return where a rewind to this node really ends: here, or by known ways at an earlier start."""
+        """Return the node where a rewind to this one ends: this one, or an earlier start that an exit leads to."""
         node = self
         while exits := node.exits():
-            at = draw_uniform(generator, dtype=torch.float64) * (node.mass_left() + sum(exits.values()))
+            rest = draw_uniform(generator, dtype=torch.float64) * (node.mass_left() + sum(exits.values()))
             for start, mass in exits.items():
-                at -= mass
-                if at < 0:
+                rest -= mass
+                if rest < 0:
                     node = node.back_to(start)
                     break
             else:
@@ -241,11 +244,11 @@ class Node:
         return node
 
     def keep_only(self, candidates: Tensor) -> None:
-        """Leave nothing of all tokens but the candidates [vocab]."""
+        """Remove the mass of all tokens but the candidates [vocab]."""
         self.left.masked_fill_(~candidates, 0.0)
 
     def renew(self, probs: Tensor) -> None:
-        """Draw from another distribution [vocab] from now on, over tokens that had no chance so far."""
+        """Replace the distribution by another one [vocab], over tokens that could not be drawn so far."""
         self._left = probs / probs.sum()
         self._probs = self._left.clone()[None]
         self._entering.clear()
@@ -260,7 +263,7 @@ class Node:
 
     @property
     def left(self) -> Tensor:
-        """What is left of the distribution [vocab], to be changed in place."""
+        """The remaining distribution [vocab], not normalized, to be changed in place."""
         if self._left is None:
             self._left = self.probs[0].clone()
         return self._left

@@ -1,9 +1,9 @@
 """Rows of a batch in step, for criteria and processors that look at all rows at once.
 
-`generate` asks about all rows after each token. Rows that rewind fall behind, so the others wait: no row draws its
-token n + 1 before all have n tokens and the criteria were asked about these. Where a row rewinds, the steps above are
-asked again with its new tokens: rows that the first answers ended resume, or are cut where the new ones end them. What
-a row has is final once no row of its batch can rewind below it.
+`generate` calls the criteria with all rows after each token. Rows that rewind fall behind, so the others wait: no row
+draws its token n + 1 before all have n tokens and the criteria were called with these. If a row rewinds, the criteria
+are called again for the later steps with its new tokens: rows that the first answers ended resume, or are cut at the
+length at which the new answers end them. A row's tokens are final once no row of its batch can rewind below them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antislop.decoding.walker import Walker
 
 def advance_together(walkers: Sequence[Walker], history: History) -> None:
     """Ask about each step that all rows have reached, let them walk on, and settle the final tokens."""
-    while _is_due(walkers, history.asked + 1):
+    while _is_due(walkers, history.step_count + 1):
         _ask(walkers, history)
         for walker in walkers:
             walker.walk()
@@ -31,14 +31,14 @@ def _is_due(walkers: Sequence[Walker], step: int) -> bool:
 
 def _ask(walkers: Sequence[Walker], history: History) -> None:
     """Ask about the next step and end rows there; an end that completes a ban rewinds its row and undoes the answer."""
-    step = history.asked + 1
+    step = history.step_count + 1
     for walker, is_done in zip(walkers, history.ask(), strict=True):
         if is_done and (walker.row.end is None or walker.row.end > step):
             walker.end_at(step)
-            if history.asked < step:
+            if history.step_count < step:
                 break
     for walker in walkers:
-        walker.wait(history.asked)
+        walker.wait(history.step_count)
 
 
 def _settle(walkers: Sequence[Walker], history: History) -> None:
@@ -53,10 +53,10 @@ def _settle(walkers: Sequence[Walker], history: History) -> None:
 
 
 def _find_floor(rows: Sequence[Row]) -> int:
-    """Return the length below which no row rewinds: also not one whose end another row's rewind may undo.
+    """Return the length below which no row rewinds, nor any row whose end the rewind of another may undo.
 
-    A row that is ahead of another may be cut there, where it was less certain than it is now. One such step back is
-    counted in; if a second one ever follows from it, the walker refuses to rewind settled text.
+    A row that is ahead of another may be cut to the other's length, where more of its tokens were unsettled. One such
+    cut is allowed for; if a second one ever follows from it, the walker refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]
     floor = min((row.settled_length for row in rows if row.end is None), default=max(ends, default=0))

@@ -1,6 +1,6 @@
-"""The loop: one forward pass for all rows that are written, then each walks as far as it gets.
+"""The loop: one forward pass for all unfinished rows, then each row walks until it needs the next one.
 
-Everything that happens is yielded as an event, and nothing else is. The loop knows neither what the tokens mean nor
+Everything that happens is yielded as an event. The loop knows neither what the tokens mean nor
 what computes the logits.
 """
 
@@ -22,8 +22,8 @@ from antislop.trace.events import Event, Forwarded
 class ForwardPass(NamedTuple):
     """One forward pass of a batch.
 
-    logits: float32 [rows, positions, vocab]; the last position is the one after a row's last token, or that of its
-    draft. fed, cut: the tokens that each row read, and those that were taken out of its cache before.
+    logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or that of its draft.
+    fed, cut: the number of tokens that each row read, and of those that were removed from its cache before.
     """
 
     logits: Tensor
@@ -32,10 +32,10 @@ class ForwardPass(NamedTuple):
 
 
 class Engine(Protocol):
-    """What the loop needs of whatever computes."""
+    """What computes the logits: all that the loop needs of a model and its cache."""
 
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        """Read what each row has that was not read yet, and its draft; finished rows are kept up with the others."""
+        """Read the unread tokens of each row and its draft; finished rows are fed fillers to stay in step."""
 
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
         """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
@@ -60,7 +60,7 @@ def _admit(scheduler: Scheduler, engine: Engine) -> Generator[tuple[Row, Event],
 
 
 def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[tuple[Row, Event]]:
-    """Fill nodes from a forward pass, draw in all rows that are written, and walk on from there."""
+    """Fill nodes from a forward pass, draw in all unfinished rows, and walk on from there."""
     places = [place for place, w in enumerate(walkers) if not (w.row.is_finished or w.row.is_waiting)]
     rows = [walkers[place].row for place in places]
     logits = forward_pass.logits if len(places) == len(walkers) else select(forward_pass.logits, places)
@@ -86,7 +86,7 @@ def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[t
 
 
 def _groups(walkers: Sequence[Walker]) -> list[tuple[list[Walker], History]]:
-    """Return the rows that are asked about together, with what they share."""
+    """Return the rows whose criteria are called together, with the history that they share."""
     histories = {id(w.row.history): w.row.history for w in walkers if w.row.history is not None}
     return [
         ([w for w in walkers if w.row.history is history], history)
@@ -96,8 +96,8 @@ def _groups(walkers: Sequence[Walker]) -> list[tuple[list[Walker], History]]:
 
 
 def _note_costs(walkers: Sequence[Walker], forward_pass: ForwardPass) -> None:
-    """Note what a forward pass cost the rows that are written."""
-    usual = Forwarded(1, 0)  # most are, and they are values
+    """Note what a forward pass cost the unfinished rows."""
+    one_token = Forwarded(1, 0)  # the usual event, which rows can share because it is a value
     for walker, fed, cut in zip(walkers, forward_pass.fed, forward_pass.cut, strict=True):
         if fed and not walker.row.is_finished:
-            walker.events.append(usual if fed == 1 and not cut else Forwarded(fed, cut))
+            walker.events.append(one_token if fed == 1 and not cut else Forwarded(fed, cut))

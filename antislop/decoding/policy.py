@@ -1,4 +1,4 @@
-"""The rules by which a text is drawn, and what to do where bans leave nothing to draw."""
+"""The rules by which a text is drawn, and what to do if bans leave nothing to draw."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 Method = Literal["exact", "token", "text"]
-"""What a violation leads back to: its start; its start, with the classic first-token rule; the start of the text."""
+"""What a violation rewinds to: its start; its start, by the classic first-token rule; the start of the text."""
 OnExhausted = Literal["concede", "stop", "raise"]
 
 MASS_FLOOR = 1e-3
 """If less than this is left of a distribution, the rest may be noise."""
 PROBABILITY_FLOOR = 1e-4
-"""Where little is left, tokens that the model finds less likely than this are no alternative."""
+"""If little is left, tokens that the model finds less likely than this are no alternative."""
 
 
 class Exhausted(RuntimeError):
-    """Raised where every alternative to a ban is used up and the policy is to raise."""
+    """Raised if every alternative to a ban is used up and the policy is to raise."""
 
 
 @dataclass(frozen=True)
 class Policy:
     """The rules by which a text is drawn.
 
-    max_rewinds: per position; with method="text" that is per text. max_withdrawn_ratio: tokens that a text may withdraw
-        for each token of its capacity, with the other methods.
+    max_rewinds: per position, which with method="text" means per text. max_withdrawn_ratio: tokens that a text may
+        withdraw for each token of its capacity, with the other methods.
     mass_floor, probability_floor: if less than `mass_floor` of a distribution is left, only tokens are drawn to which
         the model itself gives at least `probability_floor`.
     """

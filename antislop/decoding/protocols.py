@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 PAD = -1
-"""In query_token_ids: no token here. A row that has fewer tokens to feed than others is filled with it on its left."""
+"""In query_token_ids: no token here. Rows that feed fewer tokens than others are filled with it on their left."""
 
 KVStates: TypeAlias = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, [rows, heads, tokens, head_dim]."""
 
 
 class RewindableCache(Protocol):
-    """What a model remembers of the tokens that it read, row by row: all that the sampler asks of a cache."""
+    """The memory of a model of the tokens that it read, row by row: everything that the sampler needs of a cache."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -29,8 +29,8 @@ class RewindableCache(Protocol):
     def rewind(self, row: int, length: int) -> int:
         """Keep the first `length` tokens of one row, leave the other rows as they are, and return the length kept.
 
-        The next forward sees the row as if the rest had never been read. Fewer tokens may be kept than asked for, where
-        states are only remembered at some lengths: the caller feeds the missing tokens again. 0 always empties the row.
+        The next forward sees the row as if the rest had never been read. Fewer tokens may be kept than asked for, if
+        states are only stored at some lengths: the caller feeds the missing tokens again. 0 always empties the row.
         Raises `ValueError` for fewer than 0, for more than the row holds and for fewer than are settled.
         """
 
@@ -44,7 +44,7 @@ class RewindableCache(Protocol):
 class KVCache(RewindableCache, Protocol):
     """A cache that also hands out its states. Optional: the sampler calls none of this.
 
-    Where states are handed out as tensors, shorter rows are filled on the left, as in any left-padded batch.
+    In tensors of states, shorter rows are filled on the left, as in any left-padded batch.
     """
 
     def get_num_tokens(self) -> int:
@@ -53,14 +53,14 @@ class KVCache(RewindableCache, Protocol):
     def get_kv_states(self) -> KVStates:
         """Return keys and values per layer, [rows, heads, tokens, head_dim]; an empty list for a new cache.
 
-        They may be the cache's own memory, which the next forward overwrites: clone what has to last.
+        They may be the cache's own memory, which the next forward overwrites: clone them to keep them.
         """
 
     def update(self, kv_states: KVStates) -> None:
-        """Replace all that the cache holds by these states, all of their tokens in every row.
+        """Replace the contents of the cache by these states, with all of their tokens in every row.
 
         Raises `ValueError` for states whose layers, rows or tokens don't agree with each other, and for a cache that
-        also remembers what such states can't hold.
+        also stores something that such states can't hold.
         """
 
     def crop(self, num_tokens: int) -> None:
@@ -107,7 +107,7 @@ class SampleStrategy(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """Tokens and what they were chosen from.
+    """Tokens, and the logits that they were chosen from.
 
     token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
     token_logits: float32 [rows, tokens, vocab], the model's own, before any processing; 0 after a row's end.
@@ -131,9 +131,9 @@ class Inferencer(Protocol):
         max_new_tokens: int,
         sample_strategy: SampleStrategy,
     ) -> Inferred:
-        """Go on after query_token_ids, those of the text that the cache does not hold yet.
+        """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
 
-        The strategy sees these and what was chosen, not what the cache held before.
+        The strategy sees these and the chosen tokens, not the tokens that the cache held before.
         Stops at an end token or after `max_new_tokens`, which must be positive: `ValueError` otherwise.
         """
 
@@ -148,7 +148,7 @@ def count_queries(query_token_ids: Tensor) -> list[int]:
         return [query_token_ids.shape[1]] * query_token_ids.shape[0]
     is_token = query_token_ids != PAD
     if bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):
-        raise ValueError(f"PAD ({PAD}) stands to the right of a token: fill rows that have fewer tokens on their left")
+        raise ValueError(f"PAD ({PAD}) occurs to the right of a token: fill shorter rows on their left")
     counts: list[int] = is_token.sum(dim=1).tolist()
     if 0 in counts:
         raise ValueError(f"row {counts.index(0)} feeds no token: feed at least one in each row")
@@ -166,5 +166,5 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host's as one on a device, without waiting for what that is doing."""
+    """Copy a tensor of the host to a device without waiting for the work that is queued there."""
     return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)

@@ -19,7 +19,7 @@ class RowSettings(Protocol):
     """Logits processors, and when a text ends."""
 
     def follow(self, rows: Sequence[Row]) -> History | None:
-        """Take the rows of a batch that share these settings; return what has to follow their rewinds."""
+        """Take the rows of a batch that share these settings; return the history that has to follow their rewinds."""
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
@@ -33,17 +33,17 @@ class RowSettings(Protocol):
 
 
 class History(Protocol):
-    """What processors and criteria were asked about the rows of a batch, where they may remember it."""
+    """The calls of processors and criteria with the rows of a batch, if they may remember them."""
 
     is_together: bool
     """Whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows."""
 
     @property
-    def asked(self) -> int:
+    def step_count(self) -> int:
         """The number of tokens of each row that the criteria have seen."""
 
     def ask(self) -> Sequence[bool]:
-        """Ask about one token more of each row; return for each whether it ends there."""
+        """Call the criteria with one token more of each row; return for each whether it ends there."""
 
     def rewind(self, row: Row, length: int) -> None:
         """Follow the rewind of a row to `length` tokens; raise `ValueError` if that is impossible."""
@@ -52,14 +52,14 @@ class History(Protocol):
         """Note that no row is rewound below `length` tokens any more."""
 
     def may_ask_again(self, length: int) -> bool:
-        """Report whether the processors can be asked a second time after `length` tokens."""
+        """Report whether the processors can be called a second time after `length` tokens."""
 
 
 class Draft(NamedTuple):
-    """Tokens that may come next, and, where they were drawn, the distribution of each, [tokens, vocab].
+    """Tokens that may come next, and, if they were drawn, the distribution of each, [tokens, vocab].
 
-    Only the first `read` of them are read ahead, or all. The one after those still takes part in drawing: to leave it
-    out because of what it is would be a choice that the distribution knows nothing of.
+    Only the first `read` of them are read ahead; all if it is None. The token after those still takes part in drawing:
+    leaving it out because of its value would change the distribution of the text.
     """
 
     proposed: list[int]
@@ -87,7 +87,7 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextSpec:
-    """All that decides one text. Nothing of it is shared with the other texts of its batch, unless it is the same.
+    """Everything that decides one text. Texts of a batch may share any of these objects, or none.
 
     prompt: ids [1, tokens]. matcher, state: the compiled bans, and the matcher's state after the prompt.
     settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
@@ -116,7 +116,7 @@ class Row:
                    0    settled unchanged  len(tokens)  capacity
 
     settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
-    unchanged: tokens not rewritten since the last forward pass, of which the cache is known to be right.
+    unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
     len(tokens): the length; `state` and, between two forward passes, `node` belong to it, with `node.depth` equal to
         it. A draft's tokens follow there and are not in `tokens`.
     capacity: the maximum length.
@@ -168,7 +168,7 @@ class Row:
         return self.ids_up_to(len(self.tokens))
 
     def ids_up_to(self, length: int) -> Tensor:
-        """Prompt and the first `length` tokens, or those of the draft after them, [1, tokens]."""
+        """Prompt and the first `length` tokens, counting on into the draft, [1, tokens]."""
         if self._written < length:
             tokens = (self.tokens + self.draft.tokens)[self._written : length]
             start = self.prompt_length + self._written
@@ -177,10 +177,10 @@ class Row:
         return self._ids[:, : self.prompt_length + length]
 
     def ids_filled(self, length: int, filler: int) -> Tensor:
-        """Prompt and the first `length` tokens, [1, tokens]; those that the text does not have are the filler."""
-        held = min(length, len(self.tokens) + len(self.draft.tokens))
-        ids = self.ids_up_to(held)
-        return ids if held == length else torch.cat([ids, ids.new_full((1, length - held), filler)], dim=1)
+        """Prompt and the first `length` tokens, [1, tokens]; the filler in the place of unwritten tokens."""
+        count = min(length, len(self.tokens) + len(self.draft.tokens))
+        ids = self.ids_up_to(count)
+        return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
 
     def append(self, token: int, state: State) -> None:
         """Add a token to the text."""
@@ -200,7 +200,7 @@ class Row:
         self.unchanged = min(self.unchanged, length)
         self._written = min(self._written, length)
         self.withdrawn += len(withdrawn)
-        self.draft = self.draft._replace(proposals=None)  # each was good for one draw
+        self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only
         if self.history is not None:
             self.history.rewind(self, length)
         return withdrawn

@@ -1,6 +1,6 @@
-"""Which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
+"""Choose which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
 
-Admission is all that this module knows; it never decodes. Texts come from an iterable, which is read as rows become
+This module only admits texts; it never decodes. Texts come from an iterable, which is read as rows become
 free, and from other threads, which submit them at any time.
 """
 
@@ -46,14 +46,16 @@ class Scheduler:
         return all(walker.row.is_finished for walker in self.walkers)
 
     def submit(self, spec: TextSpec) -> int:
-        """Have a text wait for a row, and return its number. Any thread may call this.
+        """Queue a text for the next free row, and return its number. Any thread may call this.
 
         Events are yielded with their row, whose `spec` is this object. Raises `ValueError` for a scheduler that is
         closed.
         """
         with self._changed:
             if not self._is_open:
-                raise ValueError("the scheduler takes no more texts: make one with is_open=True, and close it last")
+                raise ValueError(
+                    "the scheduler takes no more texts: construct it with is_open=True, and submit before close()"
+                )
             row = Row(spec, number=next(self._numbers))
             self._submitted.append(row)
             self._changed.notify()
@@ -79,7 +81,7 @@ class Scheduler:
                 yield self.walkers[place]
 
     def _next_row(self) -> Row | None:
-        """Return the row of the text that came first, None if there is none yet or any more."""
+        """Return the row of the earliest text that waits; None if no text waits."""
         if self._texts is not None:
             spec = next(self._texts, None)
             if spec is not None:
@@ -92,7 +94,7 @@ class Scheduler:
 
 
 def _follow(rows: Sequence[Row]) -> None:
-    """Have the settings that rows share follow their rewinds."""
+    """Set the history that follows the rewinds of rows with the same settings."""
     history = rows[0].spec.settings.follow(rows)
     for row in rows:
         row.history = history

@@ -1,7 +1,7 @@
 """Run the rows of a batch one by one, each on a cache of its own.
 
-For models whose decoder counts positions by the length of its cache: rows of different lengths can't share one. Slower
-than a batch, and the last bits of its logits are those of a row alone.
+For models whose decoder counts positions by the length of its cache, so that rows of different lengths can't share one.
+Slower than a batch; the logits equal those of a row alone to the last bit.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache
 
 
 class RowwiseCache:
-    """Caches of one row each, as the rows of one."""
+    """A cache of many rows that holds a cache of its own for each."""
 
     def __init__(self, caches: Sequence[RewindableCache]) -> None:
         self.caches = list(caches)
 
     @property
     def lengths(self) -> list[int]:
-        """How many tokens each row holds."""
+        """The number of tokens in each row."""
         return [cache.lengths[0] for cache in self.caches]
 
     def rewind(self, row: int, length: int) -> int:
@@ -29,16 +29,16 @@ class RowwiseCache:
         return self.caches[row].rewind(0, length)
 
     def settle(self, row: int, length: int) -> None:
-        """Take note that no rewind but one to 0 will go below `length` tokens in a row."""
+        """Note that no rewind of a row, except to 0, goes below `length` tokens."""
         self.caches[row].settle(0, length)
 
     def adopt(self, row: int, other: RewindableCache) -> None:
-        """Put another cache of one row in the place of a row."""
+        """Replace a row by another cache of one row."""
         self.caches[row] = other
 
 
 class RowwiseModel:
-    """Language models for one row each, as one for all of them. A row that was emptied is not run any more."""
+    """A language model of many rows that holds a model of its own for each. Empty rows are not run."""
 
     def __init__(self, models: Sequence[LanguageModel]) -> None:
         self._models = models
@@ -60,12 +60,12 @@ class RowwiseModel:
         for model, cache, query in zip(self._models, kv_cache.caches, query_token_ids, strict=True):
             is_running = is_new or cache.lengths[0] > 0
             logits.append(model.forward(query[None, query != PAD], cache)[0] if is_running else None)
-        known = next(own for own in logits if own is not None)
-        whole = known.new_zeros((len(logits), query_token_ids.shape[1], known.shape[-1]))
-        for row, own in zip(whole, logits, strict=True):
-            if own is not None:
-                row[-own.shape[0] :] = own
-        return whole
+        example = next(row_logits for row_logits in logits if row_logits is not None)
+        batch = example.new_zeros((len(logits), query_token_ids.shape[1], example.shape[-1]))
+        for row, row_logits in zip(batch, logits, strict=True):
+            if row_logits is not None:
+                row[-row_logits.shape[0] :] = row_logits
+        return batch
 
 
 def slice_row(value: object, row: int, rows: int) -> object:
@@ -73,5 +73,5 @@ def slice_row(value: object, row: int, rows: int) -> object:
     if isinstance(value, Tensor):
         return value[row : row + 1] if value.ndim and value.shape[0] == rows else value
     if isinstance(value, dict):
-        return type(value)(**{name: slice_row(own, row, rows) for name, own in value.items()})
+        return type(value)(**{name: slice_row(item, row, rows) for name, item in value.items()})
     return value

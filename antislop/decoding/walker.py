@@ -1,4 +1,4 @@
-"""Draw tokens, and draw again where they complete a ban.
+"""Draw tokens, and draw again if they complete a ban.
 
 A row walks: it draws a token at its node and feeds the matcher. Without a violation it moves to the next node;
 otherwise the ledger subtracts the violation, and the row rewinds. It walks until it needs the model. Knows neither what
@@ -34,14 +34,14 @@ from antislop.trace.events import (
 ALTERNATIVES = 16
 """How many alternatives a `Rewound` event lists."""
 CANDIDATES = 32
-"""Tokens that are tried beside the one that completed a ban: most word edges are decided by any of many."""
+"""Tokens that are tried in addition to the one that completed a ban: the end of a word often completes it with many."""
 
 NONE_DRAWN = -1
-"""In the place of a token where none can be drawn: all probabilities are NaN."""
+"""Returned instead of a token if none can be drawn: all probabilities are NaN."""
 
 
 class Walker:
-    """Moves one row through its tree until it needs the model, and notes in `events` what happens."""
+    """Moves one row through its tree until it needs the model, and appends to `events` what happens."""
 
     def __init__(self, row: Row) -> None:
         self.row = row
@@ -50,13 +50,13 @@ class Walker:
         self.drafter = row.spec.drafter
         # method="text" is rejection sampling of whole texts: each violation leads back to the start of the text. Whole
         # texts are then independent trials, of which the first that is accepted is kept, so a text is written in
-        # proportion to its probability times the weights of its bans. What the ledger has taken are trials that would
-        # be rejected: leaving them out of the proposal changes no text's share of those that are accepted.
+        # proportion to its probability times the weights of its bans. The mass that the ledger has subtracted belongs
+        # to trials that would be rejected: without them, the accepted texts keep their shares.
         self._start = 0 if self.policy.method == "text" else None
         self.events: list[Event] = []
         self._dropped = 0  # the number of the matcher's slow bans that were reported
         self._is_together = row.history is not None and row.history.is_together
-        self._ends_itself = False  # by what it has written, not by a criterion's answer about all rows
+        self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
         self._reason: Reason = "done"
 
     def draft(self) -> None:
@@ -92,7 +92,7 @@ class Walker:
         self.events.append(Drafted(len(draft), accepted))
 
     def _draw(self) -> int:
-        """Draw at the row's node: beside the draft's token, as long as the text goes along the draft."""
+        """Draw at the row's node, with the draft's token as a proposal as long as the text follows the draft."""
         row, draft = self.row, self.row.draft
         if row.is_alone and row.node.is_broken(do_sample=self.policy.do_sample):
             return NONE_DRAWN
@@ -103,7 +103,7 @@ class Walker:
         return row.node.draw(do_sample=self.policy.do_sample, generator=row.spec.generator)
 
     def walk(self, token: int | None = None) -> None:
-        """Walk until the model is needed; `token` is what was drawn at the first node, if it was."""
+        """Walk until the model is needed; `token` is the token drawn at the first node, if it was already drawn."""
         row = self.row
         while row.node.is_filled and not (row.is_finished or row.is_waiting):
             if token is None:
@@ -118,7 +118,7 @@ class Walker:
                 violations = _in_order((*violations, *self.matcher.finish(row.state)))
             drawn, token = token, None
             if len(self.matcher.slow) > self._dropped:
-                self._tell_dropped()
+                self._note_dropped()
             if violations and not self._judge(drawn, violations):
                 continue
             row.node = row.node.child(drawn)
@@ -144,14 +144,14 @@ class Walker:
         self._finish("done")
         self._ends_itself = False
 
-    def wait(self, asked: int) -> None:
-        """Wait at an end, or for the answer about a token, where criteria were asked about `asked` tokens so far."""
+    def wait(self, step_count: int) -> None:
+        """Wait at an end, or for the criteria's answer about a token; they have seen `step_count` tokens so far."""
         row = self.row
-        if row.end is not None and row.end > asked and not self._ends_itself:
-            row.end = None  # the answer that ended it was about text that is withdrawn
-        row.is_waiting = row.end is not None or len(row.tokens) > asked
+        if row.end is not None and row.end > step_count and not self._ends_itself:
+            row.end = None  # the answer that ended it was about withdrawn text
+        row.is_waiting = row.end is not None or len(row.tokens) > step_count
 
-    def _tell_dropped(self) -> None:
+    def _note_dropped(self) -> None:
         slow = self.matcher.slow
         self.events.extend(map(Dropped, slow[self._dropped :]))
         self._dropped = len(slow)
@@ -178,7 +178,7 @@ class Walker:
             self.conclude()
 
     def conclude(self) -> None:
-        """Finish the text as it is."""
+        """Finish the text with its present tokens."""
         self.row.is_finished = True
         self.settle(len(self.row.tokens))
         self.events.append(Finished(self._reason, self.row.matcher_seconds))
@@ -188,14 +188,14 @@ class Walker:
         for violation in violations:
             if violation.start < self.row.settled:
                 raise ValueError(
-                    f"the rows of the batch end together, and {violation.ban.phrase!r} would end one at token "
+                    f"the rows of the batch end together, and {violation.ban.phrase!r} would rewind one to token "
                     f"{violation.start}, which is settled: pass one prompt at a time"
                 )
             if self._is_admitted(token, violation):
                 self.events.append(Admitted(violation))
                 continue
             self._take(token, violation, violations)
-            target = self._find_way_back(violation)
+            target = self._find_target(violation)
             if target is not None:
                 target.rewinds += 1
                 withdrawn = self.row.rewind(target.depth)
@@ -211,7 +211,7 @@ class Walker:
                 return False
             self.events.append(Conceded(violation))
         if self.policy.method != "token":
-            # Resolved now, or a later exit from below it would weigh more than the coin that led there.
+            # Subtract the mass now: otherwise a later exit from below would count more than the coin that led there.
             self.row.node.take(token, violations, start=self._start)
             self.row.node.carry()
         return True
@@ -227,7 +227,7 @@ class Walker:
         return self.policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
 
     def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
-        """Take a violation's mass out of the ledger."""
+        """Subtract the mass of a violation, and of likely tokens that complete a ban at the same place."""
         row = self.row
         if self.policy.method == "token":
             start = row.node.back_to(violation.start)
@@ -237,15 +237,15 @@ class Walker:
         before = row.state.back_to(len(row.tokens) - 1)
         for other in row.node.likeliest(CANDIDATES):
             after = self._feed(before, other)
-            found = after.violations
+            completed = after.violations
             if len(row.tokens) == row.capacity:
-                found = _in_order((*found, *self.matcher.finish(after)))
-            if found:
-                row.node.take(other, found, start=self._start)
+                completed = _in_order((*completed, *self.matcher.finish(after)))
+            if completed:
+                row.node.take(other, completed, start=self._start)
         row.node.carry()
 
-    def _find_way_back(self, violation: Violation) -> Node | None:
-        """Return the node to draw from next, or None where there is no alternative to the violation."""
+    def _find_target(self, violation: Violation) -> Node | None:
+        """Return the node to draw from next, or None if there is no alternative to the violation."""
         row, policy = self.row, self.policy
         node = row.node.back_to(violation.start if self._start is None else self._start)
         if policy.do_sample:
@@ -258,11 +258,11 @@ class Walker:
         edge = self._find_edge(violation)
         target = self._step_back(node, avoided=edge)
         if target is None and edge is not None and self._has_choice(node):
-            return node  # a longer word is no good text, but it is not banned
+            return node  # a longer word is bad text, but it is not banned
         return target
 
     def _step_back(self, node: Node, *, avoided: Node | None) -> Node | None:
-        """Return the node or the latest one before it that has an alternative, None where no such one is unsettled."""
+        """Return the latest unsettled node, from this one back, that has an alternative; None if there is none."""
         row = self.row
         while not self._has_choice(node, avoided=avoided):
             if node.parent is None or row.state.back_to(node.depth - 1).earliest_start < row.settled:
@@ -275,7 +275,7 @@ class Walker:
     def _find_edge(self, violation: Violation) -> Node | None:
         """Return the row's node if the token drawn there completed no characters of the ban, but only ended its word.
 
-        What is left there would only make the word longer: "once upon a times".
+        The tokens that are left there would only make the word longer: "once upon a times".
         """
         before = self.row.state.back_to(len(self.row.tokens) - 1)
         ended = {(other.ban, other.start) for other in self.matcher.finish(before)}
@@ -284,21 +284,21 @@ class Walker:
     def _is_scarce(self, node: Node, *, start: int | None = None) -> bool:
         """Report whether so little of a distribution is left that it may be noise.
 
-        Mass that leads back to before `start`, the node's own depth by default, is not lost, but rejected only there.
+        Exits to before `start`, the node's own depth by default, count as left: that mass is rejected only there.
         """
         left, start = node.mass_left(), node.depth if start is None else start
         elsewhere = sum(mass for exit_to, mass in node.exits().items() if exit_to < start)
         return left == 0 or left + elsewhere < self.policy.mass_floor
 
     def _has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report whether a node has a token to draw; if little is left there, look for more first.
+        """Report whether a node has a token to draw; if little is left there, look for further tokens first.
 
-        avoided: a node below which nothing counts as an alternative.
+        avoided: a node whose tokens are no alternatives.
         """
         return not self._is_scarce(node) or self._keep_likely(node, avoided=avoided) or self._look_further(node)
 
     def _keep_likely(self, node: Node, *, avoided: Node | None, start: int | None = None) -> bool:
-        """Keep only tokens at a node, and below it, of which something likely is left; return whether there are any."""
+        """Keep only tokens, at a node and below it, that are likely and left; return whether there are any."""
         start = node.depth if start is None else start
         candidates = self._find_likely(node, node.left / node.probs[0]) & (node.left > 0)
         for token, child in node.children.items():
@@ -310,7 +310,7 @@ class Walker:
         return False
 
     def _look_further(self, node: Node) -> bool:
-        """Apply top-k, top-p, min-p to the raw logits that bans left; return whether that finds a token."""
+        """Apply top-k, top-p and min-p again, to the logits without used-up tokens; return whether a token is left."""
         if self.row.history is not None and not self.row.history.may_ask_again(node.depth):
             return False
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
@@ -329,11 +329,11 @@ class Walker:
         return likely
 
     def _stop(self, violation: Violation) -> None:
-        """End the text before a violation, and before what that end would complete."""
-        row, ended = self.row, [violation]
-        while ended:
-            self.events.append(Rewound(ended[0].start, row.rewind(ended[0].start), ended[0]))
-            ended = list(self.matcher.finish(row.state))
+        """End the text before a violation, and before any ban that this end would complete."""
+        row, violations = self.row, [violation]
+        while violations:
+            self.events.append(Rewound(violations[0].start, row.rewind(violations[0].start), violations[0]))
+            violations = list(self.matcher.finish(row.state))
         self._finish("exhausted")
 
 
@@ -342,5 +342,5 @@ def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
 
 
 def _at_start(violation: Violation) -> Violation:
-    """Return the violation without its length: the classic rule asks only where a ban begins."""
+    """Return the violation without its length: the classic rule depends only on the start of a ban."""
     return Violation(violation.ban, violation.start, violation.start)

@@ -87,7 +87,7 @@ class Automaton:
         if low == high or not self._sorted[low].startswith(prefix):
             return low, low
         stem = prefix.rstrip(LAST)
-        beyond = stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""  # sorts right after all that begin with the prefix
+        beyond = stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""  # sorts right after everything with this prefix
         return low, bisect_left(self._sorted, beyond, low, high) if beyond else high
 
     def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:

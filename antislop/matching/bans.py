@@ -1,6 +1,6 @@
-"""Bans: what must not be written, how rarely, and where.
+"""Bans: a pattern that must not be written, or only rarely, and where.
 
-Text only: knows no models and imports no torch.
+Works on text alone: knows no models and imports no torch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Ban:
     scopes: where the ban applies, all of them at once; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: how many occurrences are free, in any `per_words` words, or in the whole text if that is 0.
-    count: how often it was seen: a rank for `BanList.top` that changes nothing about what is written.
-    options: of the pattern. For a phrase, case_sensitive=True compares letters as they are (otherwise "Elara" also bans
-        ELARA and elara), and edges="anywhere" lets its edges touch other letters and digits (otherwise "cat" is not in
-        "category").
+    count: how often the phrase was counted somewhere: a rank for `BanList.top`, without effect on the text.
+    options: the options of the pattern. For a phrase, case_sensitive=True compares letters as they are (otherwise
+        "Elara" also bans ELARA and elara), and edges="anywhere" lets its edges touch other letters and digits
+        (otherwise "cat" is not in "category").
 
     White space of any kind and length compares as one space; quotes, dashes, canonically equivalent characters
     compare as equal. Raises `BanError` for a phrase without a visible character and for values out of range.
@@ -75,7 +75,7 @@ class Ban:
         assign(self, "exempt", _check_exempt(self.phrase, exempt) if exempt != () else ())
         assign(self, "scopes", _check_scopes(self.phrase, scopes) if scopes != () else ())
         if not pattern.occurs_in_text and (self.exempt or self.scopes or self.at_most):
-            raise BanError(f"{pattern.describe()} have no text: leave out exempt, scopes and at_most")
+            raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
 
     @classmethod
     def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Any) -> Ban:
@@ -152,7 +152,7 @@ class Ban:
 
     @property
     def key(self) -> Hashable:
-        """A value that two bans share if they forbid the same, with whatever weight."""
+        """A value that two bans share if they forbid the same, whatever their weights."""
         rules = self.exempt, self.scopes, self.from_token, self.at_most, self.per_words
         return self.pattern.key, rules
 
@@ -176,7 +176,7 @@ class Ban:
 
 
 BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}
-"""The options of a ban itself, with their defaults."""
+"""The options of every ban, with their defaults; its pattern may have more."""
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
@@ -193,7 +193,7 @@ def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]
 
 def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
     if isinstance(exempt, str) or not all(isinstance(other, str) for other in exempt):
-        raise BanError(f"exempt of {phrase!r} is {exempt!r}; it is phrases: write exempt=['…']")
+        raise BanError(f"exempt of {phrase!r} is {exempt!r}; a list of phrases is expected: write exempt=['…']")
     for other in exempt:
         if not is_visible(other):
             raise BanError(f"exempt of {phrase!r} contains {other!r}, without a visible character: leave it out")
@@ -215,7 +215,7 @@ class Match(NamedTuple):
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return the bans that differ once folded, in order, each with the smallest weight it came with."""
+    """Return the bans in order, one for each key, with the smallest of its weights."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key

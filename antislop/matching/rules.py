@@ -1,4 +1,4 @@
-"""Decide which occurrences of bans count: exempt phrases, scopes, and how many are free.
+"""Decide which occurrences of bans count: exempt phrases, scopes, and a number of free occurrences.
 
 An occurrence waits while an exempt phrase may still turn out to surround it. Places are counted back as in
 `patterns.text_search`; states are values. Knows no tokens.
@@ -30,10 +30,10 @@ class Timeline(Generic[T]):
     def at(self, place: int) -> T:
         """Return the value at a character."""
         value = self.before
-        for changed, after in self.changes:
-            if changed < place:
+        for change, new_value in self.changes:
+            if change < place:
                 break
-            value = after
+            value = new_value
         return value
 
     @property
@@ -87,24 +87,24 @@ class Rules:
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[RuleState, PieceResult]:
-        """Read one more piece; return the occurrences that it decided and that count."""
+        """Read one more piece; return the occurrences that count and that were undecided before it."""
         size = len(piece)
         queue = [*(_shift(hit, size) for hit in state.waiting), *result.hits]
         oldest = max((*result.open, *(hit.start_back for hit in queue), 1))
         exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
-        now = state._replace(
+        after = state._replace(
             exempt=exempt,
             spans=(*(_shift(span, size) for span in state.spans), *surrounding.hits),
             scopes=self._follow_scopes(state, piece, size=size, oldest=oldest),
         )
-        now = self._count_words(now, piece, oldest=oldest)
-        now, hits = self._decide(now, queue, undecided=0 if final else max(surrounding.open, default=0))
-        open_ = (*result.open, *(hit.start_back for hit in now.waiting))
-        spans = tuple(span for span in now.spans if span.end_back < max(open_, default=0))
-        return now._replace(spans=spans), PieceResult(hits, open_)
+        after = self._count_words(after, piece, oldest=oldest)
+        after, hits = self._decide(after, queue, undecided=0 if final else max(surrounding.open, default=0))
+        open_ = (*result.open, *(hit.start_back for hit in after.waiting))
+        spans = tuple(span for span in after.spans if span.end_back < max(open_, default=0))
+        return after._replace(spans=spans), PieceResult(hits, open_)
 
     def _decide(self, state: RuleState, queue: Sequence[Hit], *, undecided: int) -> tuple[RuleState, tuple[Hit, ...]]:
-        """Return the occurrences that count, and a state with those that have to wait.
+        """Return the occurrences that count, and a state with those that are still undecided.
 
         undecided: the place at which the longest incomplete exempt phrase begins.
         """
@@ -144,12 +144,12 @@ class Rules:
         self, state: RuleState, piece: str, *, size: int, oldest: int
     ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
         """Return the scopes after a piece of which the last `size` characters are text."""
-        followed = []
-        for scope, (before, counts) in zip(self._scopes, state.scopes, strict=True):
+        scopes = []
+        for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
             after, changes = scope.read(before, piece)
             within = [(min(index, size), value) for index, value in changes]
-            followed.append((after, counts.extend(size, within, oldest=oldest)))
-        return tuple(followed)
+            scopes.append((after, timeline.extend(size, within, oldest=oldest)))
+        return tuple(scopes)
 
     def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> RuleState:
         if not self._counts_words:
@@ -165,8 +165,8 @@ class Rules:
             return False
         before = counted.get(number, ())
         counted[number] = (*before, word)[-ban.at_most :]
-        recent = [other for other in before if not ban.per_words or word - other < ban.per_words]
-        return len(recent) < ban.at_most
+        recent_count = sum(not ban.per_words or word - other < ban.per_words for other in before)
+        return recent_count < ban.at_most
 
 
 def _shift(hit: Hit, size: int) -> Hit:

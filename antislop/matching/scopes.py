@@ -15,7 +15,7 @@ from antislop.matching.errors import BanError
 
 Where = Literal["inside", "outside", "after"]
 
-_LINE = "\n"  # ends an unclosed quotation, or one missing mark would swap inside and outside for the rest
+_LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": {
         "<think>": ("</think>",),
@@ -37,7 +37,11 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class ScopeState(NamedTuple):
-    """The state of a scope: what opened the current span, whether one has ended, the start of a possible delimiter."""
+    """The state of a scope.
+
+    opened: the delimiter that opened the current span, empty outside of spans. has_ended: whether a span has ended.
+    tail: the end of the text, if it may be the beginning of a delimiter.
+    """
 
     opened: str = ""
     has_ended: bool = False

@@ -1,8 +1,8 @@
 """Find bans of every kind in a text while it is being written.
 
 Combines the searches for the kinds of patterns with the rules of the bans. Places are counted back as in
-`patterns.text_search`. The result of plain phrases depends on little and can be remembered, so they are read apart from
-the rest.
+`patterns.text_search`. Plain phrases are read apart from the rest, because their results depend on
+little and can be remembered.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class TextMatcher:
         """Add the hits of all other patterns in a piece to those of the phrases, and apply the rules."""
         hits, open_, states = list(result.hits), list(result.open), []
         for (numbers, search), state in zip(self._searches, others.searches, strict=True):
-            state, own = search.read(state, piece, final=final)
+            state, search_result = search.read(state, piece, final=final)
             states.append(state)
-            hits += _rename(own.hits, numbers)
-            open_ += own.open
+            hits += _rename(search_result.hits, numbers)
+            open_ += search_result.open
         result, rules = PieceResult(tuple(hits), tuple(open_)), others.rules
         if self._rules:
             rules, result = self._rules.read(rules, piece, result, final=final)

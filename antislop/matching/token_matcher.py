@@ -51,7 +51,7 @@ class _Hit(NamedTuple):
 
 
 class _Situation:
-    """All that later hits of phrases and token ids depend on; one object for each such situation."""
+    """Everything that later hits of phrases and token ids depend on. Equal situations are the same object."""
 
     __slots__ = ("pending", "phrases", "spelled", "transitions", "waits")
 
@@ -66,8 +66,9 @@ class _Situation:
 class _Transition(NamedTuple):
     """The effect of one token in one situation on phrases and token ids.
 
-    text: the characters that it completes. begun: for each of those that an earlier token began, how many tokens
-    earlier. spelled: bans of token ids that it completes. spelling: the number of tokens of the longest incomplete one.
+    text: the characters that the token completes. begun: for each character that an earlier token began, how many
+    tokens earlier. spelled: bans of token ids that it completes. spelling: the number of tokens of the longest
+    incomplete one.
     """
 
     situation: _Situation
@@ -83,8 +84,8 @@ class State:
     """The matcher after `length` generated tokens (negative within the prompt). Treat it as a value.
 
     earliest_start: the smallest length to which any later chain of violations can rewind.
-    settled_length: the same if each chain may step back one token more than its bans ask for; no rewind reaches
-        the tokens before it.
+    settled_length: the same if each violation may rewind one token more than its ban needs; no rewind reaches the
+        tokens before it.
     """
 
     __slots__ = (
@@ -125,7 +126,8 @@ class State:
         self._jump: State | None = None
         if open_ or transition.spelling or transition.situation.waits:
             self._jump = parent._far_back() if parent is not None else None
-            # What is open now has been open since it began, so an earlier start leads at least as far back.
+            # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far
+            # back as one from there.
             before = self.back_to(max(0, self._find_open_start()))
             self.earliest_start = min(self.earliest_start, before.earliest_start)
             self.settled_length = min(self.settled_length, before.settled_length)
@@ -136,7 +138,7 @@ class State:
         return self._violations(self.length - 1) if self._hits or self._transition.spelled else ()
 
     def back_to(self, length: int) -> State:
-        """Return the state that this one was when the text had `length` generated tokens."""
+        """Return the state after the first `length` generated tokens of this one."""
         state = self
         while state.length > length and state.parent is not None:
             jump = state._jump
@@ -166,7 +168,7 @@ class State:
         """Return the index of the token in which a character began, negative within the prompt."""
         state, place = self, self._read - back
         while place < state._read - len(state._transition.text):
-            if state.parent is None:  # before a prompt that was forgotten
+            if state.parent is None:  # in a prompt whose states were dropped
                 return state.length - 1
             jump = state._jump
             state = jump if jump is not None and place < jump._read else state.parent
@@ -275,7 +277,7 @@ class Matcher:
         return State(None, transition, length, others=None if self._texts.is_plain else others)
 
     def _end(self, state: State) -> State:
-        """Return the state after the end of the text; it has one token too many."""
+        """Return the state after the end of the text, which counts as one more token."""
         return self._read(state, _END)
 
     def _name(self, result: PieceResult) -> tuple[_Hit, ...]:
@@ -283,8 +285,8 @@ class Matcher:
 
     def _add_transition(self, situation: _Situation, token: int) -> _Transition:
         if self._kept >= TRANSITIONS_KEPT:
-            for old in self._situations.values():
-                old.transitions.clear()  # states may still refer to them
+            for stored in self._situations.values():
+                stored.transitions.clear()  # states may still refer to them
             self._situations.clear()
             self._kept = 0
         transition = situation.transitions[token] = self._find_transition(situation, token)

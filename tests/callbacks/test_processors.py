@@ -20,7 +20,7 @@ TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2], [0, 7, 3, 4], [0, 2, 2, 6]])
 BANS = [Ban(own, edges="anywhere") for own in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
 END = 1
-REFUSED = r"test_processors\.Grammar (gave other scores|raised AssertionError)"
+REFUSED = r"test_processors\.Grammar (returned other scores|raised AssertionError)"
 
 
 class Matcher:
@@ -213,7 +213,7 @@ class Penalty(LogitsProcessor):
 
 def test_only_the_ids_and_scores_may_count(llama: PreTrainedModel) -> None:
     """What writes into the scores is no memory, and does not reach the model's logits."""
-    with pytest.raises(ValueError, match="Noise gave other scores"):
+    with pytest.raises(ValueError, match="Noise returned other scores"):
         sample(llama, Noise(), bans=BANS)
     out = sample(llama, Penalty(), bans=BANS, output_logits=True)
     assert out.report.rewinds

@@ -19,16 +19,16 @@ from antislop.matching.patterns.pattern import MAX_SPAN
 from antislop.matching.patterns.regex_size import COMMENT, LETTERS, SET, measure
 
 TIME_LIMIT = 0.25
-"""Seconds of processor time that one pattern may take beyond what all of its searches earn."""
+"""Seconds of processor time that one pattern may take in addition to the time that its searches earn."""
 SEARCH_EARNS = 1e-5
 """Seconds that a search earns, plus `CHARACTER_EARNS` for each character: about ten times what searches take."""
 CHARACTER_EARNS = 5e-7
 FEW_PATHS = 30_000
-"""Ways through a pattern along `LETTERS` characters that take less time than reading the clock."""
+"""Ways through a pattern along `LETTERS` characters that together take less time than reading the clock."""
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as the package regex does when it compiles."""
 GROUP = 8
-"""Patterns that are tried together: most pieces of a text are of no interest to any of them."""
+"""Patterns that are tried together: in most pieces of a text none of them matches."""
 
 _ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
@@ -129,7 +129,7 @@ class IncrementalRegex:
         """
         allowance = allowance or Allowance()
         while True:
-            limit = start + self.max_span if start + self.max_span < end else end
+            limit = min(start + self.max_span, end)
             search = allowance.search if limit - start > self.brief else _search_at_once
             result = search(self._decided, text, start, limit)
             if result is None:
@@ -158,10 +158,10 @@ class IncrementalRegex:
         while start < len(text):
             match, start = self.advance(text, start, len(text), allowance)
             if match is None:
-                last = allowance.search(self._original, text, start, len(text), partial=False)
-                if last is None:
+                final_match = allowance.search(self._original, text, start, len(text), partial=False)
+                if final_match is None:
                     break
-                match = RegexMatch(*last.span())
+                match = RegexMatch(*final_match.span())
                 start = max(match.end, match.start + 1)
             if match.end > match.start:
                 matches.append(match)
@@ -169,17 +169,17 @@ class IncrementalRegex:
 
 
 def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str] | None]]:
-    """Return groups of regexes, each with a pattern that matches wherever any of them does, or None for one alone."""
-    alike: dict[int, list[IncrementalRegex]] = {}
-    alone = []
-    for one in regexes:
-        if _REFERENCES.search(one.pattern):
-            alone.append(one)
+    """Return groups of regexes, each with a pattern that matches wherever any of them does; None for a single regex."""
+    by_flags: dict[int, list[IncrementalRegex]] = {}
+    singles = []
+    for member in regexes:
+        if _REFERENCES.search(member.pattern):
+            singles.append(member)
         else:
-            alike.setdefault(one.flags, []).append(one)
-    groups = [some[i : i + GROUP] for some in alike.values() for i in range(0, len(some), GROUP)]
-    joined = [(group, _compile("|".join(f"(?:{one.source})" for one in group))) for group in groups]
-    return [*joined, *(([one], None) for one in alone)]
+            by_flags.setdefault(member.flags, []).append(member)
+    groups = [members[i : i + GROUP] for members in by_flags.values() for i in range(0, len(members), GROUP)]
+    joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
+    return [*joined, *(([single], None) for single in singles)]
 
 
 def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:
@@ -198,14 +198,18 @@ def _compile(pattern: str) -> regex.Pattern[str]:
 
 def _check(compiled: regex.Pattern[str], pattern: str) -> None:
     if compiled.flags & (regex.REVERSE | regex.WORD):
-        raise BanError(f"the regex {pattern!r} has the flag r or w, which need text not written yet: leave it out")
-    for refused, why in _REFUSED.items():
-        if regex.search(refused, pattern):
-            raise BanError(f"the regex {pattern!r} {why}")
+        raise BanError(
+            f"the regex {pattern!r} has the flag r or w, which needs text that is not written yet: leave it out"
+        )
+    for construct, reason in _REFUSED.items():
+        if regex.search(construct, pattern):
+            raise BanError(f"the regex {pattern!r} {reason}")
     for probe in _PROBES:
         matches = compiled.finditer(probe, timeout=TIME_LIMIT / len(_PROBES))
         if any(match.start() == match.end() for match in matches):
-            raise BanError(f"the regex {pattern!r} matches the empty text, so everywhere: let it need a character")
+            raise BanError(
+                f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one character"
+            )
 
 
 def _reach(atom: str) -> str:

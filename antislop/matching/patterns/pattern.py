@@ -19,11 +19,11 @@ from antislop.matching.patterns.text_search import TextSearch
 P = TypeVar("P", bound="Pattern")
 
 FILLER = "\ua66e"
-"""A letter that nobody writes. In symbols it stands for any word or any letters."""
+"""A letter that no language uses. In folded symbols it means any word or any letters."""
 MAX_SPAN = 200
 """Characters that a match of a regex may cover, by default."""
 WILDCARD_GAP = 3
-"""Words that a lone `*` of a wildcard stands for at most, by default."""
+"""The largest number of words that a lone `*` of a wildcard matches, by default."""
 SHOWN = 80
 """Characters of a pattern that a message shows."""
 
@@ -35,7 +35,8 @@ class Pattern:
 
     kind: its name in lists and reports.
     constructor: the shorthand that a `repr` shows, if `Ban` has one.
-    search: what finds it in texts, if it occurs there. Kinds with the same search are searched for together.
+    search: finds it in texts; None for a pattern that text alone does not show. Kinds with the same search are
+        searched for together.
     is_legible: whether `text` can be quoted to a reader as something not to write.
     """
 
@@ -104,8 +105,8 @@ class Pattern:
     @classmethod
     def _check_names(cls, text: object, options: dict[str, Any]) -> None:
         for name in options:
-            if name not in (known := [option.name for option in find_options(cls)]):
-                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {_list_options(known)}")
+            if name not in (names := [option.name for option in find_options(cls)]):
+                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {_list_options(names)}")
 
 
 def _list_options(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from antislop.matching.automaton import ROOT, Automaton
 from antislop.matching.folding import BOUNDARY, START, Context, Edges, fold, fold_phrase
-from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+from antislop.matching.patterns.text_search import Hit, PieceResult, TrackSearch
 
 SHORT = 40  # characters
 _WIDTH = 2  # characters of a string for one gap: white space of millions of characters folds to one symbol
@@ -18,7 +18,7 @@ _fold_again = lru_cache(maxsize=1 << 15)(fold)  # for short pieces: the same tok
 
 
 class PhraseLike(Protocol):
-    """What is compiled, such as a `Phrase`."""
+    """A pattern that is compiled to a phrase, such as a `Phrase`."""
 
     @property
     def text(self) -> str: ...
@@ -61,7 +61,7 @@ def _step_back(state: PhraseState, count: int) -> int:
     return state.end_back + sum(map(ord, gaps[::2])) + _BASE * sum(map(ord, gaps[1::2]))
 
 
-class _Track:
+class _PhraseTrack:
     """The phrases that compare under the same folding."""
 
     def __init__(self, phrases: Sequence[PhraseLike], ids: Sequence[int], *, case_sensitive: bool) -> None:
@@ -69,7 +69,7 @@ class _Track:
         self.case_sensitive = case_sensitive
         self.automaton = Automaton(symbols)
         self.ids = ids
-        # A boundary has the place of the character after it, which can be a hit's first character but not its last.
+        # A boundary has the place of the character after it, which may begin a hit but never ends one.
         self.spans = [(len(s), int(s.endswith(BOUNDARY))) for s in symbols]
 
     def read(self, before: PhraseState, piece: str, *, final: bool) -> tuple[PhraseState, PieceResult]:
@@ -94,31 +94,17 @@ class _Track:
             return PhraseState(folded.context, state), PieceResult(tuple(hits))
         start_back = find_start(length, len(folded.symbols))
         end_back = size - folded.origins[-1] if folded.symbols else size + before.end_back
-        new = folded.origins[-length:] if length <= len(folded.symbols) else [-before.end_back, *folded.origins]
-        gaps = before.gaps + _measure_gaps(new)
+        origins = folded.origins[-length:] if length <= len(folded.symbols) else [-before.end_back, *folded.origins]
+        gaps = before.gaps + _measure_gaps(origins)
         gaps = gaps[len(gaps) - _WIDTH * (length - 1) :]
         return PhraseState(folded.context, state, start_back, end_back, gaps), PieceResult(tuple(hits), (start_back,))
 
 
-class PhraseSearch(TextSearch[PhraseStates]):
+class PhraseSearch(TrackSearch[PhraseState, _PhraseTrack]):
     """Phrases, compiled. Two phrases that fold to the same symbols are both found."""
 
     def __init__(self, patterns: Sequence[PhraseLike]) -> None:
-        kinds = ((kind, [i for i, p in enumerate(patterns) if p.case_sensitive is kind]) for kind in (False, True))
-        self._tracks = [_Track(patterns, ids, case_sensitive=kind) for kind, ids in kinds if ids]
-        self.start = (PhraseState(),) * len(self._tracks)
-
-    def read(self, state: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
-        """Read one more piece; `final` also reads the end of the text, which closes words."""
-        after: list[PhraseState] = []
-        hits: list[Hit] = []
-        open_: list[int] = []
-        for track, before in zip(self._tracks, state, strict=True):
-            track_state, result = track.read(before, piece, final=final)
-            after.append(track_state)
-            hits.extend(result.hits)
-            open_.extend(result.open)
-        return tuple(after), PieceResult(tuple(hits), tuple(open_))
+        super().__init__(patterns, build=_PhraseTrack, start=PhraseState())
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
         """Return the folded rest of up to `count` incomplete phrases, of which the longest part was read."""

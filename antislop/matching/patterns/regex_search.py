@@ -17,7 +17,7 @@ from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 
 
 class Prepared(Protocol):
-    """What is searched for, such as a `Regex`."""
+    """A pattern that is compiled to a regex, such as a `Regex`."""
 
     def prepare(self) -> IncrementalRegex: ...
 
@@ -42,7 +42,7 @@ class RegexSearch(TextSearch[RegexState]):
         self.start = RegexState()
         self._regexes = [pattern.prepare() for pattern in patterns]
         self._slow: list[int] = []
-        self._looks_behind = any(one.looks_behind for one in self._regexes)
+        self._looks_behind = any(member.looks_behind for member in self._regexes)
         self._groups = self._join()
         self.begin()
 
@@ -52,18 +52,18 @@ class RegexSearch(TextSearch[RegexState]):
         for group in self._groups:
             group.allowance = Allowance()
 
-    def _join(self) -> list[_Group]:
+    def _join(self) -> list[_RegexGroup]:
         """Return the regexes that are not too slow, in groups."""
-        numbers = {id(one): number for number, one in enumerate(self._regexes) if number not in self._slow}
+        numbers = {id(member): number for number, member in enumerate(self._regexes) if number not in self._slow}
         groups = join([self._regexes[number] for number in numbers.values()])
-        return [_Group([numbers[id(one)] for one in members], members, joined) for members, joined in groups]
+        return [_RegexGroup([numbers[id(member)] for member in members], members, joined) for members, joined in groups]
 
     def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
         """Read one more piece; `final` also decides what depends on the text ending here."""
         text = state.text + piece
         begun, end = len(state.text), len(text)
         searched = {number: begun - back for number, back in state.starts}
-        for number in self._find_stirred(text, begun, searched, final=final):
+        for number in self._find_candidates(text, begun, searched, final=final):
             searched.setdefault(number, begun)
         hits: list[Hit] = []
         starts: list[tuple[int, int]] = []
@@ -93,12 +93,12 @@ class RegexSearch(TextSearch[RegexState]):
 
     def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[RegexMatch], int]:
         """Return the matches from start on that are decided, and where to search next."""
-        one, allowance = self._regexes[number], self._allowances[number]
+        compiled, allowance = self._regexes[number], self._allowances[number]
         if final:
-            return one.finish(text, start, allowance), len(text)
+            return compiled.finish(text, start, allowance), len(text)
         matches: list[RegexMatch] = []
         while True:
-            match, start = one.advance(text, start, len(text), allowance)
+            match, start = compiled.advance(text, start, len(text), allowance)
             if match is None:
                 return matches, start
             matches.append(match)
@@ -113,31 +113,34 @@ class RegexSearch(TextSearch[RegexState]):
             stacklevel=2,
         )
 
-    def _find_stirred(self, text: str, begun: int, searched: Container[int], *, final: bool) -> list[int]:
-        """Return the regexes, beside those already searched, that may match from `begun` on."""
-        stirred: list[int] = []
+    def _find_candidates(self, text: str, begun: int, searched: Container[int], *, final: bool) -> list[int]:
+        """Return the regexes, except those already searched for, that may match from `begun` on."""
+        candidates: list[int] = []
         for group in self._groups:
-            if final or group.stirs(text, begun):
-                stirred += [number for number in group.numbers if number not in searched]
-        return stirred
+            if final or group.may_match(text, begun):
+                candidates += [number for number in group.numbers if number not in searched]
+        return candidates
 
 
-class _Group:
-    """Regexes that are tried together. joined: a pattern that matches wherever any of them does; None for one alone."""
+class _RegexGroup:
+    """Regexes that are tried together.
+
+    joined: a pattern that matches wherever any of them does; None for a single regex.
+    """
 
     def __init__(
         self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str] | None
     ) -> None:
         self.numbers = numbers
         self._joined = joined
-        self._max_span = min(one.max_span for one in regexes)
-        self._brief = min(one.brief for one in regexes)
+        self._max_span = min(member.max_span for member in regexes)
+        self._brief = min(member.brief for member in regexes)
         self.allowance = Allowance()
 
-    def stirs(self, text: str, begun: int) -> bool:
+    def may_match(self, text: str, begun: int) -> bool:
         """Return whether any of them matches, or may begin to match, from `begun` on."""
         end = len(text)
-        if self._joined is None or end - begun > self._max_span:  # the text beyond the span may decide otherwise
+        if self._joined is None or end - begun > self._max_span:  # characters beyond the span can change the result
             return True
         if end - begun <= self._brief:
             match = self._joined.search(text, begun, partial=True)
@@ -145,5 +148,5 @@ class _Group:
             try:
                 match = self.allowance.search(self._joined, text, begun, end)
             except TimeoutError:
-                return True  # searching each alone shows which one is slow
+                return True  # searching for each by itself shows which one is slow
         return match is not None and match.start() < end

@@ -7,8 +7,8 @@ same piece read in the same state therefore always has the same result.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 S = TypeVar("S")
 
@@ -61,3 +61,42 @@ class TextSearch(ABC, Generic[S]):
     def slow(self) -> Sequence[int]:
         """The patterns that are no longer searched for because they took too long."""
         return ()
+
+
+class Track(Protocol[S]):
+    """The patterns of a search that compare under the same folding."""
+
+    def read(self, state: S, piece: str, *, final: bool) -> tuple[S, PieceResult]:
+        """Read one more piece."""
+
+
+T = TypeVar("T", bound=Track[Any])
+
+
+class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
+    """A search in up to two tracks: the patterns that compare letters as they are, and all others.
+
+    Its state is a tuple of the states of its tracks.
+    """
+
+    def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], start: S) -> None:
+        numbers: dict[bool, list[int]] = {False: [], True: []}
+        for number, pattern in enumerate(patterns):
+            numbers[pattern.case_sensitive].append(number)
+        self._tracks = [build(patterns, ids, case_sensitive=case) for case, ids in numbers.items() if ids]
+        self.start = (start,) * len(self._tracks)
+
+    def read(self, state: tuple[S, ...], piece: str, *, final: bool = False) -> tuple[tuple[S, ...], PieceResult]:
+        """Read one more piece; `final` also reads the end of the text, which closes words."""
+        if len(self._tracks) == 1:  # almost always
+            track_state, result = self._tracks[0].read(state[0], piece, final=final)
+            return (track_state,), result
+        after: list[S] = []
+        hits: list[Hit] = []
+        open_: list[int] = []
+        for track, before in zip(self._tracks, state, strict=True):
+            track_state, result = track.read(before, piece, final=final)
+            after.append(track_state)
+            hits.extend(result.hits)
+            open_.extend(result.open)
+        return tuple(after), PieceResult(tuple(hits), tuple(open_))

@@ -1,9 +1,9 @@
 """Search for sequences of words with gaps.
 
-Works on folded symbols, word by word: a word is known when it ends. All ways to read a sequence are followed at once
-and the first that is complete is the hit, at the end of its last word; a sequence has at most one hit per start. It
-lies within one sentence; punctuation and white space within it don't matter. In scripts without spaces each character
-is a word.
+Works on folded symbols, word by word: a word is compared when it ends. All ways to match a sequence are followed at
+once; the first complete one is the hit, at the end of its last word, and a sequence has at most one hit per start. A
+hit lies within one sentence; punctuation and white space within it don't matter. In scripts without spaces each
+character is a word.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antislop.files import read_text
 from antislop.matching.errors import BanError
 from antislop.matching.folding import BOUNDARY, START, Context, fold, fold_phrase
 from antislop.matching.patterns.pattern import FILLER
-from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+from antislop.matching.patterns.text_search import Hit, PieceResult, TrackSearch
 
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
 _CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 
 class ItemSequence(Protocol):
-    """What is compiled, such as `Words`."""
+    """A pattern that is compiled to a sequence of items, such as `Words`."""
 
     @property
     def items(self) -> Sequence[Item]: ...
@@ -57,15 +57,16 @@ class ItemSequence(Protocol):
 def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = False) -> list[Item]:
     """Return the items of a sequence that is written as words with spaces between.
 
-    gap: how many other words may come between two of them. has_stars: only in the place of a lone `*`, at least one.
+    gap: how many other words may come between two of them. has_stars: other words come only where a lone `*` is, and
+    each `*` is at least one of them.
     Raises `BanError` for a sequence without a word, and for one that begins or ends with a gap.
 
     >>> split_words("a * of emotion*", gap=3, has_stars=True)[1:]
     [Item(word='of', min_gap=1, max_gap=3), Item(word='emotion*', min_gap=0, max_gap=0)]
     """
     items: list[Item] = []
-    usual = 0 if has_stars else gap
-    min_gap, max_gap = 0, usual
+    default_gap = 0 if has_stars else gap
+    min_gap, max_gap = 0, default_gap
     for part in text.split():
         if has_stars and part == "*":
             min_gap, max_gap = min_gap + 1, max_gap + gap
@@ -73,7 +74,7 @@ def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = 
         words = _split_part(part, case_sensitive=case_sensitive, has_stars=has_stars)
         if words:
             items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
-            min_gap, max_gap = 0, usual
+            min_gap, max_gap = 0, default_gap
     if not items:
         raise BanError(f"{text!r} contains no word: name one, with a letter or digit")
     if min_gap or items[0].min_gap:
@@ -100,7 +101,7 @@ class SequenceState(NamedTuple):
     """The state of one track.
 
     word: as far as it was read, folded; None outside of words. start_back, end_back: places of its characters.
-    joint: the symbols since the last word ended.
+    joint: the first symbols after the end of the last word.
     """
 
     context: Context = START
@@ -115,34 +116,7 @@ SequenceStates: TypeAlias = tuple[SequenceState, ...]
 """The states of all tracks."""
 
 
-class WordSearch(TextSearch[SequenceStates]):
-    """Sequences of words, compiled."""
-
-    def __init__(self, patterns: Sequence[ItemSequence]) -> None:
-        kinds = ((kind, [i for i, s in enumerate(patterns) if s.case_sensitive is kind]) for kind in (False, True))
-        self._tracks = [_Track(patterns, ids, case_sensitive=kind) for kind, ids in kinds if ids]
-        self.start = (SequenceState(),) * len(self._tracks)
-
-    def read(self, state: SequenceStates, piece: str, *, final: bool = False) -> tuple[SequenceStates, PieceResult]:
-        """Read one more piece; `final` also reads the end of the text, which closes words."""
-        if len(self._tracks) == 1:  # almost always
-            track_state, result = self._tracks[0].read(state[0], piece, final=final)
-            return (track_state,), result
-        after: list[SequenceState] = []
-        hits: list[Hit] = []
-        open_: list[int] = []
-        for track, before in zip(self._tracks, state, strict=True):
-            track_state, result = track.read(before, piece, final=final)
-            after.append(track_state)
-            hits.extend(result.hits)
-            open_.extend(result.open)
-        return tuple(after), PieceResult(tuple(hits), tuple(open_))
-
-    def forget(self, state: SequenceStates) -> SequenceStates:
-        return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
-
-
-class _Track:
+class _WordTrack:
     """The sequences that compare under the same folding."""
 
     def __init__(self, sequences: Sequence[ItemSequence], ids: Sequence[int], *, case_sensitive: bool) -> None:
@@ -205,24 +179,34 @@ class _Track:
             beginning = chain()
         continuing, complete = set(), {}
         for partial in chain(partials, (_Partial(number, 0, 0, start) for number in beginning)):
-            number, index, gap, first = partial
+            number, index, gap, origin = partial
             items = self._sequences[number]
             item = items[index]
             if gap >= item.min_gap and self._matches(item.word, word, number):
                 if index + 1 == len(items):
-                    complete[number, first] = partial
+                    complete[number, origin] = partial
                 else:
-                    continuing.add(_Partial(number, index + 1, 0, first))
+                    continuing.add(_Partial(number, index + 1, 0, origin))
             gap += is_counted and not (number in self._skipping and word in stop_words())
             if index and gap <= item.max_gap:
                 continuing.add(partial._replace(gap=gap))
-        left = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
-        return left, list(complete.values())
+        incomplete = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
+        return incomplete, list(complete.values())
 
-    def _matches(self, wanted: str, word: str, number: int) -> bool:
-        if parts := self._globs.get(wanted):
+    def _matches(self, item: str, word: str, number: int) -> bool:
+        if parts := self._globs.get(item):
             return _fits(parts, word)
-        return word == wanted or (number in self._skipping and wanted in _CONTRACTED and word == wanted + "n")
+        return word == item or (number in self._skipping and item in _CONTRACTED and word == item + "n")
+
+
+class WordSearch(TrackSearch[SequenceState, _WordTrack]):
+    """Sequences of words, compiled."""
+
+    def __init__(self, patterns: Sequence[ItemSequence]) -> None:
+        super().__init__(patterns, build=_WordTrack, start=SequenceState())
+
+    def forget(self, state: SequenceStates) -> SequenceStates:
+        return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
 
 
 def _fits(parts: Sequence[str], word: str) -> bool:
@@ -230,12 +214,12 @@ def _fits(parts: Sequence[str], word: str) -> bool:
 
     Taking the leftmost place for each part is enough, so that the time is linear in the length of the word.
     """
-    first, *middle, last = parts
-    at, end = len(first), len(word) - len(last)
-    if end < at or not (word.startswith(first) and word.endswith(last)):
+    prefix, *middle, suffix = parts
+    index, end = len(prefix), len(word) - len(suffix)
+    if end < index or not (word.startswith(prefix) and word.endswith(suffix)):
         return False
     for part in middle:
-        at = word.find(part, at, end) + len(part)
-        if at < len(part):
+        index = word.find(part, index, end) + len(part)
+        if index < len(part):
             return False
     return True
