@@ -8,6 +8,7 @@ that has entered none, the one that the others have.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,7 +60,8 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
     one that fills a `TextIteratorStreamer`, uses the sampler of the others; if these are several, its call raises
     `InputError`. A call keeps its sampler to its end; one that begins after the block writes without bans.
 
-    Only `generate` of this object in this process is replaced, not `generate_batch`, and not a copy of the model.
+    Only this object is changed: not a copy of the model, no other process. Continuous batching, `generate_batch`, is
+    refused inside, since it asks no sampler.
     """
     if not isinstance(sampler, AntiSlop):
         raise InputError(f"sampler is a {type(sampler).__name__}: pass antislop.AntiSlop(tokenizer, bans)")
@@ -78,15 +80,51 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
         _ENTERED.set(tuple(application for application in _ENTERED.get() if application.is_active))
 
 
-class _AppliedGenerate:
+class _Replacement(ABC):
+    """What a model has in the place of a method of its own. A copy of the model, a model of its own, gets the original.
+
+    own: what the model's `__dict__` held under that name, if anything.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.model = model
+        self.name = name
+        self.original = getattr(model, name)
+        self.own = {name: vars(model)[name]} if name in vars(model) else {}
+        update_wrapper(self, self.original)
+        vars(model)[name] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _return, (self.original,)
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do what the method does for its caller."""
+
+    def restore(self) -> None:
+        """Give the model back what it had, unless somebody else has replaced it since."""
+        if vars(self.model).get(self.name) is self:
+            vars(self.model).update(self.own)  # in its old place
+            if not self.own:
+                del vars(self.model)[self.name]
+
+
+class _RefusedBatch(_Replacement):
+    """A model's `generate_batch` while samplers are applied to it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        raise InputError(
+            "generate_batch asks no sampler, and nothing would be banned: call generate, or leave antislop.applied_to"
+        )
+
+
+class _AppliedGenerate(_Replacement):
     """A model's `generate` while samplers are applied to it."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        self.original = model.generate
-        self.is_own = "generate" in vars(model)
+        super().__init__(model, "generate")
         self.applications: list[_Application] = []
-        update_wrapper(self, self.original)
+        self.batch = _RefusedBatch(model, "generate_batch") if hasattr(model, "generate_batch") else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs, arguments = _name_arguments(self.original, args, kwargs)
@@ -100,10 +138,6 @@ class _AppliedGenerate:
                 "call outside the block"
             )
         return sampler.generate(self.model, *inputs, **arguments)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Have copies of the model get what it has outside the block: they are models of their own."""
-        return _return, (self.original,)
 
     def _choose(self) -> AntiSlop | None:
         """Return the sampler of this context, or the one of the others if it has none, or None."""
@@ -125,19 +159,17 @@ class _AppliedGenerate:
         """Forget what was left, and give the model its own `generate` back after the last."""
         with _LOCK:
             self.applications.remove(application)
-            if self.applications or vars(self.model).get("generate") is not self:
-                return
-            if self.is_own:
-                vars(self.model)["generate"] = self.original
-            else:
-                del vars(self.model)["generate"]
+            if not self.applications:
+                self.restore()
+                if self.batch is not None:
+                    self.batch.restore()
 
 
 def _install(model: Any, application: _Application) -> _AppliedGenerate:
     with _LOCK:
         generate = vars(model).get("generate")
-        if not isinstance(generate, _AppliedGenerate) or generate.model is not model:
-            generate = vars(model)["generate"] = _AppliedGenerate(model)
+        if not (isinstance(generate, _AppliedGenerate) and generate.model is model and generate.applications):
+            generate = _AppliedGenerate(model)
         generate.applications.append(application)
         return generate
 

@@ -33,6 +33,7 @@ DOCS = ROOT / "docs"
 PAGES = [path for path in DOCUMENTS if path.is_relative_to(DOCS) and path.name != "engines.md"]  # runs with the engines
 REPOSITORY = "https://github.com/antislop/antislop/"
 PAGES_WITH_LINKS = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "eval" / "README.md", ROOT / "examples" / "README.md"]
+PAGES_WITH_LINKS += sorted((ROOT / "hub").rglob("*.md"))
 
 
 def name(path: Path) -> str:
@@ -43,6 +44,7 @@ def name(path: Path) -> str:
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks run in order: Python in one namespace, commands in one folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     prepare_folder(tmp_path)
     names: dict[str, object] = {}
     for block in read_blocks(page, "python", "sh"):

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,13 +59,14 @@ def read_blocks(path: Path, *languages: str) -> list[Block]:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Write the files that documents name: lists, prompts, texts, each as short as can be."""
+    """Write the files that documents name: lists, prompts, texts, each as short as can be, and the Hub folder."""
     (folder / "list.txt").write_text("a testament to\nbarely above a whisper\nthe old house\n", encoding="utf-8")
     (folder / "list.json").write_text(json.dumps([["a testament to", 0.5], ["delve", 0.0]]), encoding="utf-8")
     (folder / "story.txt").write_text(_STORY, encoding="utf-8")
     (folder / "prompts.txt").write_text("The old house\nOne day\n", encoding="utf-8")
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate(["The old house", "One day"])]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in prompts), encoding="utf-8")
+    shutil.copytree(ROOT / "hub", folder / "hub")
     (folder / "folder").mkdir()
     (folder / "folder" / "part.jsonl").write_text(json.dumps({"question": "Who came in?"}) + "\n", encoding="utf-8")
     for name in ("out", "before", "after", "a", "b"):
