@@ -22,7 +22,7 @@ FLOORS = (
     ("lists", "records"),
     ("trace",),
     ("decoding",),
-    ("caches", "testing"),
+    ("caches", "testing", "grammar"),
     ("callbacks",),
     ("hf",),
     ("sampler",),

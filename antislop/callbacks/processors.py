@@ -18,6 +18,7 @@ from antislop.callbacks.memory import is_of_transformers, memory_of, name_of, re
 from antislop.callbacks.rewindable import Rewindable
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
+from antislop.grammar.grammar import follow_grammar
 
 # These look at the scores alone: rows of any length and any prompt go through them together.
 _BLIND = {
@@ -51,8 +52,8 @@ class Processors:
     """
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
-        self._list = processors
-        self._user_processors = [p for p in processors if not is_of_transformers(p)]
+        self._list = LogitsProcessorList(map(follow_grammar, processors))
+        self._user_processors = [p for p in self._list if not is_of_transformers(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
         self._opaque = [p for p in self._user_processors if not isinstance(p, Rewindable)]
         names = {type(processor).__name__ for processor in processors}
@@ -68,9 +69,10 @@ class Processors:
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
         self.batch: Sequence[Row] = ()
-        if is_shared and self.rewindable:
+        passed = [p for p in self.rewindable if any(p is shared for shared in processors)]  # a grammar is a copy
+        if is_shared and passed:
             raise ValueError(
-                f"{name_of(self.rewindable[0])} follows one text, and all texts of generate_many would share it: pass "
+                f"{name_of(passed[0])} follows one text, and all texts of generate_many would share it: pass "
                 "a function that makes processors for each text, logits_processor=lambda: [...]"
             )
 

@@ -229,7 +229,7 @@ SCHEMA = {
 
 
 def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
-    """Its own processor is refused at a rewind; with a method rewind, all texts are valid, alone and in a batch."""
+    """A subclass of its processor is refused; with a method rewind, all texts are valid, alone and in a batch."""
     xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed: its processor is not tested")
     hf = pytest.importorskip("xgrammar.contrib.hf")
 
@@ -250,6 +250,9 @@ def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
             self.matchers[row].rollback(self.taken[row] - length)
             self.taken[row] = length
 
+    class Own(hf.LogitsProcessor):  # type: ignore[misc, name-defined]
+        """Not adapted, as a subclass may do more than its base."""
+
     model, tokenizer = antislop.tiny_model()
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
     grammar = xgrammar.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
@@ -269,6 +272,6 @@ def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
                 assert not sampler.bans.find(text) or out.report.conceded
             if out.report.rewinds:
                 set_seed(seed)
-                with pytest.raises(ValueError, match=r"xgrammar\.contrib\.hf\.LogitsProcessor"):
-                    sampler.generate(model, **settings, logits_processor=[hf.LogitsProcessor(grammar)])
+                with pytest.raises(ValueError, match=r"test_processors\.Own"):
+                    sampler.generate(model, **settings, logits_processor=[Own(grammar)])
     assert rewinds

@@ -1,0 +1,153 @@
+"""A logits processor that lets through only what a grammar allows, and rewinds with the text."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from antislop.grammar.compilation import compile_gbnf, compile_json_schema, compile_lark
+from antislop.grammar.matchers import CompiledGrammar, Matcher
+from antislop.grammar.processors import can_adapt, find_grammar
+
+Engine = Literal["llguidance", "xgrammar"]
+
+
+class Grammar:
+    """Mask all tokens that a grammar does not allow; `antislop.Rewindable`.
+
+    processor: the logits processor of xgrammar (`xgrammar.contrib.hf.LogitsProcessor`) or of outlines with one of the
+        backends xgrammar and llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is only
+        read: each row of the batch gets a matcher of its own, at the start of the grammar.
+
+    The prompt is not part of the grammar. `AntiSlop` uses a copy for each call and for each text of `generate_many`, so
+    one `Grammar` serves any number of them. In a plain `generate`, a new prompt starts it anew. After the end of the
+    grammar only end tokens are allowed. The masked scores are those of the processor itself, to the bit.
+
+    Raises `InputError` for a processor whose matcher can't be found, and `ValueError` where a text contains what the
+    grammar does not allow.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        is_compiled = isinstance(processor, CompiledGrammar)
+        self._grammar: CompiledGrammar = processor if is_compiled else find_grammar(processor)
+        self._rows: list[_Row] = []
+        self._prompt: Tensor | None = None
+        self._bitmask = torch.empty(0, dtype=torch.int32)
+        self._shown = 0  # generated tokens
+
+    @classmethod
+    def from_json_schema(
+        cls,
+        schema: str | dict[str, Any],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        engine: Engine = "llguidance",
+        any_whitespace: bool = False,
+    ) -> Grammar:
+        """Return the grammar of JSON values that are valid by a schema.
+
+        any_whitespace: allow spaces and line breaks between values; by default a value is written in one line, as
+            `json.dumps` writes it.
+
+        Raises `InputError` for a schema that the engine can't compile, and if the engine is not installed.
+        """
+        return cls(compile_json_schema(schema, tokenizer, engine=engine, any_whitespace=any_whitespace))
+
+    @classmethod
+    def from_lark(cls, grammar: str, tokenizer: PreTrainedTokenizerBase) -> Grammar:
+        """Return a grammar in llguidance's variant of Lark, which begins at the rule `start`."""
+        return cls(compile_lark(grammar, tokenizer))
+
+    @classmethod
+    def from_gbnf(cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, engine: Engine = "llguidance") -> Grammar:
+        """Return a grammar in the GBNF of llama.cpp, which begins at the rule `root`."""
+        return cls(compile_gbnf(grammar, tokenizer, engine=engine))
+
+    def copy(self) -> Grammar:
+        """Return the same grammar for another text; nothing is compiled again."""
+        return type(self)(self._grammar)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores [rows, vocab], those of tokens that can't follow `input_ids` [rows, tokens] at -inf."""
+        if self._is_new_text(input_ids):
+            self._start(input_ids)
+        else:
+            self._shown += 1
+            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
+                row.read(token, self._shown)
+        for number, row in enumerate(self._rows):
+            row.matcher.fill(self._bitmask, number)
+        return scores.masked_fill(~self._is_allowed(scores), -torch.inf)
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget all but the first `length` generated tokens of a row of the batch."""
+        self._rows[row].rewind(length)
+        self._shown = min(self._shown, length)
+
+    def _is_new_text(self, input_ids: Tensor) -> bool:
+        """Return whether the ids are prompts, not the texts so far with one more token; raise if they are neither."""
+        prompt = self._prompt
+        if prompt is None or input_ids.shape[0] != prompt.shape[0] or input_ids.shape[1] <= prompt.shape[1]:
+            return True
+        if not torch.equal(input_ids[:, : prompt.shape[1]], prompt):
+            return True
+        width = prompt.shape[1] + self._shown + 1
+        if input_ids.shape[1] != width:
+            raise ValueError(
+                f"the grammar has read {width - 1} tokens and was called with {input_ids.shape[1]}, which begin with "
+                "the same prompt: for a new text pass grammar.copy()"
+            )
+        return False
+
+    def _start(self, input_ids: Tensor) -> None:
+        self._rows = [_Row(matcher) for matcher in self._grammar.start(len(input_ids))]
+        self._prompt = input_ids.clone()
+        self._shown = 0
+        words = (self._grammar.vocab_size + 31) // 32
+        self._bitmask = torch.full((len(input_ids), words), -1, dtype=torch.int32)
+
+    def _is_allowed(self, scores: Tensor) -> Tensor:
+        """Return the mask as bool [rows, vocab] on the device of the scores."""
+        words = self._bitmask.to(scores.device)
+        bits = torch.arange(32, dtype=torch.int32, device=scores.device)
+        size = min(self._grammar.vocab_size, scores.shape[-1])
+        is_allowed = torch.zeros_like(scores, dtype=torch.bool)
+        is_allowed[:, :size] = (words[:, :, None] >> bits & 1).bool().flatten(1)[:, :size]
+        return is_allowed
+
+
+def follow_grammar(processor: Any) -> Any:
+    """Return a `Grammar` of its own for a `Grammar` or a grammar processor of another library, else the processor."""
+    if type(processor) is Grammar:
+        return processor.copy()
+    return Grammar(processor) if can_adapt(processor) else processor
+
+
+class _Row:
+    """A matcher, and the tokens that it has accepted: all of the text, or those before its end."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self._accepted = 0
+        self._filler: int | None = None
+
+    def read(self, token: int, shown: int) -> None:
+        """Read the token number `shown`; a row that ended otherwise than by the grammar is filled with one token."""
+        if self._accepted == shown - 1:
+            if self.matcher.accept(token):
+                self._accepted = shown
+            else:
+                self._filler = token
+        elif token != self._filler and not self.matcher.is_complete:
+            raise ValueError(
+                f"the text continues with token {token} after token {self._filler}, which the grammar does not allow "
+                "there: another logits processor brought it back, or the row was not rewound"
+            )
+
+    def rewind(self, length: int) -> None:
+        if length < self._accepted:
+            self.matcher.rollback(self._accepted - length)
+            self._accepted = length

@@ -1,0 +1,112 @@
+"""The matchers of xgrammar and llguidance behind one protocol: they accept tokens, roll back, and fill a bit mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from antislop.errors import InputError, first_line
+
+
+class Matcher(Protocol):
+    """The state of a grammar after some tokens."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but an end token may follow."""
+
+    def accept(self, token: int) -> bool:
+        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
+
+    def rollback(self, count: int) -> None:
+        """Undo the latest `count` accepted tokens."""
+
+    def fill(self, bitmask: Tensor, row: int) -> None:
+        """Set the bits of the tokens that may follow in a row of int32 [rows, vocab / 32], on the CPU."""
+
+
+@dataclass(frozen=True)
+class CompiledGrammar:
+    """A grammar for one vocabulary, from which matchers are made without compiling anything again.
+
+    make_matchers: for each row of a batch, a function that makes a matcher; one for all rows if there is only one.
+    vocab_size: the number of tokens that the grammar knows; all others are never allowed.
+    """
+
+    make_matchers: Sequence[Callable[[], Matcher]]
+    vocab_size: int
+
+    def start(self, rows: int) -> list[Matcher]:
+        """Return a matcher for each row, at the start of the grammar."""
+        if len(self.make_matchers) not in (1, rows):
+            raise InputError(
+                f"the grammar processor was made for {len(self.make_matchers)} rows, and the batch has {rows}: pass "
+                "one grammar, or one for each row"
+            )
+        makers = self.make_matchers
+        return [make_matcher() for make_matcher in (makers if len(makers) == rows else [makers[0]] * rows)]
+
+
+class XGrammarMatcher:
+    """A matcher of xgrammar, whose rollback has no limit."""
+
+    def __init__(self, grammar: Any) -> None:
+        import xgrammar
+
+        self._matcher = xgrammar.GrammarMatcher(grammar)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an end token was accepted."""
+        return bool(self._matcher.is_terminated())
+
+    def accept(self, token: int) -> bool:
+        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
+        return not self.is_complete and bool(self._matcher.accept_token(token))
+
+    def rollback(self, count: int) -> None:
+        """Undo the latest `count` accepted tokens."""
+        self._matcher.rollback(count)
+
+    def fill(self, bitmask: Tensor, row: int) -> None:
+        """Set the bits of the tokens that may follow; leave the row as it is after the end, as xgrammar's own does."""
+        if not self.is_complete:
+            self._matcher.fill_next_token_bitmask(bitmask, row)
+
+
+class LLGuidanceMatcher:
+    """A matcher of llguidance. A token that can't follow leaves it usable."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher.deep_copy()
+        self._matcher.reset()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but an end token may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def accept(self, token: int) -> bool:
+        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
+        is_accepted = not self.is_complete and self._matcher.try_consume_tokens([token]) == 1
+        self._check()
+        return is_accepted
+
+    def rollback(self, count: int) -> None:
+        """Undo the latest `count` accepted tokens."""
+        self._matcher.rollback(count)
+        self._check()
+
+    def fill(self, bitmask: Tensor, row: int) -> None:
+        """Set the bits of the tokens that may follow; after the end, of the end tokens."""
+        words = bitmask[row]
+        self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `ValueError` if a limit was hit: the matcher allows anything from then on, and reports no error."""
+        if self._matcher.is_error():
+            raise ValueError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")

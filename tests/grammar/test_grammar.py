@@ -1,0 +1,255 @@
+"""Grammars and bans together: every text is valid, holds no ban, and is drawn as the library's own processor draws."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, set_seed
+
+import antislop
+from antislop import AntiSlop, Ban, Rewindable
+from antislop.errors import InputError
+from antislop.grammar import Grammar
+
+DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
+MODEL, TOKENIZER = antislop.tiny_model()
+KINDS = ["tale", "story"]
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 20},
+        "kind": {"enum": KINDS},
+        "text": {"type": "string", "maxLength": 40},
+    },
+    "required": ["title", "kind", "text"],
+    "additionalProperties": False,
+}
+BANS = [Ban(phrase, edges="anywhere") for phrase in ("the", "and", "was", "'s no", "for ", "you ", "ed", "I'm", "ar")]
+INPUTS = TOKENIZER(["A story as JSON: "], return_tensors="pt")
+START = INPUTS["input_ids"].shape[1]
+SAMPLED: dict[str, Any] = {"do_sample": True, "max_new_tokens": 90}
+
+
+class OfLLGuidance(LogitsProcessor):
+    """llguidance ships matchers and no processor for transformers: this is the one that its users write."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+        self._matchers: list[Any] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self._matchers:
+            for matcher, token in zip(self._matchers, input_ids[:, -1].tolist(), strict=True):
+                matcher.try_consume_tokens([token])
+        else:
+            self._matchers = [self._matcher.deep_copy() for _ in input_ids]
+        for row, matcher in zip(scores, self._matchers, strict=True):
+            bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
+            row[(bits[:, None] >> torch.arange(8) & 1).flatten()[: len(row)] == 0] = -torch.inf
+        return scores
+
+
+def make_raw(engine: str) -> Any:
+    """A processor as the library's documentation makes it, compiled from the schema."""
+    if engine == "xgrammar":
+        xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
+        hf = pytest.importorskip("xgrammar.contrib.hf")
+        info = xgrammar.TokenizerInfo.from_huggingface(TOKENIZER, vocab_size=MODEL.config.vocab_size)
+        compiler = xgrammar.GrammarCompiler(info)
+        return hf.LogitsProcessor(compiler.compile_json_schema(json.dumps(SCHEMA), any_whitespace=False))
+    return OfLLGuidance(make_llmatcher())
+
+
+def make_llmatcher() -> Any:
+    llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
+    hf = pytest.importorskip("llguidance.hf")
+    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(SCHEMA, defaults=options)
+    return llguidance.LLMatcher(hf.from_tokenizer(TOKENIZER), grammar)
+
+
+@pytest.fixture(params=["llguidance", "xgrammar"], scope="module")
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(pytest.importorskip(request.param, reason=f"{request.param} is not installed") and request.param)
+
+
+@pytest.fixture(scope="module")
+def grammar(engine: str) -> Grammar:
+    return Grammar.from_json_schema(SCHEMA, TOKENIZER, engine=engine)  # type: ignore[arg-type]
+
+
+def read(ids: Any) -> str:
+    return str(TOKENIZER.decode(ids, skip_special_tokens=True))
+
+
+def check(text: str, bans: list[Ban] = BANS) -> None:
+    value = json.loads(text)
+    assert list(value) == list(SCHEMA["properties"])
+    assert value["kind"] in KINDS
+    assert len(value["title"]) <= 20
+    assert len(value["text"]) <= 40
+    assert not antislop.BanList(bans).find(text)
+
+
+def generate(processor: Any, *, seed: int = 0, bans: Any = BANS, **settings: Any) -> Any:
+    set_seed(seed)
+    settings = {**SAMPLED, "return_dict_in_generate": True, "logits_processor": [processor], **settings}
+    return AntiSlop(TOKENIZER, bans).generate(MODEL, **INPUTS, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"do_sample": False}, {"do_sample": True}, {"num_return_sequences": 3}])
+def test_without_bans_the_text_is_that_of_the_librarys_own_processor(
+    engine: str, grammar: Grammar, settings: dict[str, Any]
+) -> None:
+    """To the bit of each score; in a batch, whose logits differ in their last bits anyway, to the token."""
+    settings = {**SAMPLED, "output_scores": True, "return_dict_in_generate": True, **settings}
+    for seed in range(DEPTH):
+        set_seed(seed)
+        expected = MODEL.generate(**INPUTS, **settings, logits_processor=[make_raw(engine)])
+        set_seed(seed)
+        plain = MODEL.generate(**INPUTS, **settings, logits_processor=[grammar])
+        sampled = generate(grammar, seed=seed, bans=[], **settings)
+        for out in (plain, sampled):
+            assert torch.equal(out.sequences, expected.sequences)
+        if len(expected.sequences) == 1:
+            for scores in (plain.scores, sampled.scores):
+                assert all(torch.equal(own, other) for own, other in zip(scores, expected.scores, strict=True))
+
+
+def test_every_text_is_valid_and_holds_no_ban(engine: str, grammar: Grammar) -> None:
+    rewinds = 0
+    for seed in range(5 * DEPTH):
+        out = generate(grammar, seed=seed)
+        assert not out.report.conceded
+        rewinds += out.report.rewinds
+        check(read(out.sequences[0, START:]))
+    assert rewinds >= 3 * DEPTH
+
+
+def test_rows_of_a_batch_rewind_apart(engine: str, grammar: Grammar) -> None:
+    for settings in ({"num_return_sequences": 4}, {"num_return_sequences": 3, "cache_implementation": "static"}):
+        out = generate(grammar, **settings)
+        assert out.report.rewinds
+        for ids in out.sequences:
+            check(read(ids[START:]))
+
+
+def test_drafts_may_read_what_the_grammar_rejects(engine: str, grammar: Grammar) -> None:
+    for seed in range(3):
+        set_seed(seed)
+        drafting = AntiSlop(TOKENIZER, [*BANS, Ban("once upon a time")], draft_bans=True)
+        settings = {**SAMPLED, "prompt_lookup_num_tokens": 3, "logits_processor": [grammar]}
+        check(read(drafting.generate(MODEL, **INPUTS, **settings)[0, START:]))
+
+
+def test_texts_in_flight_and_streams_each_have_a_matcher(engine: str, grammar: Grammar) -> None:
+    """One grammar serves all of them, and a call afterwards."""
+    sampler = AntiSlop(TOKENIZER, BANS)
+    prompts = ["A story as JSON: ", "JSON: ", "An answer: "]
+    for texts in ([grammar], lambda: [grammar]):
+        made = sampler.generate_many(MODEL, prompts, seed=1, batch_size=2, logits_processor=texts, **SAMPLED)
+        for completion in made:
+            check(completion.text)
+    set_seed(3)
+    check("".join(sampler.stream(MODEL, **INPUTS, logits_processor=[grammar], **SAMPLED)))
+
+
+def test_a_processor_of_the_library_is_adapted_by_itself() -> None:
+    """Its grammar is read, and itself left as it was, so that it can be passed again."""
+    raw = make_raw("xgrammar")
+    outs = [generate(processor, seed=2) for processor in (raw, raw, Grammar(raw))]
+    assert outs[0].report.rewinds
+    assert all(torch.equal(out.sequences, outs[0].sequences) for out in outs)
+    assert not raw.matchers
+
+
+def test_a_matcher_of_llguidance_is_adapted_from_its_start() -> None:
+    matcher = make_llmatcher()
+    assert matcher.try_consume_tokens(TOKENIZER.encode("{", add_special_tokens=False)) == 1
+    check(read(generate(Grammar(matcher)).sequences[0, START:]))
+
+
+def test_a_subclass_of_the_users_is_not_adapted() -> None:
+    """It may do anything else as well, so it is called and checked like any other processor."""
+    hf = pytest.importorskip("xgrammar.contrib.hf", reason="xgrammar is not installed")
+
+    class Mine(hf.LogitsProcessor):  # type: ignore[misc, name-defined]
+        pass
+
+    with pytest.raises(ValueError, match=r"test_grammar\.\S*Mine"):
+        generate(Mine(make_raw("xgrammar").compiled_grammars), seed=2)
+
+
+def test_what_holds_no_grammar_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"Grammar adapts .*xgrammar.* this is builtins\.dict"):
+        Grammar({})
+
+
+class TestMatchers:
+    """A `Grammar` that was rewound equals a new one that is shown the same text."""
+
+    @pytest.mark.parametrize("seed", range(3 * DEPTH))
+    def test_after_any_rewinds_the_scores_are_those_of_a_replay(self, grammar: Grammar, seed: int) -> None:
+        draw, rows = random.Random(seed), 3
+        followed, prompt = grammar.copy(), torch.full((rows, 2), 7)
+        assert isinstance(followed, Rewindable)
+        texts: list[list[int]] = [[] for _ in range(rows)]
+        scores = [followed(prompt, torch.zeros(rows, len(TOKENIZER)))]
+        for _ in range(25):
+            for text, row in zip(texts, scores[-1], strict=True):
+                text.append(draw.choice(row.isfinite().nonzero().flatten().tolist()))
+            scores.append(followed(to_ids(prompt, texts), torch.zeros(rows, len(TOKENIZER))))
+            assert torch.equal(scores[-1], replay(grammar.copy(), prompt, texts))
+            if draw.random() < 0.5:
+                length = draw.randrange(len(texts[0]))
+                for number, text in enumerate(texts):
+                    followed.rewind(number, length)
+                    del text[length:]
+                del scores[length + 1 :]
+
+    def test_the_end_is_taken_back(self, grammar: Grammar) -> None:
+        """After it only the end token is left; before it everything is as it was."""
+        end = TOKENIZER.eos_token_id
+        text = '{"title": "a", "kind": "tale", "text": "b"}'
+        tokens, prompt = TOKENIZER.encode(text, add_special_tokens=False), torch.tensor([[7]])
+        followed, blank = grammar.copy(), torch.zeros(1, len(TOKENIZER))
+        for length in range(len(tokens) + 1):
+            before = followed(to_ids(prompt, [tokens[:length]]), blank)
+        assert before.isfinite().nonzero()[:, 1].tolist() == [end]
+        for more in ([end], [end, end]):
+            followed(to_ids(prompt, [[*tokens, *more]]), blank)
+        followed.rewind(0, len(tokens) - 2)
+        kept = [tokens[: len(tokens) - 1]]
+        assert torch.equal(followed(to_ids(prompt, kept), blank), replay(grammar.copy(), prompt, kept))
+
+    def test_a_token_that_is_not_allowed_ends_the_row(self, grammar: Grammar) -> None:
+        """A row that a stop string ended is filled with one token; any other token after it is an error."""
+        prompt, blank = torch.tensor([[7]]), torch.zeros(1, len(TOKENIZER))
+        followed, filler = grammar.copy(), TOKENIZER.eos_token_id
+        followed(prompt, blank)
+        for count in (1, 2):
+            followed(to_ids(prompt, [[filler] * count]), blank)
+        with pytest.raises(ValueError, match="which the grammar does not allow there"):
+            followed(to_ids(prompt, [[filler, filler, 5]]), blank)
+
+    def test_another_text_with_the_same_beginning_is_refused(self, grammar: Grammar) -> None:
+        followed, prompt, blank = grammar.copy(), torch.tensor([[7]]), torch.zeros(1, len(TOKENIZER))
+        followed(prompt, blank)
+        with pytest.raises(ValueError, match=r"pass grammar\.copy\(\)"):
+            followed(torch.tensor([[7, 7, 7]]), blank)
+
+
+def to_ids(prompt: Tensor, texts: list[list[int]]) -> Tensor:
+    return torch.cat([prompt, torch.tensor(texts, dtype=torch.long).reshape(len(prompt), -1)], dim=1)
+
+
+def replay(fresh: Grammar, prompt: Tensor, texts: list[list[int]]) -> Tensor:
+    for length in range(len(texts[0]) + 1):
+        scores = fresh(to_ids(prompt, [text[:length] for text in texts]), torch.zeros(len(prompt), len(TOKENIZER)))
+    return scores
