@@ -1,0 +1,162 @@
+"""TRL trains under bans: completions hold none, the reward counts them, and preference pairs arrive as they are."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antislop
+from antislop import AntiSlop, BanList
+from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
+from antislop.records.prompts import read_prompts
+from antislop.rewards import ban_reward
+
+pytestmark = pytest.mark.filterwarnings("default")  # of packages that are not ours
+pytest.importorskip("trl", reason="trl is not installed: pip install trl")
+
+from datasets import Dataset  # noqa: E402
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
+
+PROMPTS = ["The old house at the edge of the village", "One day", "She opened the door and", "He had never seen"]
+BANS = BanList([*antislop.default_bans(), "eyes", "the old", "was a", "air"])
+COMMON_WORDS = BanList(["the", "his", "was"])
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+COMMON = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-4,
+    "logging_steps": 1,
+    "report_to": [],
+    "save_strategy": "no",
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+}
+
+
+@pytest.fixture
+def model() -> Any:
+    """A model that may be changed."""
+    return antislop.tiny_model()[0]
+
+
+tokenizer = antislop.tiny_model()[1]
+
+
+class Completions:
+    """A reward function that keeps what it is given and finds all of it equally good."""
+
+    __name__ = "completions"
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, completions: list[str], **_: Any) -> list[float]:
+        self.texts += completions
+        return [0.0] * len(completions)
+
+
+def train(model: Any, folder: Path, *, trainer: Any = GRPOTrainer, config: Any = GRPOConfig, **options: Any) -> Any:
+    """Return a trainer for two steps, with the completions that it draws in `completions`."""
+    completions = Completions()
+    settings = {"num_generations": 4, "max_completion_length": 30, "gradient_checkpointing": False, "seed": 3}
+    prepared = trainer(
+        model=model,
+        reward_funcs=[ban_reward(BANS), completions],
+        args=config(output_dir=str(folder), **COMMON, **{**settings, **options}),
+        train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
+        processing_class=tokenizer,
+    )
+    prepared.completions = completions
+    return prepared
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    """Return a metric at each step."""
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+@pytest.mark.parametrize(("trainer", "config"), [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)])
+def test_the_reward_is_what_the_completions_contain(model: Any, tmp_path: Path, trainer: Any, config: Any) -> None:
+    prepared = train(model, tmp_path, trainer=trainer, config=config)
+    prepared.train()
+    texts = prepared.completions.texts
+    expected = ban_reward(BANS)(prompts=[""] * len(texts), completions=texts)
+    assert len(texts) == 8
+    assert sum(map(len, map(BANS.find, texts))) >= 4
+    assert logged(prepared, "rewards/ban_reward/mean") == pytest.approx([sum(expected[:4]) / 4, sum(expected[4:]) / 4])
+
+
+@pytest.mark.parametrize(("trainer", "config"), [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)])
+def test_completions_under_bans_hold_none(model: Any, tmp_path: Path, trainer: Any, config: Any) -> None:
+    prepared = train(model, tmp_path, trainer=trainer, config=config)
+    with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
+        prepared.train()
+    assert len(prepared.completions.texts) == 8
+    assert [BANS.find(text) for text in prepared.completions.texts] == [[]] * 8
+    assert logged(prepared, "rewards/ban_reward/mean") == [0.0, 0.0]
+    assert "generate" not in vars(prepared.model)
+
+
+def test_an_empty_list_changes_no_completion(model: Any, tmp_path: Path) -> None:
+    plain = train(model, tmp_path)
+    plain.train()
+    under = train(antislop.tiny_model()[0], tmp_path)
+    with antislop.applied_to(under.model, AntiSlop(tokenizer, [])):
+        under.train()
+    assert under.completions.texts == plain.completions.texts
+    assert logged(under, "loss") == logged(plain, "loss")
+
+
+def test_an_adapter_is_trained_under_bans(model: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    prepared = train(peft.get_peft_model(model, config), tmp_path)
+    with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
+        prepared.train()
+    assert [BANS.find(text) for text in prepared.completions.texts] == [[]] * 8
+
+
+def make_pairs(folder: Path, *, is_chat: bool) -> list[dict[str, Any]]:
+    """Return preference pairs of the bundled model."""
+    model, tokenizer = antislop.tiny_model()
+    tokenizer.chat_template = TEMPLATE if is_chat else None
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS), encoding="utf-8")
+    prompts = partial(read_prompts, folder / "prompts.jsonl", chat=is_chat, tokenizer=tokenizer)
+    settings = {"max_new_tokens": 60, "do_sample": True, "min_p": 0.05}
+    maker = ModelRecordMaker(model, tokenizer, COMMON_WORDS, seed=1, settings=settings, pairs="dpo")
+    with open_journal(folder / "made.jsonl", settings) as journal:
+        pairs = PairFile(folder / "pairs.jsonl", journal, kind="dpo")
+        list(write_records(maker, prompts, journal, samples=2, pairs=pairs))
+        pairs.finish()
+    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(params=[False, True], ids=["texts", "chats"])
+def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
+    return make_pairs(tmp_path, is_chat=request.param)
+
+
+def test_a_pair_is_tokenized_as_it_is_meant(pairs: list[dict[str, Any]], model: Any, tmp_path: Path) -> None:
+    """One beginning, one end, a prompt whose tokens both sides share, and nothing of it cut off."""
+    config = DPOConfig(output_dir=str(tmp_path), **COMMON)
+    trainer = DPOTrainer(model=model, args=config, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer)
+    rows = list(trainer.train_dataset)
+    assert len(rows) == len(pairs) >= 4
+    assert all(BanList([pair["ban"]]).find(pair["rejected"]) for pair in pairs)
+    first, last = tokenizer.bos_token_id, tokenizer.eos_token_id
+    for pair, row in zip(pairs, rows, strict=True):
+        assert row["prompt_ids"] == tokenizer(pair["prompt"]).input_ids
+        assert row["prompt_ids"].count(first) == 1
+        for side in ("chosen", "rejected"):
+            ids = row[f"{side}_ids"]
+            assert tokenizer.decode(ids) == pair[side] + tokenizer.eos_token
+            assert ids.count(last) == 1
+            assert first not in ids
+    trainer.train()
+    assert len(logged(trainer, "loss")) == 2
+    assert logged(trainer, "rewards/margins")[-1] != 0
