@@ -303,7 +303,7 @@ def _describe(texts: list[Path], human: Baseline, others: list[Baseline], half: 
         "sources": [path.name for path in texts],
         "half": half.value if half else None,
         "also_human": [{"name": other.name, "words": other.words} for other in others],
-        "human_least": human.least,
+        "human_least": human.min_count,
     }
 
 
@@ -312,11 +312,13 @@ def _describe(texts: list[Path], human: Baseline, others: list[Baseline], half: 
 
 @contextmanager
 def _show_counting(title: str = "texts") -> Iterator[Progress]:
-    """Show how far counting is."""
+    """Show the progress of counting."""
     with ProgressBar(console(stderr=True), title) as bar:
 
-        def show(reading: int, done: int, total: int | None) -> None:
-            bar.update(title=f"{title}, pass {reading} of 2", done=done, total=total, note=f"{done / 1e6:,.0f} MB")
+        def show(reading: int, characters: int, total: int | None) -> None:
+            bar.update(
+                title=f"{title}, pass {reading} of 2", done=characters, total=total, note=f"{characters / 1e6:,.0f} MB"
+            )
 
         yield show
 

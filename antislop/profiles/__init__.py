@@ -1,1 +1,1 @@
-"""N-grams of any amount of text, and what is overused in it. No torch."""
+"""Counts of words and n-grams in any amount of text, and the overused ones. No torch."""

@@ -1,4 +1,4 @@
-"""What became more or less frequent from one profile to another."""
+"""The changes of rates from one profile to another."""
 
 from __future__ import annotations
 
@@ -38,96 +38,96 @@ class Change(NamedTuple):
 
 
 def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> list[Change]:
-    """Return the entries that became rarer or more frequent from one profile to another, the best evidence first.
+    """Return the entries whose rate changed from one profile to another, the strongest evidence first.
 
     discoveries: the accepted share of false discoveries (Benjamini and Hochberg 1995, doi
-        10.1111/j.2517-6161.1995.tb02031.x); changes that don't pass are left out.
+        10.1111/j.2517-6161.1995.tb02031.x); other changes are left out.
 
-    Compares rates, so that longer texts alone change nothing. An entry that one profile does not list counts with the
-    upper bound of its rate there. Changes that a longer entry explains are left out. Prompts of the two profiles count
-    as independent, which understates the evidence if they are the same.
+    Compares rates, so the amounts of text don't matter. An entry that one profile does not list counts with the upper
+    bound of its rate there. Changes that a longer entry explains are left out. The prompts of the two profiles are
+    assumed to be independent, which understates the evidence if they are the same.
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
     changes = {key: _measure(key, *sides) for key in keys}
-    evident = _discover([change for change in changes.values() if change is not None], discoveries)
-    largest = {
-        direction: {
-            (each.kind, each.text): max(each.before_count or 0, each.after_count or 0)
-            for each in evident
-            if (each.ratio > 1) is direction
+    discovered = _discover([change for change in changes.values() if change is not None], discoveries)
+    counts_by_direction = {
+        is_rise: {
+            (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
+            for change in discovered
+            if (change.ratio > 1) is is_rise
         }
-        for direction in (False, True)
+        for is_rise in (False, True)
     }
-    gone = {direction: find_explained(counts) for direction, counts in largest.items()}
-    kept = (each for each in evident if (each.kind, each.text) not in gone[each.ratio > 1])
-    return sorted(kept, key=lambda each: (-each.evidence, each.text))
+    explained = {is_rise: find_explained(counts) for is_rise, counts in counts_by_direction.items()}
+    unexplained = (change for change in discovered if (change.kind, change.text) not in explained[change.ratio > 1])
+    return sorted(unexplained, key=lambda change: (-change.evidence, change.text))
 
 
 class _Side:
-    """One profile of a comparison: its entries, and upper bounds for everything else."""
+    """One profile of a comparison: its entries, and upper bounds for entries that it does not list."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.entries = {(entry.kind, entry.text): entry for entry in profile.entries}
-        self._least = max(1, int(profile.made_with.get("min_count", 1)) - 1)
+        self._unlisted_count = max(1, int(profile.made_with.get("min_count", 1)) - 1)
         self._ratio = float(profile.made_with.get("min_ratio", 0.0))
-        self._within: dict[tuple[Kind, str], int] = {}
+        self._container_counts: dict[tuple[Kind, str], int] = {}
         for (kind, text), entry in self.entries.items():
             for part in find_parts(kind, text):
-                self._within[part] = max(self._within.get(part, 0), entry.count)
+                self._container_counts[part] = max(self._container_counts.get(part, 0), entry.count)
 
     def bound(self, entry: Entry) -> float:
-        """Return the most occurrences that an entry of the other profile can have here."""
+        """Return an upper bound of the occurrences of an entry that this profile does not list."""
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
-        return max(self._least, human, self._within.get((entry.kind, entry.text), 0) / EXPLAINED)
+        return max(self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED)
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return a change; None if there may be none, one side's bound being above the other's rate."""
-    old, new = before.entries.get(key), after.entries.get(key)
-    one = old or new
-    assert one is not None
+    """Return a change; None if the bound of one side is above the rate of the other, so that there may be none."""
+    old_entry, new_entry = before.entries.get(key), after.entries.get(key)
+    listed_entry = old_entry or new_entry
+    assert listed_entry is not None
     rates, errors = [], []
-    for side, entry in ((before, old), (after, new)):
-        amount = entry.count if entry else side.bound(one)
+    for side, entry in ((before, old_entry), (after, new_entry)):
+        amount = entry.count if entry else side.bound(listed_entry)
         rates.append(1e6 * amount / side.profile.words)
         errors.append(max(entry.error, 1e-3) if entry else 1 / sqrt(amount))
-    if (old is None and rates[0] >= rates[1]) or (new is None and rates[1] >= rates[0]):
+    if (old_entry is None and rates[0] >= rates[1]) or (new_entry is None and rates[1] >= rates[0]):
         return None
     error = sqrt(errors[0] ** 2 + errors[1] ** 2)
     ratio, reach = rates[1] / rates[0], exp(quantile(0, 0.95) * error)
     return Change(
-        kind=one.kind,
-        text=one.text,
+        kind=listed_entry.kind,
+        text=listed_entry.text,
         before=rates[0],
         after=rates[1],
         ratio=ratio,
         low=ratio / reach,
         high=ratio * reach,
         error=error,
-        before_count=old.count if old else None,
-        after_count=new.count if new else None,
-        is_name=one.is_name,
+        before_count=old_entry.count if old_entry else None,
+        after_count=new_entry.count if new_entry else None,
+        is_name=listed_entry.is_name,
     )
 
 
 def _discover(changes: list[Change], share: float) -> Iterator[Change] | list[Change]:
-    chances = control_discoveries([erfc(each.evidence / sqrt(2)) for each in changes])
-    return [each for each, chance in zip(changes, chances, strict=True) if chance <= share]
+    chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in changes])
+    return [change for change, chance in zip(changes, chances, strict=True) if chance <= share]
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
-    """Return for each chance the share of false discoveries if everything at least as improbable is accepted.
+    """Return for each p-value the share of false discoveries if all p-values up to it are accepted.
 
     By Benjamini and Hochberg (1995, doi 10.1111/j.2517-6161.1995.tb02031.x).
 
     >>> control_discoveries([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.03]
     """
-    adjusted, least = list(chances), 1.0
+    adjusted, minimum = list(chances), 1.0
     order = sorted(range(len(chances)), key=lambda index: -chances[index])
     for above, index in enumerate(order):
-        least = min(least, chances[index] * len(chances) / (len(chances) - above))
-        adjusted[index] = least
+        minimum = min(minimum, chances[index] * len(chances) / (len(chances) - above))
+        adjusted[index] = minimum
     return adjusted

@@ -1,8 +1,9 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
-Texts are read twice. The first time each n-gram adds to one of a fixed number of counters, which it shares with others,
-so that no count is too low. The second time only n-grams whose counter reached the smallest count that matters are
-counted, exactly. An n-gram can't be more frequent than a part of it, which excludes most chance candidates.
+Texts are read twice. The first reading adds each n-gram to one of a fixed number of counters; n-grams share counters,
+so a counter may be too high but never too low. The second reading counts exactly the n-grams whose counter reached the
+minimum count. An n-gram can't be more frequent than a part of it, which excludes most candidates that are there by
+collision.
 
 Knows neither baselines nor bans.
 """
@@ -36,15 +37,15 @@ from antislop.profiles.ngrams import (
 )
 
 PROMPTS = 512
-"""How many prompts are told apart in counting those of one entry."""
+"""Number of classes of prompts that are counted per entry; equal to the number of prompts up to about this many."""
 EXAMPLES = 3
 CANDIDATES = 1 << 19
-"""How many n-grams are counted exactly at most."""
+"""Limit of n-grams that are counted exactly."""
 
 
 _WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
-_ENOUGH = 2  # occurrences right after another word, to tell whether a word is a name
+_ENOUGH = 2  # occurrences right after another word that are needed to recognize a name
 _ORDER: dict[Kind, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # set in a byte
 
@@ -53,8 +54,7 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=
 class Occurrences:
     """The occurrences of an entry in texts.
 
-    prompts: the number of distinct ones; of more than `PROMPTS`, which share that many groups, the number of groups,
-        a lower bound.
+    prompts: number of distinct prompts; in texts to more than `PROMPTS` prompts, a lower bound.
     groups: occurrences per group of prompts, `GROUPS` of them.
     places: (number of a text, index of the first token, or of the first character of a construction), from 0.
     """
@@ -70,11 +70,11 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class Census(Sequence[Occurrences]):
-    """Everything that occurs at least `min_count` times in texts to at least `min_prompts` prompts.
+    """The entries that occur at least `min_count` times in texts to at least `min_prompts` prompts.
 
-    min_count: larger than requested if memory did not suffice.
+    min_count: larger than requested if there were too many candidates.
     group_words: words per group of prompts.
-    names, counts: kind and text of each, and how often it occurs; all that is known of it comes by its index.
+    names, counts: (kind, text) and occurrences of each entry; an index returns its `Occurrences`.
     proper: words that are mostly capitalized right after another word, except function words.
     """
 
@@ -99,7 +99,7 @@ class Census(Sequence[Occurrences]):
     def __getitem__(self, index: slice) -> list[Occurrences]: ...
     def __getitem__(self, index: int | slice) -> Occurrences | list[Occurrences]:
         if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
+            return [self[number] for number in range(len(self))[index]]
         columns, row = self._columns, self._rows[index]
         kind, text = self.names[index]
         return Occurrences(
@@ -120,58 +120,61 @@ def count(
     min_count: int = 5,
     min_prompts: int = 2,
     megabytes: int = 256,
-    most: int | None = None,
+    limit: int | None = None,
     progress: Progress | None = None,
 ) -> Census:
-    """Count what occurs often enough in texts, which are read twice.
+    """Count the frequent entries of texts, which are read twice.
 
-    texts: a function that returns them anew at each call; a text without a prompt is its own prompt.
-    patterns: compiled ones of the package `regex`, by name; they are counted as constructions, over whole texts.
-    megabytes: for the counters of the first reading; a power of two, else the next smaller one.
-    most: how many candidates are counted in the second, `CANDIDATES` by default; if there are more, `min_count` is
+    texts: a function that returns all texts at each call; a text without a prompt is its own prompt.
+    patterns: compiled patterns of the package `regex`, by name; they are searched in complete texts and counted as
+        constructions.
+    megabytes: memory of the counters of the first reading; rounded down to a power of two.
+    limit: of the candidates that the second reading counts, `CANDIDATES` by default; if there are more, `min_count` is
         raised until they fit.
 
-    A phrase is 1 to 5 words with nothing but white space between them; a content n-gram is 2 or 3 content words in one
-    sentence with stop words and punctuation between them. Counts are exact but for two n-grams with the same 64-bit
-    hash. Holds one text at a time as a whole, and some 400 bytes for each candidate.
+    A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
+    separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash. Memory: some
+    texts at a time, and about 400 bytes per candidate.
 
     >>> from antislop.records.texts import Text
     >>> texts = [Text("a cat, a cat", None, "1", {}), Text("A cat sat", None, "2", {})]
-    >>> [(each.kind, each.text, each.count) for each in count(lambda: texts, min_count=3)]
+    >>> [(entry.kind, entry.text, entry.count) for entry in count(lambda: texts, min_count=3)]
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
-    most = CANDIDATES if most is None else most
+    limit = CANDIDATES if limit is None else limit
     codes = Codes()
     sketch = Sketch(megabytes)
-    first = Reading(texts, codes, progress, number=1)
-    for chunk in first:
+    first_reading = Reading(texts, codes, progress, number=1)
+    for chunk in first_reading:
         for grams in chunk.grams():
             sketch.add(grams.hashes)
-    least = sketch.find_min_count(min_count, most)
-    second = Reading(texts, codes, progress, number=2, total=first.characters)
-    table = _Table(sketch, least=least, most=most, patterns=patterns or {})
-    for chunk in second:
+    sketch_min_count = sketch.find_min_count(min_count, limit)
+    second_reading = Reading(texts, codes, progress, number=2, total=first_reading.characters)
+    table = _Table(sketch, min_count=sketch_min_count, limit=limit, patterns=patterns or {})
+    for chunk in second_reading:
         table.add(chunk)
-    return table.collect(second, min_prompts=min_prompts, min_count=min_count)
+    return table.collect(second_reading, min_prompts=min_prompts, min_count=min_count)
 
 
-def cut_examples(texts: Texts, found: Iterable[Occurrences]) -> dict[tuple[Kind, str], tuple[str, ...]]:
-    """Return the text around the places of occurrences by (kind, text), white space as single spaces."""
-    wanted: dict[int, list[tuple[Occurrences, int]]] = {}
-    for each in found:
-        for number, place in each.places:
-            wanted.setdefault(number, []).append((each, place))
+def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple[Kind, str], tuple[str, ...]]:
+    """Return excerpts around occurrences by (kind, text), with single spaces as white space."""
+    places_by_text: dict[int, list[tuple[Occurrences, int]]] = {}
+    for entry in occurrences:
+        for number, place in entry.places:
+            places_by_text.setdefault(number, []).append((entry, place))
     examples: dict[tuple[Kind, str], tuple[str, ...]] = {}
-    last = max(wanted, default=-1)
+    last_number = max(places_by_text, default=-1)
     for number, text in enumerate(texts()):
-        if number in wanted:
-            tokens = 1 + max((place for each, place in wanted[number] if each.kind != "construction"), default=-1)
+        if number in places_by_text:
+            tokens = 1 + max(
+                (place for entry, place in places_by_text[number] if entry.kind != "construction"), default=-1
+            )
             starts = [match.start() for match in islice(TOKEN.finditer(straighten(text.text)), tokens)]
-            for each, place in wanted[number]:
-                start = place if each.kind == "construction" else starts[place]
-                key = each.kind, each.text
-                examples[key] = (*examples.get(key, ()), _cut(text.text, start, len(each.text)))
-        if number == last:
+            for entry, place in places_by_text[number]:
+                start = place if entry.kind == "construction" else starts[place]
+                key = entry.kind, entry.text
+                examples[key] = (*examples.get(key, ()), _cut(text.text, start, len(entry.text)))
+        if number == last_number:
             break
     return examples
 
@@ -184,7 +187,7 @@ def _cut(text: str, start: int, length: int) -> str:
 
 @dataclass(slots=True)
 class _Columns:
-    """The counts of all candidates, a row each."""
+    """The counts of all candidates, one row per candidate."""
 
     counts: npt.NDArray[np.uint32]
     texts: npt.NDArray[np.uint32]
@@ -211,24 +214,24 @@ class _Columns:
         return self.counts, self.texts, self.prompts, self.places, self.middle, self.capital, self.hashes
 
     def grow(self, rows: int) -> _Columns:
-        """Return the same with more rows."""
+        """Return a copy with more rows."""
         larger = _Columns.make(rows)
-        for old, new in zip(self.arrays(), larger.arrays(), strict=True):
-            new[: len(old)] = old
+        for array, larger_array in zip(self.arrays(), larger.arrays(), strict=True):
+            larger_array[: len(array)] = array
         larger.names = self.names
         return larger
 
     def keep(self, rows: Longs) -> None:
         """Keep some rows, in order, and empty the others."""
         fresh = _Columns.make(1)
-        for array, empty in zip(self.arrays(), fresh.arrays(), strict=True):
+        for array, empty_row in zip(self.arrays(), fresh.arrays(), strict=True):
             array[: len(rows)] = array[rows]
-            array[len(rows) : len(self.names)] = empty
+            array[len(rows) : len(self.names)] = empty_row
         self.names = [self.names[row] for row in rows]
 
 
 class _Found(NamedTuple):
-    """Occurrences of rows in texts of a chunk: one element for each pair. place: the first in the text."""
+    """Occurrences of rows in texts of a chunk, an element per pair of both. place: of the first in the text."""
 
     rows: Longs
     texts: Longs
@@ -239,9 +242,9 @@ class _Found(NamedTuple):
 class _Table:
     """The candidates and their exact counts."""
 
-    def __init__(self, sketch: Sketch, *, least: int, most: int, patterns: Mapping[str, Any]) -> None:
-        self.least = least
-        self._sketch, self._most, self._patterns = sketch, most, patterns
+    def __init__(self, sketch: Sketch, *, min_count: int, limit: int, patterns: Mapping[str, Any]) -> None:
+        self.min_count = min_count
+        self._sketch, self._limit, self._patterns = sketch, limit, patterns
         self._fixed = len(patterns)
         self._columns = _Columns.make(max(1024, self._fixed))
         self._columns.names = [("construction", name) for name in patterns]
@@ -249,62 +252,62 @@ class _Table:
         self._rows: Longs = np.zeros(0, np.int64)
 
     def add(self, chunk: Chunk) -> None:
-        """Count what a chunk holds."""
-        for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.least):
+        """Count the candidates in a chunk."""
+        for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count):
             if len(grams.hashes):
                 self._add_grams(chunk, grams)
         if self._fixed:
             self._add_patterns(chunk)
-        while len(self._columns.names) - self._fixed > self._most:
+        while len(self._columns.names) - self._fixed > self._limit:
             self._prune()
 
     def _add_grams(self, chunk: Chunk, grams: Grams) -> None:
-        unique, first, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
-        at = self._find_rows(unique, lambda new: self._name(chunk, grams, first[new]))
+        unique, first_indices, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
+        rows = self._find_rows(unique, lambda indices: self._name(chunk, grams, first_indices[indices]))
         words = chunk.content[grams.starts] if grams.kind == "content" else grams.starts
         pairs = inverse * len(chunk.texts) + chunk.text[words]
-        each, places, counts = np.unique(pairs, return_index=True, return_counts=True)
-        texts = each % len(chunk.texts)
+        unique_pairs, places, counts = np.unique(pairs, return_index=True, return_counts=True)
+        texts = unique_pairs % len(chunk.texts)
         tokens = chunk.at[words[places]] - np.array(chunk.begins)[texts]
-        self._record(chunk, _Found(at[each // len(chunk.texts)], texts, counts, tokens))
+        self._record(chunk, _Found(rows[unique_pairs // len(chunk.texts)], texts, counts, tokens))
         if grams.kind == "word":
             is_middle, is_capital = chunk.is_middle[grams.starts], chunk.is_capital[grams.starts]
             size = len(unique)
-            self._columns.middle[at] += np.bincount(inverse[is_middle], minlength=size).astype(np.uint32)
+            self._columns.middle[rows] += np.bincount(inverse[is_middle], minlength=size).astype(np.uint32)
             capital = np.bincount(inverse[is_middle & is_capital], minlength=size)
-            self._columns.capital[at] += capital.astype(np.uint32)
+            self._columns.capital[rows] += capital.astype(np.uint32)
 
-    def _name(self, chunk: Chunk, grams: Grams, first: Longs) -> list[tuple[Kind, str]]:
-        return [(grams.kind, chunk.spell(grams.kind, grams.length, start)) for start in grams.starts[first]]
+    def _name(self, chunk: Chunk, grams: Grams, indices: Longs) -> list[tuple[Kind, str]]:
+        return [(grams.kind, chunk.spell(grams.kind, grams.length, start)) for start in grams.starts[indices]]
 
     def _find_rows(self, unique: Hashes, name: Callable[[Longs], list[tuple[Kind, str]]]) -> Longs:
-        """Return the row of each hash, new ones for those that have none."""
-        place = np.searchsorted(self._sorted, unique)
-        is_known = np.zeros(len(unique), bool)
-        inside = place < len(self._sorted)
-        is_known[inside] = self._sorted[place[inside]] == unique[inside]
-        new = np.flatnonzero(~is_known)
+        """Return the row of each hash; add rows for new hashes."""
+        places = np.searchsorted(self._sorted, unique)
+        has_row = np.zeros(len(unique), bool)
+        inside = places < len(self._sorted)
+        has_row[inside] = self._sorted[places[inside]] == unique[inside]
+        new_indices = np.flatnonzero(~has_row)
         rows = np.zeros(len(unique), np.int64)
-        rows[is_known] = self._rows[place[is_known]]
+        rows[has_row] = self._rows[places[has_row]]
         begin = len(self._columns.names)
-        self._columns.names += name(new)
+        self._columns.names += name(new_indices)
         if len(self._columns.names) > len(self._columns.texts):
             self._columns = self._columns.grow(max(len(self._columns.names), len(self._columns.texts) * 3 // 2))
-        rows[new] = np.arange(begin, len(self._columns.names))
-        self._columns.hashes[begin : len(self._columns.names)] = unique[new]
-        self._sorted = np.insert(self._sorted, place[new], unique[new])
-        self._rows = np.insert(self._rows, place[new], rows[new])
+        rows[new_indices] = np.arange(begin, len(self._columns.names))
+        self._columns.hashes[begin : len(self._columns.names)] = unique[new_indices]
+        self._sorted = np.insert(self._sorted, places[new_indices], unique[new_indices])
+        self._rows = np.insert(self._rows, places[new_indices], rows[new_indices])
         return rows
 
     def _add_patterns(self, chunk: Chunk) -> None:
-        found = []
+        hits = []
         for row, pattern in enumerate(self._patterns.values()):
             for number, (_, _, text) in enumerate(chunk.texts):
                 starts = [match.start() for match in pattern.finditer(text)]
                 if starts:
-                    found.append((row, number, len(starts), starts[0]))
-        if found:
-            self._record(chunk, _Found(*np.array(found, np.int64).T))
+                    hits.append((row, number, len(starts), starts[0]))
+        if hits:
+            self._record(chunk, _Found(*np.array(hits, np.int64).T))
 
     def _record(self, chunk: Chunk, found: _Found) -> None:
         columns, rows = self._columns, found.rows
@@ -313,20 +316,20 @@ class _Table:
         np.add.at(columns.counts, (rows, prompts % GROUPS), found.counts.astype(np.uint32))
         bits = prompts % PROMPTS
         np.bitwise_or.at(columns.prompts, (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
-        begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's texts, which come in a row
+        begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's texts, which are consecutive
         rank = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
         slot = np.minimum(columns.texts[rows], EXAMPLES) + rank
-        free = slot < EXAMPLES
-        columns.places[rows[free], slot[free]] = np.stack([numbers[free], found.places[free]], axis=1)
+        has_room = slot < EXAMPLES
+        columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], found.places[has_room]], axis=1)
         np.add.at(columns.texts, rows, np.uint32(1))
 
     def _prune(self) -> None:
-        """Raise the smallest count until a quarter of the candidates is dropped."""
+        """Raise the minimum count until a quarter of the candidates is dropped."""
         columns, size = self._columns, len(self._columns.names)
         bounds = self._sketch.bound(columns.hashes[self._fixed : size])
-        self.least = max(self.least + 1, int(np.quantile(bounds, 0.25)) + 1)
-        kept = np.flatnonzero(bounds >= self.least) + self._fixed
-        columns.keep(np.concatenate([np.arange(self._fixed), kept]))
+        self.min_count = max(self.min_count + 1, int(np.quantile(bounds, 0.25)) + 1)
+        remaining_rows = np.flatnonzero(bounds >= self.min_count) + self._fixed
+        columns.keep(np.concatenate([np.arange(self._fixed), remaining_rows]))
         hashes = columns.hashes[self._fixed : len(columns.names)]
         order = np.argsort(hashes)
         self._sorted, self._rows = hashes[order], order + self._fixed
@@ -336,15 +339,15 @@ class _Table:
         columns, size = self._columns, len(self._columns.names)
         totals = columns.counts[:size].sum(axis=1, dtype=np.int64)
         prompts = _BITS[columns.prompts[:size]].sum(axis=1)
-        least = np.where(np.arange(size) < self._fixed, min_count, self.least)
-        rows = np.flatnonzero((totals >= least) & (prompts >= min_prompts)).tolist()
+        min_counts = np.where(np.arange(size) < self._fixed, min_count, self.min_count)
+        rows = np.flatnonzero((totals >= min_counts) & (prompts >= min_prompts)).tolist()
         rows.sort(key=lambda row: _ORDER[columns.names[row][0]])
         return Census(
             texts=reading.texts,
             prompts=len(reading.prompts),
             words=int(reading.group_words.sum()),
             characters=reading.characters,
-            min_count=self.least,
+            min_count=self.min_count,
             group_words=reading.group_words,
             names=[columns.names[row] for row in rows],
             counts=totals[rows].tolist(),

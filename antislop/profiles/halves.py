@@ -1,4 +1,4 @@
-"""Two halves of the prompts, told apart by a hash: one to make a list from, one to measure it on. No numpy."""
+"""Two halves of prompts, divided by a hash: one to make a list from, one to measure it on. No numpy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Half(str, Enum):
 
 
 def hash_prompt(text: Text) -> int:
-    """Return 62 bits that identify a text's prompt, or the text itself if it has none."""
+    """Return a hash of 62 bits of a text's prompt, or of the text itself if it has no prompt."""
     mark, content = ("t", text.text) if text.prompt is None else ("p", text.prompt)
     data = (mark + content).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 2
 
 
 def find_half(text: Text) -> Half:
-    """Return the half that a text's prompt belongs to, or the text itself if it has none.
+    """Return the half of a text's prompt, or of the text itself if it has no prompt.
 
     >>> find_half(Text("A cat sat.", "Write about a cat.", "texts.jsonl:1", {})).value
     'held-out'

@@ -1,7 +1,7 @@
-"""How often people write what models write: counts of human texts, and what they say of rates today.
+"""Rates of words and phrases in human writing: counts of human texts, extrapolated to the present.
 
-A baseline is counts only. Since freely licensed books are old, rates of phrases are carried over to the present by
-their words, whose frequency today is known from the package `wordfreq`.
+A baseline contains counts only. Since freely licensed books are old, the rates of phrases are extrapolated to the
+present by the current frequencies of their words, from the package `wordfreq`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from antislop.profiles.ngrams import Kind, cut_words
 
 FORMAT = "antislop baseline 1"
 RAREST = 1e-8
-"""The share of all words below which wordfreq lists none: one in 100 million (https://pypi.org/project/wordfreq)."""
+"""The smallest rate that wordfreq lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HumanRate:
-    """How often people write something.
+    """The rate of an entry in human writing.
 
-    count: occurrences in the baseline; None where there are fewer than it lists.
-    rate: as a share of all words; an upper bound where count is None.
-    low, high: its interval; high is None where rate is a bound, and both are rate where that counts as known.
+    count: occurrences in the baseline; None if there are too few to be listed.
+    rate: occurrences per word; an upper bound if count is None.
+    low, high: its interval; high is None if rate is a bound, and both are equal to rate if it counts as exact.
     """
 
     count: int | None
@@ -42,20 +42,20 @@ class HumanRate:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Counts of what stands in human texts.
+    """Counts of words, n-grams and constructions in human texts.
 
-    least: the smallest count of words and n-grams that is listed; constructions are listed from 1 on.
+    min_count: the smallest listed count of words and n-grams; that of constructions is 1.
     """
 
     name: str
     words: int
-    least: int
+    min_count: int
     counts: Mapping[Kind, Mapping[str, int]]
     made_with: Mapping[str, Any]
 
     @classmethod
     def of(cls, census: Census, *, name: str, made_with: Mapping[str, Any] | None = None) -> Baseline:
-        """Make one of what was counted."""
+        """Make a baseline from a census."""
         counts: dict[Kind, dict[str, int]] = {"word": {}, "phrase": {}, "content": {}, "construction": {}}
         for (kind, text), occurrences in zip(census.names, census.counts, strict=True):
             counts[kind][text] = occurrences
@@ -63,31 +63,31 @@ class Baseline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Baseline:
-        """Read one from a file, compressed if it ends in .gz. Raises `InputError` where it is none."""
-        whole = read_json(path, advice=_ADVICE)
-        if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        """Read a baseline from a file, compressed if its name ends in .gz. Raises `InputError` for any other file."""
+        content = read_json(path, advice=_ADVICE)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path}: no baseline of this package: {_ADVICE}")
-        return cls(whole["name"], whole["words"], whole["least"], whole["counts"], whole["made_with"])
+        return cls(content["name"], content["words"], content["least"], content["counts"], content["made_with"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, compressed if its name ends in .gz; the same counts make the same bytes."""
-        whole = {
+        """Write the baseline to a file, compressed if its name ends in .gz; equal baselines give equal bytes."""
+        content = {
             "format": FORMAT,
             "name": self.name,
             "words": self.words,
-            "least": self.least,
+            "least": self.min_count,
             "made_with": self.made_with,
             "counts": {kind: dict(sorted(counts.items())) for kind, counts in self.counts.items()},
         }
-        replace_text(path, json.dumps(whole, ensure_ascii=False, separators=(",", ":")))
+        replace_text(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
     def count(self, kind: Kind, text: str) -> int | None:
-        """Return how often something stands in the texts, None where less often than is listed."""
+        """Return the occurrences of an entry; None if they are too few to be listed."""
         return self.counts.get(kind, {}).get(text)
 
     def bound(self, kind: Kind) -> int:
-        """Return how often what is not listed may stand in the texts, at least 1."""
-        return 1 if kind == "construction" else max(1, self.least - 1)
+        """Return an upper bound of the occurrences of entries that are not listed, at least 1."""
+        return 1 if kind == "construction" else max(1, self.min_count - 1)
 
 
 _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
@@ -96,11 +96,11 @@ _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
 class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
-    A word's rate is the larger of those in the baseline and in wordfreq. A phrase is assumed to have gained since the
-    baseline as much as the word in it that has gained most, but not to be more frequent than its rarest word.
+    A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
+    grown by the largest factor of its words, up to the rate of its rarest word.
 
-    also: further baselines, however small or incomplete; the lower end of their interval counts if it is higher. For a
-        phrase that one does not list, its content words in a row count, which are at least as frequent. language: of
+    also: further baselines, however small or incomplete; the lower end of their interval replaces a lower rate. If they
+        don't list a phrase, the n-gram of its content words counts, which is at least as frequent. language: of
         wordfreq. modern: False ignores wordfreq, so that rates are those of the baseline.
     """
 
@@ -120,34 +120,36 @@ class HumanRates:
         low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
         rate = shown
         if self._frequency is None:
-            return self._veto(kind, text, HumanRate(count, rate, low, high))
+            return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
         if kind == "word":
             rate = max(self._frequency(text), RAREST if count is None else shown)
         elif kind != "construction":
-            gains, rarest = zip(*map(self._judge, cut_words(text)), strict=True)
+            gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
         if kind == "word" and rate != shown:
             low, high = rate, rate if self._frequency(text) else None
         elif rate != shown:
             low, high = low * rate / shown, None if high is None else high * rate / shown
-        return self._veto(kind, text, HumanRate(count, rate, low, high))
+        return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
 
-    def _veto(self, kind: Kind, text: str, known: HumanRate) -> HumanRate:
-        for other in self._also:
-            count = other.count(kind, text)
-            if count is None and kind == "phrase":  # at the most as frequent as its content words in a row
-                count = other.count("content", " ".join(drop_stop_words(cut_words(text))))
+    def _raise_to_floor(self, kind: Kind, text: str, human_rate: HumanRate) -> HumanRate:
+        for baseline in self._also:
+            count = baseline.count(kind, text)
+            if count is None and kind == "phrase":  # the n-gram of its content words is at least as frequent
+                count = baseline.count("content", " ".join(drop_stop_words(cut_words(text))))
             if count is not None:
-                certain = interval(count)[0] / other.words
-                seen = count if known.count is None else known.count
-                known = (
-                    HumanRate(seen, certain, certain, certain) if certain > known.rate else replace(known, count=seen)
+                floor = interval(count)[0] / baseline.words
+                baseline_count = count if human_rate.count is None else human_rate.count
+                human_rate = (
+                    HumanRate(baseline_count, floor, floor, floor)
+                    if floor > human_rate.rate
+                    else replace(human_rate, count=baseline_count)
                 )
-        return known
+        return human_rate
 
-    def _judge(self, word: str) -> tuple[float, float]:
-        """Return by how much a word has gained since the baseline, 1 if it has not, and its rate."""
+    def _extrapolate(self, word: str) -> tuple[float, float]:
+        """Return the factor by which a word's rate grew since the baseline, at least 1, and its rate."""
         assert self._frequency is not None
         if word not in self._words:
             count, today = self.baseline.count("word", word), self._frequency(word)
@@ -169,13 +171,13 @@ def interval(count: int, *, level: float = 0.95) -> tuple[float, float]:
 
 
 def load_frequency(language: str) -> Callable[[str], float]:
-    """Return what tells the share of a word among all words of a language today, 0 where it is unknown.
+    """Return a function from a word to its current rate in a language, 0 for an unknown word.
 
-    Raises `InputError` where the package wordfreq is not installed.
+    Raises `InputError` if the package wordfreq is not installed.
     """
     try:
         from wordfreq import get_frequency_dict
     except ImportError as error:
         raise InputError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
-    known = get_frequency_dict(language, wordlist="best")
-    return lambda word: float(known.get(word, 0.0))
+    frequencies = get_frequency_dict(language, wordlist="best")
+    return lambda word: float(frequencies.get(word, 0.0))

@@ -1,7 +1,7 @@
-"""Take texts apart into words, phrases and content n-grams, many at a time, as arrays of hashes.
+"""Split many texts at once into words, phrases and content n-grams, as arrays of hashes.
 
-A phrase is words with nothing but white space between them; a content n-gram is content words in one sentence, with
-stop words and punctuation between them. Words are those of `words.extract_words`.
+A phrase is words separated by white space; a content n-gram is content words of one sentence, separated by stop words
+and punctuation. Words are those of `antislop.metrics.segmentation.extract_words`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antislop.records.texts import Text
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[Text]]
-"""Texts that can be read again and again."""
+"""A function that returns all texts at each call, so that they can be read repeatedly."""
 Longs: TypeAlias = npt.NDArray[np.int64]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -29,10 +29,10 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
 GROUPS = 32
-"""In how many groups of prompts occurrences are counted, for intervals."""
+"""Number of groups of prompts in which occurrences are counted, for intervals."""
 TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
 CHUNK = 2_000_000
-"""Characters that are taken apart at once."""
+"""Minimum number of characters that are processed at once."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 """2**64 over the golden ratio, https://oeis.org/A001622."""
 
@@ -44,22 +44,22 @@ _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phr
 
 
 class Progress(Protocol):
-    """Told how far counting is: which reading, characters read in it, and how many there are, if that is known."""
+    """Receives the number of a reading, the characters read in it, and the total if it is known."""
 
-    def __call__(self, reading: int, done: int, total: int | None) -> None: ...
+    def __call__(self, reading: int, characters: int, total: int | None) -> None: ...
 
 
 def straighten(text: str) -> str:
-    """Return a text with straight apostrophes, character for character."""
+    """Return a text of the same length, with straight apostrophes."""
     for apostrophe in _APOSTROPHES:
         text = text.replace(apostrophe, "'")
     return text
 
 
 class Codes(dict[str, int]):
-    """Token -> 62 bits: a hash without regard to case, two bits of its kind, and one that says it is capitalised.
+    """A cache of token -> 62 bits: a hash of the lower-case token, two bits for its kind, and one if it is capitalized.
 
-    The hash depends on nothing else, so that what is known can be forgotten.
+    The cache is emptied when it is full; codes depend on the token alone.
     """
 
     def __missing__(self, token: str) -> int:
@@ -78,7 +78,7 @@ class Codes(dict[str, int]):
 class Grams(NamedTuple):
     """The n-grams of one length in a chunk.
 
-    starts: of each, the index of its first word among the words that count for its kind.
+    starts: index of the first word of each, among the words of the kind (all words, or content words).
     """
 
     kind: Kind
@@ -88,7 +88,7 @@ class Grams(NamedTuple):
 
 
 class Chunk:
-    """Some texts, taken apart. Arrays have an element for each word."""
+    """Some texts, split into tokens. Arrays have an element per word, `content` one per content word."""
 
     def __init__(self, texts: list[tuple[int, int, str]], codes: Codes) -> None:
         self.texts = texts
@@ -97,7 +97,7 @@ class Chunk:
         for _, _, text in texts:
             self.begins.append(len(self.tokens))
             self.tokens += TOKEN.findall(straighten(text))
-            self.tokens.append(".")  # nothing goes on from one text to the next
+            self.tokens.append(".")  # no n-gram crosses two texts
         coded = np.fromiter(map(codes.__getitem__, self.tokens), np.int64, len(self.tokens))
         kinds = coded >> 1 & 3
         self.at: Longs = np.flatnonzero(kinds < _SOFT)
@@ -111,7 +111,7 @@ class Chunk:
         self.content: Longs = np.flatnonzero(self.is_content)
 
     def grams(self, keep: Callable[[Hashes], Flags] | None = None) -> Iterator[Grams]:
-        """Yield the n-grams of each kind and length; keep: which to, of those all of whose parts were kept."""
+        """Yield the n-grams of each kind and length; keep: selects among those whose parts were all selected."""
         yield from _find_grams("phrase", self.keys * MULTIPLIER, self.run, PHRASE_WORDS, keep)
         contents = (self.keys * MULTIPLIER)[self.content] ^ _CONTENT
         words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)
@@ -126,10 +126,10 @@ class Chunk:
 
 
 def _find_grams(
-    kind: Kind, keys: Hashes, runs: Longs, most: int, keep: Callable[[Hashes], Flags] | None
+    kind: Kind, keys: Hashes, runs: Longs, max_length: int, keep: Callable[[Hashes], Flags] | None
 ) -> Iterator[Grams]:
     hashes, is_kept = keys, np.ones(len(keys), bool)
-    for length in range(1, most + 1):
+    for length in range(1, max_length + 1):
         if length > 1:
             hashes = hashes[:-1] * MULTIPLIER + keys[length - 1 :]
             is_kept = is_kept[:-1] & is_kept[1:] & (runs[: len(hashes)] == runs[length - 1 :])
@@ -143,7 +143,7 @@ def _find_grams(
 
 
 class Reading:
-    """One reading of all texts, chunk by chunk."""
+    """One reading of all texts, in chunks."""
 
     def __init__(
         self, texts: Texts, codes: Codes, progress: Progress | None, *, number: int, total: int | None = None

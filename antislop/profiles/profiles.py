@@ -1,4 +1,4 @@
-"""Profiles: what is overused in some texts."""
+"""Profiles: the overused entries of texts, compared with human writing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
 class Entry:
     """A word, phrase, content n-gram or construction, its rate in some texts, and its ratio to the human rate.
 
-    prompts: the number of distinct ones; in a profile of more than 512 prompts a lower bound of it.
+    prompts: number of distinct prompts; in a profile of more than 512 prompts a lower bound.
     per_million: occurrences per million words; human_per_million likewise, an upper bound if human_count is None.
     human_count: occurrences in the baseline; None if they are too few to be listed there.
     ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
@@ -55,7 +55,7 @@ class Entry:
 class Profile:
     """The entries that some texts contain more often than human writing, the most certain first.
 
-    characters: of all texts. baseline: the name and the words of the human texts, None without any.
+    characters: of all texts. baseline: name and number of words of the human texts; None without a baseline.
     """
 
     texts: int
@@ -68,28 +68,28 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile from a file, compressed if its name ends in .gz. Raises `InputError` where it is none."""
+        """Read a profile from a file, compressed if its name ends in .gz. Raises `InputError` for any other file."""
         return cls._of(read_json(path, advice=_ADVICE), os.fspath(path))
 
     @classmethod
     def parse(cls, data: bytes, *, place: str) -> Profile:
-        """Read a profile from the bytes of a file, which messages call `place`. Raises `InputError`."""
+        """Read a profile from the bytes of a file. place: its name in messages. Raises `InputError`."""
         return cls._of(parse_json(decode(data, place), place, advice=_ADVICE), place)
 
     @classmethod
-    def _of(cls, whole: Any, place: str) -> Profile:
-        if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+    def _of(cls, content: Any, place: str) -> Profile:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{place}: no profile of this package: {_ADVICE}")
         try:
-            entries = tuple(Entry(**{**each, "examples": tuple(each["examples"])}) for each in whole["entries"])
-            return cls(**{each.name: whole[each.name] for each in fields(cls)} | {"entries": entries})
+            entries = tuple(Entry(**{**item, "examples": tuple(item["examples"])}) for item in content["entries"])
+            return cls(**{item.name: content[item.name] for item in fields(cls)} | {"entries": entries})
         except (KeyError, TypeError) as error:
-            raise InputError(f"{place}: a profile, but not whole ({error}): make it anew") from error
+            raise InputError(f"{place}: the profile is damaged ({error}): make it again") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile as JSON, an entry on each line, compressed if the name ends in .gz."""
         head = {"format": FORMAT} | {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name != "entries"
+            column.name: getattr(self, column.name) for column in fields(self) if column.name != "entries"
         }
         lines = (json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
         text = json.dumps(head, ensure_ascii=False, indent=1)[:-2] + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -103,8 +103,8 @@ def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
     >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
     ['a testament to']
     """
-    held = list(texts)
-    return make_profile(lambda: held, **options)
+    all_texts = list(texts)
+    return make_profile(lambda: all_texts, **options)
 
 
 def make_profile(
@@ -121,11 +121,11 @@ def make_profile(
 ) -> Profile:
     """Count the entries of texts and compare them with human rates.
 
-    texts: a function that returns them anew at each call: they are read twice, with examples three times.
+    texts: a function that returns all texts at each call: they are read twice, with examples three times.
     rates: of human writing; without them, entries have no ratio.
-    min_count, min_prompts: entries that occur less often, or in texts to fewer prompts, are left out; so are those with
-        a ratio under min_ratio, and those that a longer entry explains (`find_explained`).
-    megabytes: of counters, see `count`, which may raise min_count to fit; made_with tells its final value.
+    min_count, min_prompts: entries that occur less often, or in texts to fewer prompts, are left out; so are entries
+        with a ratio under min_ratio, and entries that a longer entry explains (`find_explained`).
+    megabytes: of counters, see `count`, which may raise min_count; made_with contains its final value.
 
     Raises `InputError` if there are no words, or if texts can't be read.
     """
@@ -134,10 +134,10 @@ def make_profile(
         raise InputError("no words in the texts: there is nothing to profile")
     entries = _weigh(census, rates, min_ratio=min_ratio)
     if examples:
-        kept = {(entry.kind, entry.text) for entry in entries}
-        indices = (index for index, name in enumerate(census.names) if name in kept)
-        found = cut_examples(texts, (census[index] for index in indices))
-        entries = [replace(entry, examples=found.get((entry.kind, entry.text), ())) for entry in entries]
+        names = {(entry.kind, entry.text) for entry in entries}
+        indices = (index for index, name in enumerate(census.names) if name in names)
+        excerpts = cut_examples(texts, (census[index] for index in indices))
+        entries = [replace(entry, examples=excerpts.get((entry.kind, entry.text), ())) for entry in entries]
     return Profile(
         texts=census.texts,
         prompts=census.prompts,
@@ -156,27 +156,27 @@ def make_profile(
 
 
 def take_census(texts: Texts, **options: Any) -> Census:
-    """Count what texts hold, the bundled constructions too; options: those of `count`."""
-    patterns = {each.name: regex.compile(each.ban.phrase) for each in read_constructions()}
+    """Count the entries of texts, with the bundled constructions; options: those of `count`."""
+    patterns = {construction.name: regex.compile(construction.ban.phrase) for construction in read_constructions()}
     return count(texts, patterns=patterns, **options)
 
 
 def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
-    """Return the entries, those first whose ratio is most surely high, or without ratios the most frequent."""
+    """Return the entries, by the lower end of their ratio, or without ratios by count, both descending."""
     humans: dict[int, HumanRate | None] = {}
     for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
         human = rates.rate(*name) if rates else None
         if human is None or occurrences / census.words >= min_ratio * human.rate:
             humans[index] = human
-    gone = find_explained({census.names[index]: census.counts[index] for index in humans})
-    kept = {index: human for index, human in humans.items() if census.names[index] not in gone}
-    entries = (_make_entry(census[index], census, human) for index, human in kept.items())
+    explained = find_explained({census.names[index]: census.counts[index] for index in humans})
+    unexplained = {index: human for index, human in humans.items() if census.names[index] not in explained}
+    entries = (_make_entry(census[index], census, human) for index, human in unexplained.items())
     return sorted(entries, key=lambda entry: (-(entry.low or 0.0), -entry.count, entry.text))
 
 
-def _make_entry(each: Occurrences, census: Census, human: HumanRate | None) -> Entry:
-    rate = each.count / census.words
-    error = estimate_error(each.groups, census.group_words)
+def _make_entry(occurrences: Occurrences, census: Census, human: HumanRate | None) -> Entry:
+    rate = occurrences.count / census.words
+    error = estimate_error(occurrences.groups, census.group_words)
     figures: dict[str, Any] = {}
     if human is not None:
         clusters = int((census.group_words > 0).sum())
@@ -187,13 +187,13 @@ def _make_entry(each: Occurrences, census: Census, human: HumanRate | None) -> E
             **{name: None if value is None else round(value, 3) for name, value in ratio._asdict().items()},
         }
     return Entry(
-        kind=each.kind,
-        text=each.text,
-        count=each.count,
-        texts=each.texts,
-        prompts=each.prompts,
+        kind=occurrences.kind,
+        text=occurrences.text,
+        count=occurrences.count,
+        texts=occurrences.texts,
+        prompts=occurrences.prompts,
         per_million=round(1e6 * rate, 4),
         error=round(error, 4),
-        is_name=each.kind != "construction" and not census.proper.isdisjoint(cut_words(each.text)),
+        is_name=occurrences.kind != "construction" and not census.proper.isdisjoint(cut_words(occurrences.text)),
         **figures,
     )

@@ -1,4 +1,4 @@
-"""Ratios of the models' rates to human rates, with intervals; and which of many entries are redundant.
+"""Ratios of models' rates to human rates, with intervals; and the redundant among many entries.
 
 Neither occurrences nor texts to one prompt are independent: standard errors are over prompts.
 """
@@ -19,7 +19,7 @@ from antislop.profiles.human_rates import HumanRate
 from antislop.profiles.ngrams import Kind, cut_words
 
 EXPLAINED = 0.95
-"""The share of an entry's occurrences that must lie in a longer one for it to say nothing more."""
+"""Share of an entry's occurrences within a longer entry from which the longer one explains it."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -33,32 +33,32 @@ class RateRatio(NamedTuple):
 
 
 def estimate_error(groups: Counts, group_words: Counts) -> float:
-    """Return the relative standard error of a rate, prompts being what varies.
+    """Return the relative standard error of a rate over prompts.
 
     groups, group_words: occurrences and words per group of prompts; groups without words don't count.
 
-    The linearised variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section
-    6.3). With a single group there is nothing to tell how much prompts differ: then that of a Poisson count.
+    The linearized variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section
+    6.3). With a single group, the variation between prompts is unknown: then the error is that of a Poisson count.
 
     >>> round(estimate_error(np.array([5, 5, 5, 5]), np.array([100, 110, 90, 100])), 3)
     0.041
     """
-    known = group_words > 0
-    counts, words = groups[known], group_words[known]
+    has_words = group_words > 0
+    counts, words = groups[has_words], group_words[has_words]
     total = int(counts.sum())
     if len(words) < 2:
         return 1 / sqrt(total)
-    rest = counts - total / words.sum() * words
-    return float(np.sqrt(len(words) / (len(words) - 1) * (rest**2).sum()) / total)
+    residuals = counts - total / words.sum() * words
+    return float(np.sqrt(len(words) / (len(words) - 1) * (residuals**2).sum()) / total)
 
 
 def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *, level: float = 0.95) -> RateRatio:
     """Return the ratio of two rates with its interval, by the method of variance estimates recovery on the log scale.
 
-    error: relative, of the first rate. clusters: groups of prompts it comes from, for Student's t.
+    error: relative standard error of the first rate. clusters: its number of groups of prompts, for Student's t.
 
-    Both rates bring their own interval, the people's an exact one (Zou and Donner 2008, doi 10.1002/sim.3095). A human
-    rate that is only bounded counts as known for the lower end, and there is no upper one.
+    Combines the intervals of both rates (Zou and Donner 2008, doi 10.1002/sim.3095); that of the human rate is exact. A
+    human rate that is only a bound counts as exact for the lower end, and there is no upper end.
 
     >>> ratio = estimate_ratio(2e-5, 0.1, 30, HumanRate(20, 1e-6, 0.6e-6, 1.5e-6))
     >>> [round(edge, 1) for edge in ratio]
@@ -75,29 +75,30 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
 
 @cache
 def quantile(freedom: int, level: float) -> float:
-    """Return how many standard errors an interval reaches to either side: Student's t, normal without clusters."""
+    """Return the half-width of an interval in standard errors: by Student's t, or the normal without freedom."""
     chance = (1 + level) / 2
     return find_student(chance, freedom) if freedom > 0 else find_normal(chance)
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
-    """Return the entries of which at least `EXPLAINED` occurrences lie in one longer entry that is not among them.
+    """Return the entries that a longer entry explains: it has at least the share `EXPLAINED` of their occurrences.
 
-    Words and phrases lie in phrases, content n-grams in longer ones, and in phrases with just these content words. So
-    "above a whisper" goes where "barely above a whisper" stays, and "testament to", of which there is more, stays.
+    Phrases contain words, phrases and the content n-gram of their words; content n-grams contain shorter ones. "barely
+    above a whisper" explains "above a whisper" if nearly all occurrences of the latter are part of the former. An
+    explained entry explains no other.
 
     >>> find_explained({("phrase", "a testament to"): 90, ("phrase", "testament to"): 94, ("word", "testament"): 150})
     {('phrase', 'testament to')}
     """
-    gone: set[tuple[Kind, str]] = set()
+    explained: set[tuple[Kind, str]] = set()
     for (kind, text), count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
-        if (kind, text) not in gone:
-            gone.update(part for part in find_parts(kind, text) if count >= EXPLAINED * counts.get(part, np.inf))
-    return gone
+        if (kind, text) not in explained:
+            explained.update(part for part in find_parts(kind, text) if count >= EXPLAINED * counts.get(part, np.inf))
+    return explained
 
 
 def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
-    """Yield what occurs wherever an entry does.
+    """Yield the entries that occur in each occurrence of an entry.
 
     >>> list(find_parts("phrase", "a deep breath"))[:3]
     [('content', 'deep breath'), ('word', 'a'), ('phrase', 'a deep')]

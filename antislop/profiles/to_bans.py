@@ -1,4 +1,4 @@
-"""Ban lists made from profiles, with weights that keep entries as rare as in human writing."""
+"""Ban lists made from profiles, with weights that make entries as rare as in human writing."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from antislop.profiles.profiles import Entry, Profile
 from antislop.profiles.ratios import find_parts
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
-TELLING = 4.5
-"""The Zipf frequency under which a single content word makes a phrase telling: 32 in a million."""
+DISTINCTIVE = 4.5
+"""Zipf frequency below which one content word makes a phrase distinctive: 32 per million words."""
 COMMON = 5.3
-"""The Zipf frequency from which on a word tells nothing, whatever stands beside it: 200 in a million."""
-# What begins or ends in one of these is a piece of something else.
+"""Zipf frequency from which a word is never distinctive: 200 per million words."""
+# A phrase that begins with a linking word, or ends with one of these words, is a fragment.
 _LINKING = frozenset(("and", "but", "or", "that", "which", "who"))
 _CUT = _LINKING | {"a", "an", "the"}
-_REPEATED = ("duplicate", "contained")  # what another entry forbids already
+_REPEATED = ("duplicate", "contained")  # another entry forbids them already
 _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to make bans of.
+    """The conditions for an entry of a profile to become a ban.
 
-    min_ratio: how many times as often as people, at least: the lower end of the interval must reach it.
-    kinds: which entries. names: "all" of them, "none", single "words" only, or "only" names.
-    max_zipf: single words only if they are rarer in English at large: log10 of occurrences in a billion words.
-    min_prompts: the least prompts of an entry. top: the limit of bans, the largest excess over human
-        usage first. forbid: a weight of 0 for all.
+    min_ratio: of its rate to the human rate: the lower end of the interval must reach it.
+    kinds: of entries. names: "all" includes them, "none" excludes them, "words" includes single words only, "only"
+        excludes all else.
+    max_zipf: excludes single words of this Zipf frequency or more: log10 of occurrences per billion English words.
+    min_prompts: minimum number of prompts of an entry. top: limit of bans, the largest excess over human usage first.
+    forbid: give all bans the weight 0.
     """
 
     min_ratio: float = 10.0
@@ -52,7 +53,7 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """A list, and the number of entries left out by reason."""
+    """A list, and the number of entries that were left out, by reason."""
 
     bans: BanList
     left_out: Counter[str]
@@ -61,12 +62,11 @@ class Chosen(NamedTuple):
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
     """Make a list of bans out of a profile.
 
-    A ban's weight is 1 over its ratio, to two digits: it stays as rare as in human writing. An entry that the human
-    texts don't contain at all has the weight 0. Left out are phrases of common words or cut off at an end (see
-    `is_telling`), entries that contain another one and are not rarer in human writing, and those that `antislop.lint`
-    reports.
+    A ban's weight is 1 over its ratio, to two digits: it makes the entry as rare as in human writing. An entry that the
+    human texts don't contain has the weight 0. Leaves out fragments and phrases of common words (see `is_distinctive`),
+    entries that contain another one and are not rarer in human writing, and entries that `antislop.lint` reports.
 
-    Raises `BanError` for a profile without ratios and where no entry is left.
+    Raises `BanError` for a profile without ratios, and if no entry is left.
     """
     if profile.baseline is None:
         raise BanError("the profile has no baseline, and so no ratios: make it with antislop profile --baseline HUMAN")
@@ -79,21 +79,23 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     frequencies = load_frequencies()
     reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
-    wanted = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
-    wanted.sort(key=lambda entry: (-count_excess(entry), entry.text))
-    bans = [make_ban(entry, forbid=choice.forbid) for entry in wanted]
-    faulty = {each.index: each.kind for each in lint(bans, frequencies=frequencies) if each.kind not in _REPEATED}
-    left_out.update(f"lint: {kind}" for kind in faulty.values())
-    sound = [entry for index, entry in enumerate(wanted) if index not in faulty]
-    spared = [make_ban(entry, forbid=choice.forbid) for entry in drop_containing(sound, forbid=choice.forbid)]
-    left_out["contains another entry"] += len(sound) - len(spared)
-    faulty = {each.index: each.kind for each in lint(spared, frequencies=frequencies)}
-    left_out.update(f"lint: {kind}" for kind in faulty.values())
-    kept = [ban for index, ban in enumerate(spared) if index not in faulty][: choice.top]
-    left_out["beyond the top"] += len(spared) - len(faulty) - len(kept)
-    if not kept:
-        raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): ask for less")
-    return Chosen(BanList(kept, source=source), +left_out)
+    candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
+    candidates.sort(key=lambda entry: (-count_excess(entry), entry.text))
+    bans = [make_ban(entry, forbid=choice.forbid) for entry in candidates]
+    lint_kinds = {
+        finding.index: finding.kind for finding in lint(bans, frequencies=frequencies) if finding.kind not in _REPEATED
+    }
+    left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
+    unlinted = [entry for index, entry in enumerate(candidates) if index not in lint_kinds]
+    remaining = [make_ban(entry, forbid=choice.forbid) for entry in drop_containing(unlinted, forbid=choice.forbid)]
+    left_out["contains another entry"] += len(unlinted) - len(remaining)
+    lint_kinds = {finding.index: finding.kind for finding in lint(remaining, frequencies=frequencies)}
+    left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
+    chosen = [ban for index, ban in enumerate(remaining) if index not in lint_kinds][: choice.top]
+    left_out["beyond the top"] += len(remaining) - len(lint_kinds) - len(chosen)
+    if not chosen:
+        raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): relax the conditions")
+    return Chosen(BanList(chosen, source=source), +left_out)
 
 
 def _list(left_out: Counter[str]) -> str:
@@ -114,7 +116,7 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
         return "possessives"
     if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
         return "common words"
-    if entry.kind in ("phrase", "content") and not is_telling(entry.text, frequencies=frequencies):
+    if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
         return "fragments and phrases without a telling word"
     return None
 
@@ -125,15 +127,15 @@ def _is_wrong_name(entry: Entry, names: str) -> bool:
     return entry.is_name and (names == "none" or (names == "words" and entry.kind != "word"))
 
 
-def is_telling(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
-    """Tell whether a phrase makes a ban that a reader would recognise, and not a piece of everyday English.
+def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
+    """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
 
-    It needs two content words, one of them not among the commonest (Zipf under `COMMON`), or three words one of which
-    is rare (under `TELLING`). And it must not end in an article, a possessive or a conjunction, nor begin with a
-    conjunction, since then it is a piece of something else.
+    It needs at least two content words, the rarest with a Zipf frequency below `COMMON`, or at least three words, one
+    of them a content word with a frequency below `DISTINCTIVE`. A phrase that begins with a conjunction, or ends with
+    an article, a possessive or a conjunction, is a fragment.
 
     >>> from antislop.lists.lint_words import load_frequencies
-    >>> [is_telling(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
+    >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
     [True, False, False]
     """
     words = cut_words(phrase)
@@ -141,7 +143,7 @@ def is_telling(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(find_zipf(word, frequencies) for word in content)
-    return rarest < COMMON if len(content) > 1 else len(words) > 2 and rarest < TELLING
+    return rarest < COMMON if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE
 
 
 def count_excess(entry: Entry) -> float:
@@ -150,12 +152,12 @@ def count_excess(entry: Entry) -> float:
 
 
 def weigh(entry: Entry, *, forbid: bool = False) -> float:
-    """Return the weight of an entry's ban: 1 over the ratio, to two digits; 0 where people were not seen to write it.
+    """Return the weight of an entry's ban: 1 over the ratio, to two digits; 0 if the human texts don't contain it.
 
     >>> weigh(Entry("word", "etched", 9, 9, 9, 45.0, 0.3, human_count=4, human_per_million=1.0, ratio=45.0, low=20.0))
     0.022
     """
-    is_bounded = entry.human_count is None and entry.high is None  # all that is known of people is an upper bound
+    is_bounded = entry.human_count is None and entry.high is None  # of the human rate, only an upper bound is known
     if forbid or is_bounded or not entry.ratio:
         return 0.0
     weight = min(1.0, 1 / entry.ratio)
@@ -163,7 +165,7 @@ def weigh(entry: Entry, *, forbid: bool = False) -> float:
 
 
 def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
-    """Return the ban of an entry; a content n-gram's skips stop words."""
+    """Return the ban of an entry; the ban of a content n-gram skips stop words."""
     weight = weigh(entry, forbid=forbid)
     if entry.kind == "construction":
         (ban,) = constructions(entry.text).with_options(weight=weight, count=entry.count)
@@ -174,15 +176,15 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
 
 
 def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterator[Entry]:
-    """Yield the entries without those that contain another one, unless only they are forbidden altogether.
+    """Yield the entries that contain no other one, and those that are forbidden while the others are not.
 
-    A text's odds are multiplied by the weight of each ban in it, and two bans would make the longer rarer than with
-    people.
+    The probability of a text is multiplied by the weight of each ban in it: two bans would make the longer entry rarer
+    than in human writing.
     """
-    held = list(entries)
-    weights = {(entry.kind, entry.text): weigh(entry, forbid=forbid) for entry in held}
-    for entry in held:
+    all_entries = list(entries)
+    weights = {(entry.kind, entry.text): weigh(entry, forbid=forbid) for entry in all_entries}
+    for entry in all_entries:
         weight = weights[entry.kind, entry.text]
-        within = [weights[part] for part in find_parts(entry.kind, entry.text) if part in weights]
-        if not within or (weight == 0 and min(within) > 0):
+        part_weights = [weights[part] for part in find_parts(entry.kind, entry.text) if part in weights]
+        if not part_weights or (weight == 0 and min(part_weights) > 0):
             yield entry

@@ -123,7 +123,7 @@ def test_human_texts_become_a_baseline_the_same_each_time() -> None:
         assert invoke("profile", "plain.jsonl", "--as-baseline", "-o", name).exit_code == 0
     assert Path("a.json.gz").read_bytes() == Path("b.json.gz").read_bytes()
     made = Baseline.load("a.json.gz")
-    assert (made.words, made.least, made.count("phrase", "the cat sat")) == (40 * 17 - 1, 3, 40)
+    assert (made.words, made.min_count, made.count("phrase", "the cat sat")) == (40 * 17 - 1, 3, 40)
     assert list(made.made_with["files"]) == ["plain.jsonl"]
     assert invoke("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
 

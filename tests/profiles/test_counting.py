@@ -103,14 +103,16 @@ def test_counters_that_many_share_change_no_count(texts: list[str]) -> None:
     }
 
 
-@given(texts=texts_of_words, most=st.integers(5, 30), megabytes=st.integers(0, 1))
+@given(texts=texts_of_words, limit=st.integers(5, 30), megabytes=st.integers(0, 1))
 def test_too_many_candidates_raise_the_smallest_count_and_nothing_above_it_is_lost(
-    texts: list[str], most: int, megabytes: int
+    texts: list[str], limit: int, megabytes: int
 ) -> None:
     read = make(*texts)
-    census = take(read, most=most, megabytes=megabytes)  # of 16 counters each is shared, and candidates are found late
+    census = take(
+        read, limit=limit, megabytes=megabytes
+    )  # of 16 counters each is shared, and candidates are found late
     everything = count_all(read)
-    assert len(census) <= most
+    assert len(census) <= limit
     assert dict(zip(census.names, census.counts, strict=True)) == {
         name: len(where) for name, where in everything.items() if len(where) >= census.min_count
     }

@@ -144,7 +144,7 @@ def test_baselines_read_back_as_they_are_and_others_are_refused(tmp_path: Path) 
 
 def test_the_bundled_baseline_names_its_sources() -> None:
     human = Baseline.load(FOLDER / "human.json.gz")
-    assert (human.words > 1_400_000, human.least) == (True, 3)
+    assert (human.words > 1_400_000, human.min_count) == (True, 3)
     assert len(human.made_with["files"]) == 20
     assert all(len(digest) == 64 for digest in human.made_with["files"].values())
     assert human.count("phrase", "of the") and not human.count("phrase", "barely above a whisper")
