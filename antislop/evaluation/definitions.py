@@ -1,22 +1,22 @@
-"""The metrics of an evaluation beside `METRICS`: matches of lists, costs, and each against the plain arm."""
+"""The metrics of an evaluation beside `METRICS`: hits of lists, costs, and comparisons with the plain arm."""
 
 from __future__ import annotations
 
 from antislop.metrics.definitions import Metric, Ratio
 
 LISTS = ("made_from", "held_out", "held_out_only")
-"""The lists whose matches are counted, if they are given."""
+"""The names of the lists whose hits are counted, if they are passed."""
 LIST_TITLES = {
     "made_from": "hits of the list",
     "held_out": "hits of the held-out list",
     "held_out_only": "hits of the held-out list alone",
 }
 _LIST_ABOUT = {
-    "made_from": "occurrences of the bans under which the arms were written",
-    "held_out": "occurrences of a list made from other texts, including its entries that the arms' list has too",
+    "made_from": "occurrences of the bans of the arms",
+    "held_out": "occurrences of a list made from other texts, including entries that are also in the arms' list",
     "held_out_only": "occurrences of entries of the held-out list that are not in the arms' list",
 }
-_UNKNOWN = "the outputs don't say"
+_UNKNOWN = "the outputs don't contain it"
 
 
 def _define_cost(name: str, title: str, unit: str, about: str, ratio: Ratio) -> Metric:
@@ -39,7 +39,7 @@ COST_METRICS = (
         "violations",
         "violations",
         "per 1,000 tokens",
-        "bans that were completed, per kept token",
+        "completed bans, per kept token",
         Ratio("violations", "tokens", 1000, is_rate=True),
     ),
     _define_cost(
@@ -53,18 +53,18 @@ COST_METRICS = (
         "conceded",
         "conceded bans",
         "per 1,000 tokens",
-        "bans that were let through for want of an alternative",
+        "bans that stay in the text because no alternative was left",
         Ratio("conceded", "tokens", 1000, is_rate=True),
     ),
     _define_cost(
         "passes",
         "forward passes",
         "per kept token",
-        "forward passes that included the text, that over its prompt among them",
+        "forward passes that included the text, with that over its prompt",
         Ratio("forward_passes", "tokens"),
     ),
 )
-"""Metrics of sums that the outputs bring with them, see `Output.costs`."""
+"""Metrics of sums over `Output.costs`."""
 
 SUPPRESSION = tuple(
     Metric(
@@ -72,12 +72,15 @@ SUPPRESSION = tuple(
         LIST_TITLES[name].replace("hits", "suppression"),
         "%",
         "100 · (1 − hits per 1,000 words / those of the plain arm)",
-        undefined="the plain texts contain nothing of the list",
+        undefined="the plain texts contain no entry of the list",
     )
     for name in LISTS
 )
 EXCESS = Metric(
-    "excess_nll", "excess negative log-likelihood", "nats per token", "that of the arm less that of the plain one"
+    "excess_nll",
+    "excess negative log-likelihood",
+    "nats per token",
+    "negative log-likelihood of the arm minus that of the plain arm",
 )
 PASSES = Metric(
     "passes_ratio", "forward passes", "× plain", "forward passes per kept token, divided by those of the plain arm"
@@ -93,6 +96,6 @@ DISTANCE = Metric(
 
 
 def distance_metric(metric: Metric) -> Metric:
-    """Return the distance to human of a metric as a metric; above 0, the texts have more of it than human writing."""
-    about = "its value less the human value, divided by the standard deviation between human passages"
+    """Return the metric of the distance between a metric and its human value; above 0, the texts exceed it."""
+    about = "its value minus the human value, divided by the standard deviation between human passages"
     return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _DEVIATIONS, about)

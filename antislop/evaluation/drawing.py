@@ -1,7 +1,7 @@
-"""The style of all figures: the same on a phone, on paper and in the dark.
+"""The style of all figures: legible on a phone, on paper and in dark mode.
 
-Figures are as wide as a phone, since they are shown at that width or larger, and their SVG keeps text as text. Colors
-are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which color-blind people can tell apart.
+Figures are as wide as a phone, since they are shown at that width or larger, and their SVG keeps text as text. The
+colors are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which color-blind people can distinguish.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ STYLE: Any = {
 
 
 def choose_colors(arms: Iterable[str]) -> dict[str, str]:
-    """Return a color for each arm, the same for the same names."""
+    """Return a color for each arm; a known arm always has the same color."""
     arms = list(arms)
-    more = iter([*MORE_COLORS, *[MUTED] * len(arms)])
-    return {arm: ARM_COLORS.get(arm) or next(more) for arm in arms}
+    other_colors = iter([*MORE_COLORS, *[MUTED] * len(arms)])
+    return {arm: ARM_COLORS.get(arm) or next(other_colors) for arm in arms}
 
 
 def save_figure(figure: Figure, path: Path, *, is_transparent: bool = False) -> None:
-    """Write a figure as SVG, PNG of 200 dots per inch or PDF; the same figure, the same bytes."""
+    """Write a figure as SVG, PNG of 200 dots per inch or PDF; equal figures give equal bytes."""
     import matplotlib
 
     suffix = path.suffix.lower()
@@ -66,7 +66,7 @@ def save_figure(figure: Figure, path: Path, *, is_transparent: bool = False) -> 
 
 
 def new_figure(rows: float, *, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure that is as high as so many rows of text need, and its axes, one below the other."""
+    """Return an empty figure with the height of `rows` rows of text, and its axes, one below the other."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -96,14 +96,14 @@ def name_arms(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
 
 
 def to_errors(estimate: Estimate) -> list[list[float]] | None:
-    """Return an interval as matplotlib wants it: how far it reaches down and up."""
+    """Return an interval in the form of matplotlib: the distances to its lower and its upper end."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return None
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
 def name_ratio_ticks(axes: Axes) -> None:
-    """Mark a logarithmic axis with a few plain numbers."""
+    """Label a logarithmic axis with a few decimal numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     low, high = axes.get_xlim()

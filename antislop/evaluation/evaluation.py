@@ -1,8 +1,8 @@
 """An evaluation as plain data: the texts of several arms to the same prompts, measured and compared.
 
-Outputs go in, rows of estimates come out; pages, figures and tables are made of these. The arm "plain" is what the
-others are held against. Everything is bootstrapped over prompts, since texts to one prompt are no independent
-observations; over texts where their prompts are not known.
+It turns outputs into rows of estimates, from which pages, figures and tables are made. All arms are compared with the
+arm "plain". Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their
+prompts are unknown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from antislop.profiles.changes import Change, compare
 from antislop.profiles.profiles import Profile, profile_texts
 from antislop.records.texts import Text
 
-CERTAIN, HINTED = 0.05, 0.5  # shares of changes that may be chance
+CERTAIN, HINTED = 0.05, 0.5  # accepted shares of false discoveries among changes
 
 
 class ArmSize(NamedTuple):
-    """The size of an arm. tokens: None if unknown. left_out: texts without a counterpart in each other arm."""
+    """The size of an arm. tokens: None if unknown. left_out: texts that lack a counterpart in another arm."""
 
     texts: int
     prompts: int | None
@@ -48,11 +48,12 @@ class BanHits(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found. is_paired: whether texts of the arms answer the same prompts, so that differences are of pairs.
+    """The results. is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
 
     bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
-    changes: of each arm against the plain one, as in `profiles.compare`. chances: which share of them may be chance:
-    `CERTAIN`, or `HINTED` where so few texts show nothing for certain. notes: what a reader must know, in sentences.
+    changes: of each arm from the plain one, as in `profiles.changes.compare`. chances: the accepted share of false
+    discoveries among them: `CERTAIN`, or `HINTED` if there are no changes at that level. notes: sentences about limits
+    of the results.
     """
 
     sizes: Mapping[str, ArmSize]
@@ -65,26 +66,29 @@ class Evaluation:
     notes: Sequence[str]
 
     def find(self, arm: str, name: str, *, against: str | None = None) -> Estimate | None:
-        """Return what was estimated, if it was."""
+        """Return the estimate of a metric of an arm; None if there is none."""
         return next((row.estimate for row in self.rows if row[0] == arm and _is(row, name, against)), None)
 
     def metrics(self, *, against: str | None = None) -> list[Metric]:
-        """Return what was measured, in order: of arms, or of arms against another."""
+        """Return the metrics of arms in order, or with `against`, those of comparisons with that arm."""
         return list(dict.fromkeys(row.metric for row in self.rows if row.against == against))
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the evaluation as an object for JSON."""
         return {
             "arms": {arm: size._asdict() for arm, size in self.sizes.items()},
             "paired": self.is_paired,
             "metrics": [metric.describe() for metric in dict.fromkeys(row.metric for row in self.rows)],
             "rows": [describe_row(row) for row in self.rows],
-            "bans": [each._asdict() for each in self.bans],
-            "changes": {arm: [each._asdict() for each in changes] for arm, changes in self.changes.items()},
+            "bans": [hits._asdict() for hits in self.bans],
+            "changes": {arm: [change._asdict() for change in changes] for arm, changes in self.changes.items()},
             "chances": dict(self.chances),
             "examples": [
-                {"prompt": each.prompt, "texts": {arm: [list(p) for p in texts] for arm, texts in each.texts.items()}}
-                for each in self.examples
+                {
+                    "prompt": example.prompt,
+                    "texts": {arm: [list(piece) for piece in pieces] for arm, pieces in example.texts.items()},
+                }
+                for example in self.examples
             ],
             "notes": list(self.notes),
         }
@@ -102,27 +106,27 @@ def evaluate(
     seed: int = 0,
     resamples: int = 1000,
 ) -> Evaluation:
-    """Measure the outputs of arms, and of each against the plain one.
+    """Measure the outputs of arms, and compare each arm with the plain one.
 
     made_from: the bans of the arms. held_out: a list made from other texts. seed, resamples: of the bootstrap.
 
-    Raises `ValueError` where there are no texts, and where an arm has none.
+    Raises `ValueError` if there is no arm, and if an arm has no texts.
     """
     for arm, outputs in arms.items():
         if not outputs:
             raise ValueError(f"the arm {arm} has no texts: there is nothing to measure")
     if not arms:
-        raise ValueError("there is no arm, and so no text to measure")
+        raise ValueError("no arm was passed: pass at least one, with texts")
     aligned, is_paired = align(arms)
     lists = find_lists(made_from, held_out)
     options = {"seed": seed, "resamples": resamples}
     tallies = {arm: tally_outputs(outputs, lists) for arm, outputs in aligned.items()}
     rows = [row for arm, tally in tallies.items() for row in measure_arm(arm, tally, lists, **options)]
-    others = [arm for arm in aligned if arm != PLAIN] if PLAIN in aligned else []
-    for arm in others:
+    compared_arms = [arm for arm in aligned if arm != PLAIN] if PLAIN in aligned else []
+    for arm in compared_arms:
         rows += compare_with_plain(arm, tallies[arm], tallies[PLAIN], lists, is_paired=is_paired, **options)
-    profiles = {arm: _profile(outputs) for arm, outputs in aligned.items()} if others else {}
-    changes = {arm: _find_changes(profiles[PLAIN], profiles[arm]) for arm in others}
+    profiles = {arm: _profile(outputs) for arm, outputs in aligned.items()} if compared_arms else {}
+    changes = {arm: _find_changes(profiles[PLAIN], profiles[arm]) for arm in compared_arms}
     sizes = {arm: _measure_size(tally, outputs=len(arms[arm])) for arm, tally in tallies.items()}
     return Evaluation(
         sizes,
@@ -139,15 +143,16 @@ def evaluate(
 def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanHits]:
     """Return the hits of each ban that occurs in any arm, the most frequent of the first arm first."""
     counts = {
-        arm: Counter(match.ban for each in outputs for match in bans.find(each.text)) for arm, outputs in arms.items()
+        arm: Counter(match.ban for output in outputs for match in bans.find(output.text))
+        for arm, outputs in arms.items()
     }
-    seen = dict.fromkeys(ban for count in counts.values() for ban in count)
-    found = [BanHits(ban.phrase, ban.weight, {arm: count[ban] for arm, count in counts.items()}) for ban in seen]
-    return sorted(found, key=lambda each: [-count for count in each.hits.values()])
+    occurring = dict.fromkeys(ban for count in counts.values() for ban in count)
+    rows = [BanHits(ban.phrase, ban.weight, {arm: count[ban] for arm, count in counts.items()}) for ban in occurring]
+    return sorted(rows, key=lambda row: [-count for count in row.hits.values()])
 
 
 def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanList]:
-    """Return the lists whose hits are counted, by the names in `LISTS`; an empty one counts nothing and is left out."""
+    """Return the lists whose hits are counted, by the names in `LISTS`; empty lists are left out."""
     lists = {"made_from": made_from}
     if held_out is not None:
         lists |= {"held_out": held_out, "held_out_only": BanList(made_from.diff(held_out).added)}
@@ -155,19 +160,19 @@ def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanLis
 
 
 def _profile(outputs: Sequence[Output]) -> Profile:
-    texts = [Text(each.text, each.key, str(place), {}) for place, each in enumerate(outputs)]
-    size = sum(len(each.text) for each in outputs)
-    return profile_texts(texts, megabytes=min(256, 16 + size // 20_000))  # counters for few texts need no more
+    texts = [Text(output.text, output.key, str(place), {}) for place, output in enumerate(outputs)]
+    size = sum(len(output.text) for output in outputs)
+    return profile_texts(texts, megabytes=min(256, 16 + size // 20_000))  # few texts need few counters
 
 
-def _find_changes(before: Profile, after: Profile) -> tuple[list[Change], float]:
-    """Return what changed for certain, or else what seems to, and which share of it may be chance."""
-    certain = compare(before, after, discoveries=CERTAIN)
-    return (certain, CERTAIN) if certain else (compare(before, after, discoveries=HINTED), HINTED)
+def _find_changes(plain: Profile, profile: Profile) -> tuple[list[Change], float]:
+    """Return the changes at the level `CERTAIN`, or at `HINTED` if there are none, and the level."""
+    changes = compare(plain, profile, discoveries=CERTAIN)
+    return (changes, CERTAIN) if changes else (compare(plain, profile, discoveries=HINTED), HINTED)
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:
-    """Return the size of an arm. outputs: how many it had before those without a counterpart were left out."""
+    """Return the size of an arm. outputs: their number before those without a counterpart were left out."""
     tokens = float(tally.sum_up()["tokens"].sum())
     return ArmSize(
         texts=len(tally),
@@ -181,18 +186,18 @@ def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:
 def _note(sizes: Mapping[str, ArmSize], *, is_paired: bool, lists: Mapping[str, BanList]) -> list[str]:
     notes = []
     if PLAIN not in sizes:
-        notes.append("There is no plain arm, so nothing says what the bans changed.")
+        notes.append("There is no plain arm, so the effect of the bans is unknown.")
     if len(sizes) > 1 and not is_paired:
         notes.append(
-            "The arms don't answer the same prompts as far as the outputs say: they are compared as a whole, "
+            "The arms don't answer the same prompts according to the outputs: only totals are compared, "
             "and differences have no interval."
         )
     left_out = {arm: size.left_out for arm, size in sizes.items() if size.left_out}
     if left_out:
         named = ", ".join(f"{count:,} of {arm}" for arm, count in left_out.items())
-        notes.append(f"Texts without a counterpart in each other arm were left out: {named}.")
+        notes.append(f"Texts that lack a counterpart in another arm were left out: {named}.")
     if any(size.prompts == 1 for size in sizes.values()):
-        notes.append("There is one prompt only: nothing says how other prompts would have fared.")
+        notes.append("There is only one prompt: results for other prompts may differ.")
     if "held_out" not in lists:
-        notes.append("There is no held-out list: nothing says whether slop beyond the list fell or rose.")
+        notes.append("There is no held-out list: the change of slop beyond the list is unknown.")
     return notes

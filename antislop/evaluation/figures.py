@@ -1,4 +1,4 @@
-"""The figures of an evaluation, and that of the changes between two profiles. Needs matplotlib."""
+"""The figures of an evaluation, and a figure of the changes between two profiles. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from antislop.evaluation.evaluation import Evaluation
     from antislop.profiles.changes import Change
 
-_MOST_CHANGES = 10
-_SAME = 3.0  # percentage points of suppression within which arms are drawn side by side
+_CHANGES_LIMIT = 10
+_SAME_SUPPRESSION = 3.0  # percentage points of suppression: closer arms are drawn side by side
 
 
 def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
-    """Return the figures that can be drawn, by name. Raises `ImportError` without matplotlib."""
+    """Return the figures for which there are estimates, by name. Raises `ImportError` without matplotlib."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        drawn = {
+        figures = {
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
@@ -53,11 +53,11 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
                 if changes
             },
         }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def name_file(arm: str) -> str:
-    """Return an arm's name as it can stand in names of files and ids.
+    """Return an arm's name in a form for file names and ids.
 
     >>> name_file("My arm/2")
     'my-arm-2'
@@ -66,22 +66,22 @@ def name_file(arm: str) -> str:
 
 
 def _draw_distance(evaluation: Evaluation) -> Figure | None:
-    """Draw how far each metric of each arm is from human writing: a dot and its interval."""
+    """Draw the distance of each metric of each arm to human writing: a dot and its interval."""
     metrics = [DISTANCE, *(distance_metric(metric) for metric in METRICS)]
     arms = list(evaluation.sizes)
-    known = [m for m in metrics if any(_value(evaluation.find(arm, m.name)) is not None for arm in arms)]
-    if not known:
+    measured = [m for m in metrics if any(_value(evaluation.find(arm, m.name)) is not None for arm in arms)]
+    if not measured:
         return None
     colors = choose_colors(arms)
-    figure, (axes,) = new_figure(len(known) * (0.75 + 0.25 * len(arms)))
+    figure, (axes,) = new_figure(len(measured) * (0.75 + 0.25 * len(arms)))
     step = 0.7 / len(arms)
-    for row, metric in enumerate(known):
-        for turn, arm in enumerate(arms):
-            y = row + (turn - (len(arms) - 1) / 2) * step
+    for row, metric in enumerate(measured):
+        for position, arm in enumerate(arms):
+            y = row + (position - (len(arms) - 1) / 2) * step
             _dot(axes, evaluation.find(arm, metric.name), y, colors[arm])
     axes.axvline(0, color=INK, linewidth=1)
-    axes.set_yticks(range(len(known)), [metric.title for metric in known])
-    axes.set_ylim(len(known) - 0.5, -0.5)
+    axes.set_yticks(range(len(measured)), [metric.title for metric in measured])
+    axes.set_ylim(len(measured) - 0.5, -0.5)
     axes.set_xlabel("human standard deviations")
     _stretch_middle(axes)
     name_arms(figure, axes, colors)
@@ -89,7 +89,7 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
 
 
 def _stretch_middle(axes: Axes) -> None:
-    """Make an axis linear up to 3 and logarithmic beyond, so that one far value does not hide the others."""
+    """Make an axis linear up to 3 and logarithmic beyond, so that an outlier does not hide the other values."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("symlog", linthresh=3, linscale=1)
@@ -112,7 +112,7 @@ def _dot(axes: Axes, estimate: Estimate | None, y: float, color: str) -> None:
 
 
 def _draw_hits(evaluation: Evaluation) -> Figure | None:
-    """Draw what is left of each list in each arm: bars with intervals, and by how much they fell."""
+    """Draw the hits of each list in each arm: bars with intervals, labeled with the change."""
     arms = list(evaluation.sizes)
     lists = [name for name in LISTS if evaluation.find(arms[0], name) is not None]
     if not lists:
@@ -120,13 +120,13 @@ def _draw_hits(evaluation: Evaluation) -> Figure | None:
     colors = choose_colors(arms)
     figure, panels = new_figure(len(lists) * len(arms), panels=len(lists))
     ends = [_end(evaluation.find(arm, name)) for name in lists for arm in arms]
-    most = max(ends) or 1.0
+    max_end = max(ends) or 1.0
     for axes, name in zip(panels, lists, strict=True):
         for row, arm in enumerate(arms):
-            _bar(axes, evaluation, name, arm, row, colors[arm], most)
+            _bar(axes, evaluation, name, arm, row, colors[arm], max_end)
         axes.set_yticks(range(len(arms)), arms)
         axes.set_ylim(len(arms) - 0.4, -0.6)
-        axes.set_xlim(0, most * 1.45)  # room for the labels
+        axes.set_xlim(0, max_end * 1.45)  # room for the labels
         axes.set_title(LIST_TITLES[name].capitalize(), loc="left", fontsize=SIZE, weight="bold", color=INK)
         for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
             label.set_color(colors[arm])
@@ -135,11 +135,11 @@ def _draw_hits(evaluation: Evaluation) -> Figure | None:
 
 
 def _end(estimate: Estimate | None) -> float:
-    """Return how far a bar and its interval reach."""
+    """Return the end of a bar and its interval."""
     return 0.0 if estimate is None or estimate.value is None else max(estimate.value, estimate.high or 0.0)
 
 
-def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, color: str, most: float) -> None:
+def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, color: str, max_end: float) -> None:
     estimate = evaluation.find(arm, name)
     if estimate is None or estimate.value is None:
         return
@@ -149,7 +149,7 @@ def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, colo
         axes.errorbar(estimate.value, row, xerr=errors, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     suppressed = _value(evaluation.find(arm, f"{name}_suppressed", against=PLAIN))
     label = f"{estimate.value:.1f}" if suppressed is None else f"{estimate.value:.1f}, {_say_change(suppressed)}"
-    axes.text(_end(estimate) + 0.02 * most, row, label, va="center", fontsize=SMALL, color=INK)
+    axes.text(_end(estimate) + 0.02 * max_end, row, label, va="center", fontsize=SMALL, color=INK)
 
 
 def _say_change(suppressed: float) -> str:
@@ -157,7 +157,7 @@ def _say_change(suppressed: float) -> str:
 
 
 def _draw_excess(evaluation: Evaluation) -> Figure | None:
-    """Draw what suppression costs in likelihood: a point for each arm, with both intervals."""
+    """Draw the excess in negative log-likelihood against suppression: a point per arm, with both intervals."""
     points = []
     for arm in evaluation.sizes:
         fallen = evaluation.find(arm, "made_from_suppressed", against=PLAIN)
@@ -169,7 +169,11 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
     colors = choose_colors(evaluation.sizes)
     figure, (axes,) = new_figure(8)
     for arm, fallen, excess in points:
-        peers = [name for name, other, _ in points if abs((other.value or 0) - (fallen.value or 0)) < _SAME]
+        peers = [
+            name
+            for name, suppression, _ in points
+            if abs((suppression.value or 0) - (fallen.value or 0)) < _SAME_SUPPRESSION
+        ]
         assert fallen.value is not None and excess.value is not None
         axes.errorbar(
             fallen.value,
@@ -184,8 +188,8 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
         )
     axes.axhline(0, color=INK, linewidth=1)
     axes.grid(axis="y")
-    axes.set_xlim(*_span([value for _, fallen, _ in points for value in fallen[:3]], about=100, least=10))
-    axes.set_ylim(*_span([value for _, _, excess in points for value in excess[:3]], about=0, least=0.01))
+    axes.set_xlim(*_span([value for _, fallen, _ in points for value in fallen[:3]], about=100, min_width=10))
+    axes.set_ylim(*_span([value for _, _, excess in points for value in excess[:3]], about=0, min_width=0.01))
     axes.set_xlabel("suppression of the list, % of the plain arm's hits")
     axes.set_ylabel("excess nats per token")
     axes.tick_params(axis="y", labelsize=SMALL, labelcolor=MUTED)
@@ -193,16 +197,16 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
     return figure
 
 
-def _span(values: Iterable[float | None], *, about: float, least: float) -> tuple[float, float]:
-    """Return limits around what is known of values and this one, at least so wide, with a margin."""
-    known = [about, *(value for value in values if value is not None)]
-    low, high = min(known), max(known)
-    margin = max(least, high - low) * 0.15
+def _span(values: Iterable[float | None], *, about: float, min_width: float) -> tuple[float, float]:
+    """Return limits around the known values and `about`, with a margin as for a width of at least `min_width`."""
+    numbers = [about, *(value for value in values if value is not None)]
+    low, high = min(numbers), max(numbers)
+    margin = max(min_width, high - low) * 0.15
     return low - margin, high + margin
 
 
 def _shift(figure: Figure, points: float) -> Any:
-    """Return a transform that moves to the right on paper, so that arms of equal suppression don't hide each other."""
+    """Return a transform that moves points to the right, so that arms of equal suppression don't hide each other."""
     from matplotlib.transforms import ScaledTranslation
 
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
@@ -211,14 +215,14 @@ def _shift(figure: Figure, points: float) -> Any:
 def _draw_arm_changes(arm: str, evaluation: Evaluation) -> Figure:
     colors = {arm: choose_colors(evaluation.sizes)[arm]}
     label = "times as frequent as in the plain arm"
-    return _draw_changes(evaluation.changes[arm], colors, label=label, limit=_MOST_CHANGES)
+    return _draw_changes(evaluation.changes[arm], colors, label=label, limit=_CHANGES_LIMIT)
 
 
 def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:
-    """Write a picture of the changes between two profiles, at most `limit` that rose and as many that fell.
+    """Write a picture of the changes between two profiles: up to `limit` rises and up to `limit` falls.
 
-    path: its suffix says what kind: .svg, .png or .pdf. before, after: the names of the two sides. Raises `ImportError`
-    without matplotlib.
+    path: its suffix is the format: .svg, .png or .pdf. before, after: the names of the two profiles.
+    Raises `ImportError` without matplotlib.
     """
     import matplotlib
 
@@ -231,7 +235,7 @@ def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: s
 def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label: str, limit: int) -> Figure:
     """Draw the most certain rises and falls: a dot and its interval on a logarithmic axis.
 
-    Hollow dots are bounds: one side is below its profile's smallest count. colors: the name of the arm and its color.
+    Hollow dots are bounds: one profile does not list the entry. colors: the name of the arm and its color.
     """
     groups = [[change for change in changes if (change.ratio > 1) is is_rise][:limit] for is_rise in (True, False)]
     rows = [change for group in groups for change in sorted(group, key=lambda change: -change.ratio)]
@@ -256,6 +260,6 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label
 
 
 def _label(change: Change) -> str:
-    """Return the text of a change; content words with the gaps between them, constructions in brackets."""
+    """Return the text of a change: content words separated by …, constructions in brackets."""
     text = " … ".join(change.text.split(" ")) if change.kind == "content" else change.text
     return f"[{shorten(text)}]" if change.kind == "construction" else shorten(text)

@@ -1,7 +1,7 @@
-"""The report of an evaluation: one self-contained page, its figures, a table and everything as JSON.
+"""The report of an evaluation: a self-contained page, its figures, a table, and all results as JSON.
 
-The page needs no network, no script and no other file; its figures are inline, with their text as text, and take the
-page's colors.
+The page needs no network, no script and no other file; its figures are inline SVG, with their text as text, in the
+colors of the page.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from antislop.metrics.definitions import METRICS, Metric
 from antislop.metrics.estimates import Estimate
 from antislop.profiles.changes import Change
 
-MOST_CHANGES = 30
-MOST_BANS = 30
+CHANGES_LIMIT = 30
+BANS_LIMIT = 30
 COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 
 _FIGURES = {
     "suppression": (
-        "What is left of the lists",
+        "Hits of the lists",
         "Occurrences per 1,000 words in each arm, with 95\u00a0% intervals over prompts, and the change against plain.",
     ),
     "excess": (
-        "What it costs in likelihood",
+        "Cost in likelihood",
         "Excess negative log-likelihood per kept token against suppression of the list, with 95\u00a0% intervals; 0 is "
         "the plain arm. Arms at the same place are drawn side by side.",
     ),
     "distance": (
         "Distance to human writing",
-        "Each metric of each arm less its human value, in standard deviations between human passages, with 95\u00a0% "
+        "Each metric of each arm minus its human value, in standard deviations between human passages, with 95\u00a0% "
         "intervals. The axis is linear up to 3 and logarithmic beyond.",
     ),
 }
@@ -112,7 +112,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
             for title, caption in [_describe_figure(name, arms)]
         ],
         tables=find_tables(evaluation),
-        most_bans=MOST_BANS,
+        most_bans=BANS_LIMIT,
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
         hinted=[arm for arm, chance in evaluation.chances.items() if chance > CERTAIN],
     )
@@ -123,7 +123,7 @@ def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
         return _FIGURES[name]
     arm = next(arm for arm in arms if name == f"changes-{name_file(arm)}")
     return (
-        f"What rose and what fell: {arm}",
+        f"Rises and falls: {arm}",
         f"The most certain changes of the {arm} arm against plain, each with its own 95\u00a0% interval; a hollow dot "
         "is a bound.",
     )
@@ -131,27 +131,27 @@ def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
 
 def _split(changes: Sequence[Change]) -> dict[str, list[Change]]:
     fell, rose = ([c for c in changes if (c.ratio > 1) is is_rise] for is_rise in (False, True))
-    return {"rose": rose[:MOST_CHANGES], "fell": fell[:MOST_CHANGES]}
+    return {"rose": rose[:CHANGES_LIMIT], "fell": fell[:CHANGES_LIMIT]}
 
 
 def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the tables of the page: title, what it says, arms, and rows of (metric, estimate by arm)."""
+    """Return the tables of the page: title, description, arms, and rows of (metric, estimate by arm)."""
     arms = list(evaluation.sizes)
-    others = [arm for arm in arms if arm != PLAIN]
+    compared_arms = [arm for arm in arms if arm != PLAIN]
     plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
-        ("Against the plain arm", "The same prompts and seeds.", others, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
+        ("Against the plain arm", "The same prompts and seeds.", compared_arms, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
         ("Each arm", "Sums over all texts.", arms, None, [*LIST_METRICS, *COST_METRICS]),
-        ("Style", "How texts are written, by the metrics of antislop.metrics.metrics.", arms, None, list(METRICS)),
+        ("Style", "The style of the texts, by the metrics of antislop.metrics.metrics.", arms, None, list(METRICS)),
         (
             "Style against the plain arm",
-            "How much higher each metric is than in the plain arm, prompt by prompt.",
-            others,
+            "The difference of each metric from the plain arm, prompt by prompt.",
+            compared_arms,
             PLAIN,
             list(METRICS),
         ),
         (
             "Distance to human",
-            "Standard deviations between human passages; 0 is human, above it there is more than people write.",
+            "In standard deviations between human passages; 0 is human, above 0 the texts exceed human writing.",
             arms,
             None,
             [DISTANCE, *map(distance_metric, METRICS)],
@@ -159,10 +159,10 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
     tables = []
     for title, about, columns, against, metrics in plan:
-        found = [
+        candidates = [
             (metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in columns}) for metric in metrics
         ]
-        rows = [(metric, cells) for metric, cells in found if any(cells.values())]
+        rows = [(metric, cells) for metric, cells in candidates if any(cells.values())]
         if rows:
             table = {"title": title, "about": about, "arms": columns, "against": against, "rows": rows}
             tables.append({**table, "cautions": _list_cautions(rows)})
@@ -170,7 +170,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
-    """Return the cautions about values that have an interval, each with its metric and arm."""
+    """Return the cautions about values with an interval, each with its metric and arm."""
     return [
         f"{metric.title}, {arm}: {estimate.why}"
         for metric, cells in rows
@@ -180,7 +180,7 @@ def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]])
 
 
 def format_number(value: float) -> str:
-    """Return a number with about three digits that count.
+    """Return a number with about three significant digits.
 
     >>> [format_number(value) for value in (0, 0.01234, 1.234, 56.78, 1234.5, -0.5)]
     ['0', '0.012', '1.23', '56.8', '1,234', '−0.50']
@@ -191,47 +191,47 @@ def format_number(value: float) -> str:
 
 
 def summarize(evaluation: Evaluation) -> str:
-    """Return what was found in two sentences."""
+    """Return the main results in two sentences."""
     size = next(iter(evaluation.sizes.values()))
     prompts = "" if size.prompts is None else f" to {size.prompts:,} {'prompt' if size.prompts == 1 else 'prompts'}"
     texts = (
         f"{size.texts:,} {'text' if size.texts == 1 else 'texts'}{prompts} in each arm"
         if evaluation.is_paired
-        else (", ".join(f"{each.texts:,} texts of {arm}" for arm, each in evaluation.sizes.items()))
+        else (", ".join(f"{arm_size.texts:,} texts of {arm}" for arm, arm_size in evaluation.sizes.items()))
     )
-    others = [arm for arm in evaluation.sizes if arm != PLAIN]
-    if PLAIN not in evaluation.sizes or not others:
+    compared_arms = [arm for arm in evaluation.sizes if arm != PLAIN]
+    if PLAIN not in evaluation.sizes or not compared_arms:
         return f"Measured are {texts}. There is nothing to compare them with."
-    arm = "banned" if "banned" in others else others[0]
+    arm = "banned" if "banned" in compared_arms else compared_arms[0]
     parts = [
-        _say(evaluation, arm, "made_from_suppressed", "of the list’s hits are gone", "{}\u00a0%"),
-        _say(evaluation, arm, "held_out_only_suppressed", "of those of the held-out list alone", "{}\u00a0%"),
+        _format_part(evaluation, arm, "made_from_suppressed", "of the list’s hits are gone", "{}\u00a0%"),
+        _format_part(evaluation, arm, "held_out_only_suppressed", "of those of the held-out list alone", "{}\u00a0%"),
     ]
     costs = [
-        _say(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),
-        _say(evaluation, arm, "passes_ratio", "the plain arm’s forward passes per token", "{} times"),
+        _format_part(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),
+        _format_part(evaluation, arm, "passes_ratio", "the plain arm’s forward passes per token", "{} times"),
     ]
-    gone = " and ".join(part for part in parts if part) or "nothing of the list stood in the plain texts"
+    suppression = " and ".join(part for part in parts if part) or "the plain texts contain no entry of the list"
     cost = " and ".join(part for part in costs if part)
     cost = f"; that costs {cost}." if cost else "."
-    return f"Measured are {texts}. In the arm {arm}, {gone}{cost}"
+    return f"Measured are {texts}. In the arm {arm}, {suppression}{cost}"
 
 
-def _say(evaluation: Evaluation, arm: str, name: str, what: str, form: str) -> str:
+def _format_part(evaluation: Evaluation, arm: str, name: str, phrase: str, number_format: str) -> str:
     estimate = evaluation.find(arm, name, against=PLAIN)
     if estimate is None or estimate.value is None:
         return ""
-    return f"{form.format(format_number(estimate.value))}{_say_interval(estimate)} {what}"
+    return f"{number_format.format(format_number(estimate.value))}{_format_interval(estimate)} {phrase}"
 
 
-def _say_interval(estimate: Estimate) -> str:
+def _format_interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
     return f" ({format_number(estimate.low)} to {format_number(estimate.high)})"
 
 
 def inline(svg: str, name: str, colors: Mapping[str, str]) -> str:
-    """Return an SVG for the page: without its head, with ids of its own, in the page's colors and letters."""
+    """Return an SVG for the page: without its header, with unique ids, in the colors and fonts of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)

@@ -1,6 +1,6 @@
-"""Outputs of several arms: finished texts, which prompt each answers, and what it cost.
+"""Outputs of several arms: finished texts, their prompts, and their costs.
 
-They come from the records of a run or from files of texts, and are brought into one order.
+They come from the records of a run or from files of texts, and are aligned by prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward
 
 
 class Piece(NamedTuple):
-    """A stretch of text. kind: "kept", "withdrawn", "conceded", "admitted", or "banned"."""
+    """A span of a text. kind: "kept", "withdrawn", "conceded", "admitted", or "banned"."""
 
     text: str
     kind: str
@@ -30,9 +30,9 @@ class Piece(NamedTuple):
 class Output:
     """A finished text of one arm.
 
-    key: what tells its prompt apart, None where nobody knows. sample: which of the texts to that prompt it is.
-    costs: by the names in `COSTS`; what is unknown is missing.
-    prompt: the text of it, for examples.
+    key: identifies its prompt; None if unknown. sample: the index of the text among those to its prompt.
+    costs: by the names in `COSTS`, without those that are unknown.
+    prompt: the text of the prompt, for examples.
     """
 
     key: str | None
@@ -44,7 +44,7 @@ class Output:
 
     @property
     def sums(self) -> dict[str, float]:
-        """The costs, and the tokens that were drawn for it if they are known."""
+        """The costs, with the number of drawn tokens if it is known."""
         costs = dict(self.costs)
         if {"tokens", "withdrawn_tokens"} <= costs.keys():
             costs["drawn"] = costs["tokens"] + costs["withdrawn_tokens"]
@@ -54,20 +54,20 @@ class Output:
 def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """Return the texts of an arm as outputs.
 
-    Records of `antislop dataset` have a column `arm`: where the arm is among them, the others are left out. Which of
-    the texts to its prompt each is, says the column `sample`, or else its turn.
+    Records of `antislop dataset` have a column `arm`: if any record is of this arm, records of other arms are left out.
+    The index of a text among those to its prompt is in the column `sample`, or else its position in the file.
     """
-    held = list(texts)
-    own = [text for text in held if text.fields.get("arm") == arm]
-    return list(_number(own or held))
+    all_texts = list(texts)
+    arm_texts = [text for text in all_texts if text.fields.get("arm") == arm]
+    return list(_number(arm_texts or all_texts))
 
 
 def _number(texts: Iterable[Text]) -> Iterator[Output]:
-    turns = Counter[str | None]()
+    counts = Counter[str | None]()
     for text in texts:
         sample = text.fields.get("sample")
-        sample = sample if isinstance(sample, int) else turns[text.prompt]
-        turns[text.prompt] += 1
+        sample = sample if isinstance(sample, int) else counts[text.prompt]
+        counts[text.prompt] += 1
         prompt = text.fields.get("prompt")
         prompt = prompt if isinstance(prompt, str) else text.prompt or ""
         yield Output(text.prompt, sample, text.text, find_costs(text.fields), prompt)
@@ -75,9 +75,9 @@ def _number(texts: Iterable[Text]) -> Iterator[Output]:
 
 def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the costs in a record."""
-    found = {name: record.get(name) for name in COSTS}
-    found |= {name: sum(value.values()) for name, value in found.items() if isinstance(value, dict)}  # by ban
-    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
+    costs = {name: record.get(name) for name in COSTS}
+    costs |= {name: sum(value.values()) for name, value in costs.items() if isinstance(value, dict)}  # by ban
+    return {name: float(value) for name, value in costs.items() if isinstance(value, (int, float))}
 
 
 def make_output(record: Record) -> Output:
@@ -87,14 +87,14 @@ def make_output(record: Record) -> Output:
 
 
 def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]], bool]:
-    """Return the outputs of each arm that have a counterpart in each other one, in the same order, and True.
+    """Return the outputs of each arm with a counterpart in every other arm, in the same order, and True.
 
-    Where prompts are not known or the arms share none, all outputs are returned, and False.
+    If prompts are unknown or the arms have none in common, returns all outputs, and False.
     """
-    keyed = {arm: {(each.key, each.sample): each for each in outputs} for arm, outputs in arms.items()}
-    known = all(each.key is not None for outputs in arms.values() for each in outputs)
+    keyed = {arm: {(output.key, output.sample): output for output in outputs} for arm, outputs in arms.items()}
+    has_keys = all(output.key is not None for outputs in arms.values() for output in outputs)
     common = [name for name in next(iter(keyed.values()), {}) if all(name in outputs for outputs in keyed.values())]
-    if not known or not common:
+    if not has_keys or not common:
         return {arm: list(outputs) for arm, outputs in arms.items()}, False
     return {arm: [outputs[name] for name in common] for arm, outputs in keyed.items()}, True
 
@@ -107,15 +107,15 @@ class Example(NamedTuple):
 
 
 def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit: int = 3) -> list[Example]:
-    """Return the texts to the prompts whose plain texts contain the most bans, each prompt once. arms: aligned."""
-    first = arms.get(PLAIN, next(iter(arms.values())))
-    hits = [len(bans.find(each.text)) for each in first]
+    """Return the texts to prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
+    plain_outputs = arms.get(PLAIN, next(iter(arms.values())))
+    hits = [len(bans.find(output.text)) for output in plain_outputs]
     chosen: dict[Any, int] = {}
-    for place in sorted(range(len(first)), key=lambda i: -hits[i]):
-        chosen.setdefault(first[place].key, place)
+    for place in sorted(range(len(plain_outputs)), key=lambda i: -hits[i]):
+        chosen.setdefault(plain_outputs[place].key, place)
     return [
         Example(
-            first[place].prompt,
+            plain_outputs[place].prompt,
             {arm: outputs[place].pieces or mark(outputs[place].text, bans) for arm, outputs in arms.items()},
         )
         for place in list(chosen.values())[:limit]
@@ -123,7 +123,7 @@ def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit:
 
 
 def mark(text: str, bans: BanList) -> list[Piece]:
-    """Return a text in pieces, those that bans match as "banned".
+    """Return a text in pieces; matches of bans have the kind "banned".
 
     >>> mark("a cat sat", BanList(["cat"]))
     [Piece(text='a ', kind='kept'), Piece(text='cat', kind='banned'), Piece(text=' sat', kind='kept')]
@@ -136,7 +136,7 @@ def mark(text: str, bans: BanList) -> list[Piece]:
 
 
 def _merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans, which come in order, with those that overlap or touch as one."""
+    """Return spans, which are passed in order, with overlapping and adjacent spans merged."""
     merged: list[tuple[int, int]] = []
     for start, end in spans:
         if merged and start <= merged[-1][1]:

@@ -13,14 +13,14 @@ PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "
 
 
 def list_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python and of those packages that are installed."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the installed ones among some packages."""
+    versions = {"python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def describe_machine() -> str:
@@ -35,7 +35,7 @@ def count_cores() -> int:
 
 
 def name_processor() -> str:
-    """Return the name of the processor, as far as the system knows it."""
+    """Return the name of the processor, or "unknown processor"."""
     info = Path("/proc/cpuinfo")
     lines = read_bytes(info).decode(errors="replace").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,6 +1,6 @@
 """The rows of an evaluation: an estimate for each metric of an arm, alone or against the plain arm.
 
-Everything is bootstrapped over prompts, since texts to one prompt are not independent; over texts if their prompts are
+Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their prompts are
 unknown.
 """
 
@@ -68,7 +68,7 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
 
 
 def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[EstimateRow]:
-    """Return the rows of an arm. lists: the names of those that were counted. options: of the bootstrap."""
+    """Return the rows of an arm. lists: the names of the counted lists. options: of the bootstrap."""
     measured = measure(tally, **options)
     distance = measure_distance(tally, **options)
     absent = {*LISTS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
@@ -81,36 +81,36 @@ def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) 
 
 
 def compare_with_plain(
-    arm: str, after: Tally, plain: Tally, lists: Collection[str], *, is_paired: bool, **options: Any
+    arm: str, tally: Tally, plain_tally: Tally, lists: Collection[str], *, is_paired: bool, **options: Any
 ) -> list[EstimateRow]:
     """Return the rows of an arm against the plain one; without intervals if the arms answer different prompts."""
-    estimates = _compare_sums(after, plain, lists, is_paired=is_paired, **options)
+    estimates = _compare_sums(tally, plain_tally, lists, is_paired=is_paired, **options)
     rows = [
         EstimateRow(arm, metric, PLAIN, estimates[metric.name])
         for metric in (*SUPPRESSION, EXCESS, PASSES)
         if metric.name in estimates
     ]
     if is_paired:
-        differences = measure_difference(after, plain, **options)
+        differences = measure_difference(tally, plain_tally, **options)
         rows += [EstimateRow(arm, metric, PLAIN, differences[metric.name]) for metric in METRICS]
     return rows
 
 
 def _compare_sums(
-    after: Tally, plain: Tally, lists: Collection[str], *, is_paired: bool, seed: int, resamples: int
+    tally: Tally, plain_tally: Tally, lists: Collection[str], *, is_paired: bool, seed: int, resamples: int
 ) -> dict[str, Estimate]:
     """Return suppression, excess and forward passes by name."""
     if is_paired:
-        sums = after.sum_groups(seed=seed), plain.sum_groups(after.groups, seed=seed)
-    else:  # sums of different prompts can't be drawn together: only the totals are compared
-        sums = _sum_all(after.sum_groups(seed=seed)), _sum_all(plain.sum_groups(seed=seed))
+        sums = tally.sum_groups(seed=seed), plain_tally.sum_groups(tally.groups, seed=seed)
+    else:  # sums of different prompts can't be resampled together: only totals are compared
+        sums = _sum_all(tally.sum_groups(seed=seed)), _sum_all(plain_tally.sum_groups(seed=seed))
     hits = {metric.name: metric.ratio for metric in LIST_METRICS if metric.name in lists and metric.ratio is not None}
-    why = {metric.name: metric.undefined for metric in SUPPRESSION}
+    reasons = {metric.name: metric.undefined for metric in SUPPRESSION}
     estimates = estimate_pairs(
         sums,
-        lambda after, plain: _compare(after, plain, hits),
-        explain=lambda name: why.get(name, "the outputs don't say"),
-        unbounded=explain_interval(after) if is_paired else "the arms don't answer the same prompts",
+        lambda sums, plain_sums: _compare(sums, plain_sums, hits),
+        explain=lambda name: reasons.get(name, "the outputs don't contain it"),
+        unbounded=explain_interval(tally) if is_paired else "the arms don't answer the same prompts",
         seed=seed,
         resamples=resamples,
     )
@@ -123,20 +123,20 @@ def _compare_sums(
 
 
 def _sum_all(sums: Sums) -> dict[str, Floats]:
-    """Return sums over all prompts, as if they were one."""
+    """Return sums over all prompts, as those of a single prompt."""
     return {name: column.sum(keepdims=True) for name, column in sums.items()}
 
 
-def _compare(after: Sums, plain: Sums, hits: Mapping[str, Ratio]) -> dict[str, Floats]:
+def _compare(sums: Sums, plain_sums: Sums, hits: Mapping[str, Ratio]) -> dict[str, Floats]:
     nll, passes = Ratio("nll", "tokens"), Ratio("forward_passes", "tokens")
     return {
-        **{f"{name}_suppressed": _suppress(ratio, after, plain) for name, ratio in hits.items()},
-        EXCESS.name: nll(after) - nll(plain),
-        PASSES.name: passes(after) / passes(plain),
+        **{f"{name}_suppressed": _suppress(ratio, sums, plain_sums) for name, ratio in hits.items()},
+        EXCESS.name: nll(sums) - nll(plain_sums),
+        PASSES.name: passes(sums) / passes(plain_sums),
     }
 
 
-def _suppress(ratio: Ratio, after: Sums, plain: Sums) -> Floats:
+def _suppress(ratio: Ratio, arm_sums: Sums, plain_sums: Sums) -> Floats:
     """Return the percentage by which a rate fell; undefined if it was 0."""
-    rates = [sums[ratio.above] / sums[ratio.below] for sums in (after, plain)]
+    rates = [sums[ratio.above] / sums[ratio.below] for sums in (arm_sums, plain_sums)]
     return np.where(rates[1] > 0, 100 * (1 - rates[0] / rates[1]), np.nan)

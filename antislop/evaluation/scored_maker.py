@@ -25,26 +25,28 @@ from antislop.trace.text_pieces import TextPieces
 def score_outputs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, outputs: Sequence[Output]
 ) -> list[Output]:
-    """Return outputs with nll and tokens under a model, tokenized again; unchanged if one has no prompt.
+    """Return outputs with nll and tokens under a model; unchanged if any output has no prompt.
 
-    A text that is not tokenized as it was generated is a little less likely than the generated tokens. Raises
+    Texts are tokenized again: if their tokens differ from the generated ones, they are a little less likely. Raises
     `ValueError` if a text is too long for the model.
     """
     if not all(output.prompt for output in outputs):
         return list(outputs)
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     texts = [
-        PromptedTokens(tokenizer(each.prompt)["input_ids"], tokenizer(each.text, add_special_tokens=False)["input_ids"])
-        for each in outputs
+        PromptedTokens(
+            tokenizer(output.prompt)["input_ids"], tokenizer(output.text, add_special_tokens=False)["input_ids"]
+        )
+        for output in outputs
     ]
-    if room is not None and (longest := max(text.length for text in texts)) > room:
+    if room is not None and (max_length := max(text.length for text in texts)) > room:
         raise ValueError(
-            f"a text has {longest:,} tokens with its prompt, and the model has {room:,}: score shorter texts"
+            f"a text has {max_length:,} tokens with its prompt, and the model can read {room:,}: score shorter texts"
         )
     scores = measure_nll(model, texts)
     return [
-        replace(each, costs={**each.costs, "nll": nll, "tokens": len(text.tokens)})
-        for each, text, nll in zip(outputs, texts, scores, strict=True)
+        replace(output, costs={**output.costs, "nll": nll, "tokens": len(text.tokens)})
+        for output, text, nll in zip(outputs, texts, scores, strict=True)
     ]
 
 
@@ -52,8 +54,8 @@ class ScoredMaker(ModelRecordMaker):
     """Makes records with the likelihood and cost of each text. options: those of `ModelRecordMaker`.
 
     Adds to each record: nll, of the kept tokens under the model without bans, given the prompt of the data set,
-    whatever prompt the arm used; forward_passes, those that included the text; pieces, in arms that rewind:
-    (text, kind) as in `TextPieces`.
+    whatever prompt the arm used; forward_passes, the number of passes that included the text; pieces, in arms that
+    rewind: (text, kind) as in `TextPieces`.
     """
 
     def __init__(
@@ -70,8 +72,8 @@ class ScoredMaker(ModelRecordMaker):
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished and scored, several at a time."""
         waiting: list[MadeRecord] = []
-        for made in super().make(specs, arm=arm):
-            waiting.append(made)
+        for sample in super().make(specs, arm=arm):
+            waiting.append(sample)
             if sum(text.length for text in self._unscored.values()) >= PASS:
                 yield from self._score(waiting)
                 waiting = []
@@ -80,18 +82,18 @@ class ScoredMaker(ModelRecordMaker):
     def _score(self, waiting: Sequence[MadeRecord]) -> Iterator[MadeRecord]:
         texts, self._unscored = self._unscored, {}
         scores = dict(zip(texts, measure_nll(self._model, list(texts.values())), strict=True))
-        for made in waiting:
-            record = made.record
+        for sample in waiting:
+            record = sample.record
             nll = scores.get((record["key"], record["sample"], record["arm"]))
-            yield made if nll is None else replace(made, record={**record, "nll": round(nll, 4)})
+            yield sample if nll is None else replace(sample, record={**record, "nll": round(nll, 4)})
 
-    def _report(self, spec: SampleSpec, done: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super()._report(spec, done, prompt_tokens=prompt_tokens, since=since)
-        if done.error is not None:
+    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
+        if completion.error is not None:
             return record
-        self._unscored[spec.identity] = PromptedTokens(self._encode(spec.prompt), done.tokens)
-        pieces = {} if spec.arm in UNBANNED else {"pieces": self._find_pieces(done.report)}
-        return {**record, "forward_passes": done.report.forward_passes, **pieces}
+        self._unscored[spec.identity] = PromptedTokens(self._encode(spec.prompt), completion.tokens)
+        pieces = {} if spec.arm in UNBANNED else {"pieces": self._find_pieces(completion.report)}
+        return {**record, "forward_passes": completion.report.forward_passes, **pieces}
 
     def _find_pieces(self, report: Report) -> list[list[str]]:
         text_pieces = TextPieces(self._vocabulary)

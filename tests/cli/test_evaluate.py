@@ -188,15 +188,15 @@ def test_a_list_that_never_occurs_suppresses_nothing_that_could_be_told() -> Non
     result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
     assert result.exit_code == 0, result.stderr
     row = find(read(), "banned", "made_from_suppressed", "plain")
-    assert (row["value"], row["why"]) == (None, "the plain texts contain nothing of the list")
-    assert "nothing of the list stood in the plain texts" in Path("report/report.html").read_text()
+    assert (row["value"], row["why"]) == (None, "the plain texts contain no entry of the list")
+    assert "the plain texts contain no entry of the list" in Path("report/report.html").read_text()
 
 
 def test_one_text_has_no_intervals() -> None:
     make("--limit", "1")
     rows = read()["rows"]
     assert all(row["low"] is None and row["why"] for row in rows)
-    assert "There is one prompt only" in Path("report/report.html").read_text()
+    assert "There is only one prompt" in Path("report/report.html").read_text()
 
 
 def test_prompts_that_can_not_be_used_are_left_out_and_told() -> None:
