@@ -1,1 +1,1 @@
-"""Numbers of a text: slop, repetition, variety, distance to human writing. No torch."""
+"""Metrics of texts: slop, repetition, variety, distance to human writing. No torch."""

@@ -1,7 +1,7 @@
-"""Every metric by its definition: unit, source, and how its value follows from sums over texts.
+"""The definitions of all metrics: unit, source, and the computation of the value from sums over texts.
 
-To add a metric, add an entry to `METRICS`: `count` says what a text adds to a new sum, `formula` how the value follows
-from the sums. Everything that measures, tabulates, draws or lists metrics reads them from here.
+To add a metric, add an entry to `METRICS`: `count` computes the contribution of a text to a new sum, `formula` the
+value from the sums. All code that measures, tabulates, draws or lists metrics reads them from here.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ Count: TypeAlias = Callable[[Segments, Scale], float]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The formula of a metric that divides a sum over texts by another one.
+    """The formula of a metric that divides one sum over texts by another.
 
-    above, below: names of the sums. is_rate: whether `above` counts events, so that none at all leaves a rate of 0 with
-        an upper bound.
+    above, below: names of the sums. is_rate: whether `above` counts events; a rate of 0 then has an upper bound.
     """
 
     above: str
@@ -52,14 +51,14 @@ class Ratio:
     is_rate: bool = False
 
     def __call__(self, sums: Sums, _scale: Scale | None = None) -> Floats:
-        """Divide totals [...]."""
+        """Return the ratio of two totals, of any shape."""
         ratio: Floats = self.factor * sums[self.above] / sums[self.below]
         return ratio
 
     def bound_unseen(self, sums: Sums, *, level: float) -> float | None:
         """Return the upper bound of a rate whose events never occurred; None for other ratios.
 
-        sums: [groups]. Texts of a group are not independent: they count as one text of their mean length.
+        sums: [groups]. Texts of a group are dependent: they count as one text of their mean length.
         """
         trials = float((sums[self.below] / sums["texts"]).sum())
         if not self.is_rate or sums[self.above].any() or not trials > 0:
@@ -72,10 +71,10 @@ class Metric:
     """A measured quantity.
 
     about: its definition in words. source: who defined it, as URL or DOI.
-    formula: its value, from sums over texts; None if it is derived from other estimates. count: what a text adds to
-        the sum that a `Ratio` divides; None for sums that are counted for several metrics, or given with the texts.
-    missing: why it is undefined if a sum is unknown (NaN). undefined: why it is otherwise.
-    reads: the words that it reads of each text; if most texts are shorter, it depends on their length.
+    formula: computes its value from sums over texts; None if it is derived from other estimates. count: computes the
+        contribution of a text to the numerator of a `Ratio`; None for sums of several metrics, or passed with texts.
+    missing: the reason if it is undefined because a sum is unknown (NaN). undefined: the reason in all other cases.
+    reads: number of words that it reads of each text; if most texts are shorter, it depends on their length.
     """
 
     name: str
@@ -99,7 +98,7 @@ class Metric:
         return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
 
     def explain(self, *sums: Sums) -> str:
-        """Return why the metric is undefined for these sums [groups], or for one of several."""
+        """Return why the metric is undefined for sums [groups], or for any of several such sums."""
         names = (self.ratio.above, self.ratio.below) if self.ratio else ()
         is_unknown = any(np.isnan(side[name]).any() for side in sums for name in names)
         return self.missing if is_unknown else self.undefined
@@ -117,7 +116,7 @@ def define_hits(name: str, bans: BanList) -> Metric:
         name,
         name,
         "per 1,000 words",
-        "occurrences of the list's bans, as `BanList.find` finds them; its weights don't matter",
+        "occurrences of the list's bans, as found by `BanList.find`; weights are ignored",
         formula=Ratio(f"hits of {name}", "words", 1000, is_rate=True),
         count=lambda segments, _: len(bans.find(segments.text)),
     )
@@ -146,7 +145,7 @@ METRICS = (
         "slop_words",
         "slop words",
         "per 1,000 words",
-        "words that are in the scale's list, in exactly that form",
+        "words in exactly a form of the scale's list",
         _SLOP_SCORE,
         _SLOP_RATES["slop_words"],
         count_slop_words,
@@ -156,8 +155,8 @@ METRICS = (
         "slop_trigrams",
         "slop trigrams",
         "per 1,000 words",
-        "three words in a row that are in the scale's list, overlapping ones included; stop words between them are "
-        'skipped unless the scale is over "words"; per 1,000 words of any kind',
+        "sequences of three words that are in the scale's list, overlapping ones included; stop words between them "
+        'are skipped unless the scale is over "words"; per 1,000 words of any kind',
         _SLOP_SCORE,
         _SLOP_RATES["slop_trigrams"],
         count_slop_trigrams,
@@ -167,8 +166,8 @@ METRICS = (
         "contrasts",
         "not X but Y",
         "per 1,000 characters",
-        "matches of eight bundled constructions that deny one thing to assert another; of overlapping matches the "
-        "first counts. The published metric has 45 other patterns: levels differ",
+        "matches of eight bundled constructions that deny one thing to assert another; of overlapping matches, the "
+        "first counts. The published metric has 45 other patterns, so its values differ",
         _SLOP_SCORE,
         _SLOP_RATES["contrasts"],
         lambda segments, _: count_contrasts(segments.text),
@@ -188,7 +187,7 @@ METRICS = (
         "repetition",
         "per 1,000 content words",
         f"occurrences of the {TOP} bigrams and {TOP} trigrams of content words with the highest ratio of their share "
-        "to that in human writing. Falls with the amount of text; the interval takes the n-grams as given",
+        "to that in human writing. Falls with the amount of text; the interval treats the n-grams as fixed",
         _SLOP_SCORE,
         Ratio("overused", "content_words", 1000),
         missing="the scale has no human n-grams",
@@ -209,8 +208,8 @@ METRICS = (
             f"distinct_{n}",
             f"distinct-{n}",
             "0 to 1",
-            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE} words, shorter pieces left "
-            "out, so that it does not depend on length; the published metric counts in all texts at once, and does",
+            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE} words; shorter pieces are "
+            "left out, so it does not depend on length, unlike the published metric, which counts in all texts at once",
             "Li et al. 2016, https://arxiv.org/abs/1510.03055; in pieces: Johnson 1944, doi 10.1037/h0093508",
             Ratio(f"distinct_{n}", f"ngrams_{n}"),
             undefined=f"no text of {PIECE} words or more",
@@ -222,7 +221,7 @@ METRICS = (
         "self-BLEU",
         "0 to 1",
         f"mean BLEU-4 of the first {BEGINNING} words of a text against those of the others, over {COMPARED} texts "
-        "drawn by the seed; over all if there are fewer, which lowers it. The interval takes the other texts as given",
+        "drawn by the seed; over all if there are fewer, which lowers it. The interval treats the other texts as fixed",
         "Zhu et al. 2018, https://arxiv.org/abs/1802.01886",
         Ratio("bleu", "compared"),
         undefined="fewer than two texts of four words or more",
@@ -232,14 +231,14 @@ METRICS = (
         "sentence_words",
         "sentence length",
         "words",
-        "words of all sentences over sentences",
+        "words per sentence",
         formula=_SENTENCE_WORDS,
     ),
     Metric(
         "sentence_spread",
         "sentence spread",
         "words",
-        "standard deviation of the words of a sentence over all sentences: burstiness",
+        "standard deviation of the words per sentence, over all sentences: burstiness",
         formula=_compute_spread,
     ),
     Metric(
@@ -255,7 +254,7 @@ METRICS = (
         "paragraph_words",
         "paragraph length",
         "words",
-        "words of all paragraphs over paragraphs, which empty lines separate",
+        "words per paragraph; empty lines separate paragraphs",
         formula=Ratio("words", "paragraphs"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Values computed from sums over texts, each with its interval, or with the reason why it has none."""
+"""Values computed from sums over texts, each with an interval, or with the reason why there is none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Sums: TypeAlias = Mapping[str, Floats]
 class Estimate(NamedTuple):
     """A value and the bounds of its interval.
 
-    value: None if undefined. low, high: None without an interval. why: the reason for either, or a caution about a
-        defined value.
+    value: None if undefined. low, high: None without an interval. why: the reason for a missing value or interval, or
+        a caution.
     """
 
     value: float | None
@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
         return self if self.low is None else self._replace(low=None, high=None, why=f"no interval: {why}")
 
     def with_caution(self, why: str | None) -> Estimate:
-        """Add a caution unless the estimate has a reason already."""
+        """Add a caution, unless the estimate already has a reason."""
         return self if why is None or self.why else self._replace(why=why)
 
 
@@ -58,7 +58,7 @@ def estimate(
     """Return estimates by name of the values that `compute` returns, bootstrapped over groups of texts.
 
     sums: [groups] each. compute: from sums [...] by name to values [...] by name; NaN and infinity are undefined.
-    explain: says why the value of this name is undefined. unbounded: why a defined value has no interval.
+    explain: returns why the value of a name is undefined. unbounded: why a defined value has no interval.
     resamples, level, seed: see `bootstrap`.
     """
 
@@ -89,14 +89,16 @@ def estimate_pairs(
     unbounded: str,
     **options: Any,
 ) -> dict[str, Estimate]:
-    """Return estimates by name of the values that `compare` makes of two sets of texts, drawn together.
+    """Return estimates by name of the values that `compare` computes from two sets of texts, resampled together.
 
-    sides: [groups] each, the same groups in the same order. The rest: as in `estimate`.
+    sides: sums [groups] of each set, over the same groups in the same order. Other arguments: see `estimate`.
     """
     sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
 
     def compute(totals: Sums) -> Sums:
-        first, second = ({name: totals[f"{number} {name}"] for name in side} for number, side in enumerate(sides))
-        return compare(first, second)
+        first_sums, second_sums = (
+            {name: totals[f"{number} {name}"] for name in side} for number, side in enumerate(sides)
+        )
+        return compare(first_sums, second_sums)
 
     return estimate(sums, compute, explain=explain, unbounded=unbounded, **options)

@@ -1,4 +1,4 @@
-"""How far texts are from human writing, per metric and overall.
+"""The distance of texts to human writing, per metric and overall.
 
 The bundled human values are those of 20 novels before 1930 (data/metrics/README.md of the repository).
 """
@@ -25,7 +25,7 @@ from antislop.metrics.tally import Tally
 FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
 PASSAGE = 500
-"""Words of a passage, at least; it ends with a paragraph."""
+"""Minimum number of words of a passage, which ends with a paragraph."""
 
 _OF_LISTS = ("slop_words", "slop_trigrams", "slop_score")
 _NOT_OVERALL = ("slop_score", "slop_trigrams", "repetition")
@@ -35,8 +35,8 @@ _OVERALL = "overall"
 class Human(NamedTuple):
     """A metric in human writing.
 
-    value: in all passages. passages, books: the standard deviation between passages, and between books, each measured
-    alone.
+    value: over all passages. passages, books: the standard deviation of the metric between single passages, and between
+    single books.
     """
 
     value: float
@@ -48,7 +48,7 @@ class Human(NamedTuple):
 class Humans:
     """The metrics of human writing, by name.
 
-    scale: the fingerprint of the `Scale` used. texts: title, file, sha256 and words of each.
+    scale: the fingerprint of the `Scale`. texts: title, file, sha256 and number of words of each book.
     """
 
     metrics: Mapping[str, Human]
@@ -57,9 +57,9 @@ class Humans:
 
 
 class Distance(NamedTuple):
-    """How far texts are from human writing, in standard deviations between human passages of about 500 words.
+    """The distance of texts to human writing, in standard deviations between human passages of about 500 words.
 
-    metrics: by name and with sign: above 0, the texts have more of it. overall: the root mean square of those.
+    metrics: by name, signed: above 0, the texts exceed human writing. overall: the root mean square of these.
     """
 
     metrics: dict[str, Estimate]
@@ -67,7 +67,7 @@ class Distance(NamedTuple):
 
 
 def load_human() -> Humans:
-    """Load the human values that come with the package."""
+    """Load the bundled human values."""
     return read_human(FOLDER / "human_metrics.json")
 
 
@@ -83,19 +83,19 @@ def read_human(path: str | os.PathLike[str]) -> Humans:
 def measure_distance(
     tally: Tally, *, human: Humans | None = None, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Distance:
-    """Return how far texts are from human writing.
+    """Return the distance of texts to human writing.
 
-    Per metric: (value - human value) / standard deviation of the metric between human passages of about 500 words. So
-    1 is as far as one page of a novel usually is from all of them: a set of texts at 1 is off in all of its pages.
-    Overall: the root mean square over the metrics that are defined, without the slop score, which is made of three
-    others, without slop trigrams, of which novels hold next to none, so that their spread is no measure, and without
-    repetition, which depends on how much text there is. Metrics that read more words than most texts have are
-    undefined here. human: by default the bundled values. Intervals are over groups of texts, as in `metrics.measure`.
+    Per metric: (value - human value) / standard deviation of the metric between human passages of about 500 words. A
+    single passage of a novel typically differs from the novels by 1; a set of texts at 1 differs by as much on average.
+    Overall: the root mean square over the defined metrics, except the slop score, which is computed from three others;
+    slop trigrams, which are so rare in novels that their deviation is no unit; and repetition, which depends on the
+    amount of text. Metrics that read more words than most texts have are undefined here. human: by default the bundled
+    values. Intervals are over groups of texts, as in `metrics.measure`.
 
-    Novels before 1930 are not how people write today: human answers to writing prompts are at about 1.2, those of
-    eleven models at 2.9 to 9.1 (eval/published.md of the repository). Compare a distance with these. It does NOT say
-    whether a text is good, or whether a person wrote it. The overall distance of few texts is too high, since chance
-    adds to each part.
+    Novels before 1930 differ from the writing of today: human answers to writing prompts are at about 1.2, those of
+    eleven models at 2.9 to 9.1 (eval/published.md of the repository). Compare a distance with these. It does NOT
+    measure quality, or whether a person wrote a text. The overall distance of few texts is too high, since chance
+    increases each part.
     """
     human = load_human() if human is None else human
     if not tally.words:
@@ -103,7 +103,7 @@ def measure_distance(
         return Distance({metric.name: undefined for metric in METRICS}, undefined)
     sums = tally.sum_groups(seed=seed)
     comparable = _find_comparable(human, tally)
-    found = estimate(
+    estimates = estimate(
         sums,
         lambda totals: _compute_distances(compute_metrics(METRICS, totals, tally.scale), comparable),
         explain=lambda name: _explain(name, tally, human, sums),
@@ -114,13 +114,13 @@ def measure_distance(
     )
     for name, bound in bound_unseen_rates(tally, sums, level=level).items():
         if name in comparable:
-            found[name] = found[name].widen(high=(bound - comparable[name].value) / comparable[name].passages)
-    overall = found.pop(_OVERALL)
-    return Distance(found, overall)
+            estimates[name] = estimates[name].widen(high=(bound - comparable[name].value) / comparable[name].passages)
+    overall = estimates.pop(_OVERALL)
+    return Distance(estimates, overall)
 
 
 def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
-    r"""Cut a text at ends of paragraphs into passages of at least so many words; a shorter rest is left out.
+    r"""Cut a text at ends of paragraphs into passages of at least `words` words; a shorter remainder is left out.
 
     >>> list(cut_passages("One two.\n\nThree.\n\nFour five.\n\nSix.", words=3))
     ['One two.\n\nThree.', 'Four five.\n\nSix.']
@@ -136,7 +136,7 @@ def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
 
 
 def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
-    """Return the human values that the texts can be compared with."""
+    """Return the human values with which the texts can be compared."""
     is_same = human.scale == tally.scale.fingerprint
     return {
         name: value
@@ -165,6 +165,6 @@ def _explain(name: str, tally: Tally, human: Humans, sums: Sums) -> str:
     if name == _OVERALL:
         return "nothing to count in"
     if name not in human.metrics:
-        return "there is no human value: it depends on how much text there is"
+        return "there is no human value: it depends on the amount of text"
     metric = next(metric for metric in METRICS if metric.name == name)
     return warn_of_short_texts(name, tally) or metric.explain(sums)

@@ -1,4 +1,4 @@
-"""Measure how sloppy, repetitive and varied texts are: each metric with an interval, alone or against other texts.
+"""Measure slop, repetition and variety of texts: each metric with an interval, alone or against other texts.
 
 Texts are counted in a `Tally`. Each metric is computed from sums over texts, so that resampling groups of texts gives
 its interval. A lower value is not better in itself: compare it with human writing, see `human_distance`.
@@ -16,15 +16,15 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
 
     resamples, level: of the interval, see `bootstrap`. seed: draws the resamples and the texts of self-BLEU.
 
-    Groups are resampled as a whole, so that for texts grouped by prompt the interval is about other prompts. If texts
-    to a few prompts have no groups, it is about other texts to these prompts only. A rate of 0 is bounded by the rule
+    Groups are resampled as a whole: if texts are grouped by prompt, the interval covers other prompts. Without groups,
+    it covers other texts to the same prompts only. A rate of 0 is bounded by the rule
     of three, see `bootstrap.bound_unseen`.
     """
     if not tally.words:
         return _explain_empty(tally)
     sums = tally.sum_groups(seed=seed)
     metrics = {metric.name: metric for metric in tally.metrics}
-    found = estimate(
+    estimates = estimate(
         sums,
         lambda totals: compute_metrics(tally.metrics, totals, tally.scale),
         explain=lambda name: metrics[name].explain(sums),
@@ -34,19 +34,19 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
         seed=seed,
     )
     bounds = bound_unseen_rates(tally, sums, level=level)
-    found |= {name: found[name].widen(high=bound) for name, bound in bounds.items()}
-    return {name: one.with_caution(warn_of_short_texts(name, tally)) for name, one in found.items()}
+    estimates |= {name: estimates[name].widen(high=bound) for name, bound in bounds.items()}
+    return {name: value.with_caution(warn_of_short_texts(name, tally)) for name, value in estimates.items()}
 
 
 def measure_difference(
     after: Tally, before: Tally, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return by name how much higher each metric is after than before.
+    """Return by name the difference of each metric, after minus before.
 
-    Paired: texts of the same group are drawn together on both sides, so that the influence of the prompt cancels; the
-    sides need not have equally many. A rate of 0 on both sides has a difference of 0 without an interval. Texts without
-    a group are paired by position: the i-th of both answer the same prompt under the same seed. Raises `ValueError` if
-    a group or text has no counterpart, and if the tallies have different scales or metrics.
+    Paired: the texts of a group are resampled together on both sides, so that the influence of the prompt cancels; the
+    sides can have different numbers of texts. A rate of 0 on both sides has a difference of 0 without an interval.
+    Texts without a group are paired by position: the i-th of both answer the same prompt under the same seed. Raises
+    `ValueError` if a group or text has no counterpart, and if the tallies have different scales or metrics.
     """
     _check_pairs(after, before)
     if not (after.words and before.words):
@@ -55,10 +55,10 @@ def measure_difference(
     metrics = {metric.name: metric for metric in after.metrics}
 
     def subtract(*totals: Sums) -> Sums:
-        ours, theirs = (compute_metrics(after.metrics, side, after.scale) for side in totals)
-        return {name: value - theirs[name] for name, value in ours.items()}
+        after_values, before_values = (compute_metrics(after.metrics, side, after.scale) for side in totals)
+        return {name: value - before_values[name] for name, value in after_values.items()}
 
-    found = estimate_pairs(
+    estimates = estimate_pairs(
         sums,
         subtract,
         explain=lambda name: metrics[name].explain(*sums),
@@ -68,19 +68,21 @@ def measure_difference(
         seed=seed,
     )
     unseen = set.intersection(*(set(bound_unseen_rates(after, side, level=level)) for side in sums))
-    found |= {name: found[name].without_interval("it occurs on neither side") for name in unseen}
+    estimates |= {name: estimates[name].without_interval("it occurs on neither side") for name in unseen}
     for tally in (before, after):
-        found = {name: one.with_caution(warn_of_short_texts(name, tally)) for name, one in found.items()}
-    return found
+        estimates = {name: value.with_caution(warn_of_short_texts(name, tally)) for name, value in estimates.items()}
+    return estimates
 
 
 def _check_pairs(after: Tally, before: Tally) -> None:
-    alone = [sum(isinstance(group, int) for group in tally.groups) for tally in (after, before)]
-    if alone[0] != alone[1]:
-        raise ValueError(f"{alone[0]} texts after and {alone[1]} before have no group: pass texts in pairs")
-    odd = sorted(map(str, {*after.groups} ^ {*before.groups}))
-    if odd:
-        raise ValueError(f"the group {odd[0]!r} is on one side only: pass texts of the same groups after and before")
+    ungrouped = [sum(isinstance(group, int) for group in tally.groups) for tally in (after, before)]
+    if ungrouped[0] != ungrouped[1]:
+        raise ValueError(f"{ungrouped[0]} texts after and {ungrouped[1]} before have no group: pass texts in pairs")
+    unpaired = sorted(map(str, {*after.groups} ^ {*before.groups}))
+    if unpaired:
+        raise ValueError(
+            f"the group {unpaired[0]!r} is on one side only: pass texts of the same groups after and before"
+        )
     names = [{metric.name for metric in tally.metrics} for tally in (after, before)]
     if after.scale != before.scale or names[0] != names[1]:
         raise ValueError("the tallies have different scales, metrics or lists of bans: make both with the same")
@@ -97,10 +99,10 @@ def bound_unseen_rates(tally: Tally, sums: Sums, *, level: float) -> dict[str, f
 
 
 def warn_of_short_texts(name: str, tally: Tally) -> str | None:
-    """Return why a metric says little about texts of this length, or None.
+    """Return a caution if most texts are too short for a metric, else None.
 
-    Most windows of MATTR-500 then begin in one text and end in another, and self-BLEU compares texts that end before
-    the words it reads, so that both depend on the length of the texts.
+    Then most windows of MATTR-500 begin in one text and end in another, and self-BLEU compares complete texts instead
+    of beginnings, so that both depend on the length of the texts.
     """
     reads = next((metric.reads for metric in tally.metrics if metric.name == name), 0)
     short = sum(length < reads for length in tally.lengths)
@@ -119,5 +121,5 @@ def explain_interval(tally: Tally) -> str:
 
 
 def _explain_empty(*tallies: Tally) -> dict[str, Estimate]:
-    why = "no words in the texts" if all(len(tally) for tally in tallies if not tally.words) else "no texts"
-    return {metric.name: Estimate.undefined(why) for metric in tallies[0].metrics}
+    reason = "no words in the texts" if all(len(tally) for tally in tallies if not tally.words) else "no texts"
+    return {metric.name: Estimate.undefined(reason) for metric in tallies[0].metrics}

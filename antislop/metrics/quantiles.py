@@ -1,6 +1,6 @@
-"""Quantiles of the normal, Student's t and the gamma distribution, for whole degrees of freedom and shapes.
+"""Quantiles of the normal, Student's t and gamma distributions, for integer degrees of freedom and shapes.
 
-Both distribution functions are finite sums then, so that no package of statistics is needed.
+The distribution functions are then finite sums, so that no package of statistics is needed.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from statistics import NormalDist
 import numpy as np
 
 _REACH = 12.0
-"""Standard deviations beyond which a Poisson probability is not added: together they come to under 1e-30."""
+"""Standard deviations beyond which Poisson probabilities are ignored: they sum to less than 1e-30."""
 
 
-def find_normal(chance: float) -> float:
-    """Return what a standard normal number stays under with this chance."""
-    return NormalDist().inv_cdf(chance)
+def find_normal(probability: float) -> float:
+    """Return the quantile of the standard normal distribution at a probability, 0 to 1."""
+    return NormalDist().inv_cdf(probability)
 
 
-def find_student(chance: float, freedom: int) -> float:
-    """Return what Student's t with `freedom` degrees, 1 or more, stays under with this chance, 0 to 1.
+def find_student(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t with `freedom` degrees, 1 or more, at a probability, 0 to 1.
 
     >>> round(find_student(0.975, 4), 4)
     2.7764
     """
-    if chance < 0.5:
-        return -find_student(1 - chance, freedom)
+    if probability < 0.5:
+        return -find_student(1 - probability, freedom)
     scale = exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(freedom * pi)
 
     def density(t: float) -> float:
         return scale * exp(-(freedom + 1) / 2 * log(1 + t * t / freedom))
 
-    return _solve(lambda t: (1 + _share_within(t, freedom)) / 2, density, chance, start=find_normal(chance))
+    return _solve(lambda t: (1 + _share_within(t, freedom)) / 2, density, probability, start=find_normal(probability))
 
 
-def find_gamma(chance: float, shape: int) -> float:
-    """Return what a gamma number of this shape, 1 or more, and scale 1 stays under with this chance, 0 to 1.
+def find_gamma(probability: float, shape: int) -> float:
+    """Return the quantile of the gamma distribution of a shape, 1 or more, and scale 1 at a probability, 0 to 1.
 
     >>> round(find_gamma(0.025, 10), 3)
     4.795
@@ -46,36 +46,36 @@ def find_gamma(chance: float, shape: int) -> float:
     def density(x: float) -> float:
         return exp((shape - 1) * log(x) - x - lgamma(shape)) if x > 0 else 0.0
 
-    cube = 1 - 1 / (9 * shape) + find_normal(chance) / (3 * sqrt(shape))  # Wilson and Hilferty 1931
-    return _solve(lambda x: 1 - _sum_poisson(shape, x), density, chance, start=max(shape * cube**3, 1e-3))
+    cube = 1 - 1 / (9 * shape) + find_normal(probability) / (3 * sqrt(shape))  # Wilson and Hilferty 1931
+    return _solve(lambda x: 1 - _sum_poisson(shape, x), density, probability, start=max(shape * cube**3, 1e-3))
 
 
 def _share_within(t: float, freedom: int) -> float:
-    """Return the chance that Student's t lies between -t and t (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    """Return the probability of Student's t between -t and t (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
     angle = atan(t / sqrt(freedom))
-    first = freedom % 2
-    term, total = (cos(angle) if first else 1.0), 0.0
-    for i in range(first, freedom - 1, 2):
+    is_odd = freedom % 2
+    term, total = (cos(angle) if is_odd else 1.0), 0.0
+    for i in range(is_odd, freedom - 1, 2):
         total += term
         term *= cos(angle) ** 2 * (i + 1) / (i + 2)
-    return 2 / pi * (angle + sin(angle) * total) if first else sin(angle) * total
+    return 2 / pi * (angle + sin(angle) * total) if is_odd else sin(angle) * total
 
 
 def _sum_poisson(count: int, mean: float) -> float:
-    """Return the chance of fewer than `count` events where `mean` are expected."""
+    """Return the probability of fewer than `count` events if `mean` are expected."""
     reach = _REACH * sqrt(mean) + 4 * _REACH
-    first, last = max(0, int(mean - reach)), min(count - 1, int(mean + reach))
-    if last < first or mean <= 0:
+    start, stop = max(0, int(mean - reach)), min(count - 1, int(mean + reach))
+    if stop < start or mean <= 0:
         return float(mean <= 0)
-    steps = np.log(mean) - np.log(np.arange(first + 1, last + 1))
-    logs = first * log(mean) - mean - lgamma(first + 1) + np.concatenate([[0.0], np.cumsum(steps)])
+    steps = np.log(mean) - np.log(np.arange(start + 1, stop + 1))
+    logs = start * log(mean) - mean - lgamma(start + 1) + np.concatenate([[0.0], np.cumsum(steps)])
     return float(np.exp(logs).sum())
 
 
 def _solve(
     function: Callable[[float], float], derivative: Callable[[float], float], value: float, *, start: float
 ) -> float:
-    """Return where a growing function reaches a value above 0: Newton's method, halving where it would leave."""
+    """Return the argument above 0 at which an increasing function has a value: by Newton's method and bisection."""
     low, high, x = 0.0, inf, start
     for _ in range(200):
         excess = function(x) - value

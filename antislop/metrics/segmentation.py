@@ -1,7 +1,7 @@
-"""Take texts apart: words, content words, sentences, paragraphs.
+"""Split texts into words, content words, sentences and paragraphs.
 
-Metrics and profiles count these parts. For languages with spaces between words; in others a run of letters is one
-word. Bans are matched differently: `matching` reads a text while it is being generated.
+Metrics and profiles count these parts. For languages with spaces between words; in other languages a run of letters is
+one word. Bans are matched differently: `matching` reads a text while it is being generated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antislop.matching.patterns.word_search import stop_words
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\uff07", "'"))
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _BREAK = re.compile(r"\n\s*\n")
-# A full stop after these is no end; after initials, such as "J.", neither.
+# A full stop after these, or after an initial such as "J.", does not end a sentence.
 _ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
 _QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 _CLOSERS = "[\"'”’»)\\]*_]*"
@@ -26,7 +26,7 @@ _STOP = re.compile(rf"{_END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*
 class Segments(NamedTuple):
     """A text and its parts.
 
-    words, content_words: in lower case. sentences: the number of words of each.
+    words, content_words: in lower case. sentences: number of words of each sentence.
     """
 
     text: str
@@ -37,16 +37,16 @@ class Segments(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Segments:
-        """Take a text apart."""
+        """Split a text."""
         words = extract_words(text)
         sentences = [len(extract_words(sentence)) for sentence in extract_sentences(text)]
         return cls(text, words, drop_stop_words(words), sentences, extract_paragraphs(text))
 
 
 def extract_words(text: str) -> list[str]:
-    """Return the words of a text, in lower case: letters, with at most one apostrophe among them, which is straight.
+    """Return the words of a text, in lower case: letters with at most one apostrophe within, made straight.
 
-    Digits are not words, and separate them.
+    Digits separate words.
 
     >>> extract_words("It’s the 2nd Café—isn't it?")
     ["it's", 'the', 'nd', 'café', "isn't", 'it']
@@ -55,7 +55,7 @@ def extract_words(text: str) -> list[str]:
 
 
 def drop_stop_words(words: Iterable[str]) -> list[str]:
-    """Return the content words: those that are no English function words, contracted ones such as "didn't" included.
+    """Return the words without English function words and their contractions, such as "didn't".
 
     >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
     ['voice', 'barely', 'whisper']
@@ -69,7 +69,7 @@ def _is_stop_word(word: str) -> bool:
 
 
 def extract_sentences(text: str) -> list[str]:
-    r"""Return the sentences of a text, each with its end; a paragraph's last may have none.
+    r"""Return the sentences of a text with their punctuation; the last of a paragraph may have none.
 
     A full stop ends a sentence before white space, but not after titles and initials. Parts without letters are left
     out.
@@ -77,22 +77,22 @@ def extract_sentences(text: str) -> list[str]:
     >>> extract_sentences("“Mr. Hyde!” she said. He left…\n\nThe end")
     ['“Mr. Hyde!”', 'she said.', 'He left…', 'The end']
     """
-    found = []
+    sentences = []
     for paragraph in extract_paragraphs(text):
         start = 0
         for end in [*(match.end() for match in _END.finditer(paragraph)), len(paragraph)]:
             sentence = paragraph[start:end].strip()
             if _WORD.search(sentence):
-                found.append(sentence)
+                sentences.append(sentence)
             start = end
-    return found
+    return sentences
 
 
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
     """Return the first end of a sentence or paragraph at `start` or later, or None.
 
-    In running text an end is certain once the next word is there, which must not be in lower case: “Stop!” in
-    “Stop!” she said. ends nothing. If `is_complete`, the end of the text ends its last sentence.
+    Within a paragraph, the next word must be present and not in lower case: in “Stop!” she said, the quote does not end
+    the sentence. If `is_complete`, the end of the text ends its last sentence.
 
     >>> find_sentence_end("“Stop!” she said. He did")
     17
@@ -104,7 +104,7 @@ def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) ->
 
 
 def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
-    """Yield where the sentences and paragraphs of a text end, as `find_sentence_end` defines it."""
+    """Yield the ends of the sentences and paragraphs of a text, as `find_sentence_end` defines them."""
     return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
 
 
@@ -116,7 +116,7 @@ def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
 
 
 def extract_paragraphs(text: str) -> list[str]:
-    r"""Return the paragraphs of a text, which empty lines separate; those without letters are left out.
+    r"""Return the paragraphs of a text, separated by empty lines, without those that have no letters.
 
     >>> extract_paragraphs("One\nof two lines.\n\n***\n\nTwo.")
     ['One\nof two lines.', 'Two.']
@@ -127,7 +127,7 @@ def extract_paragraphs(text: str) -> list[str]:
 def count_dialogues(paragraphs: Iterable[str]) -> int:
     """Count the paragraphs with speech: words between double quotes, straight or curly.
 
-    A quote that is not closed in the paragraph counts: speech continues in the next. Single quotes don't.
+    A quote that is not closed in its paragraph counts; single quotes don't.
 
     >>> count_dialogues(["“Yes,” she said.", 'He said "no" to it.', "It was late."])
     2

@@ -1,4 +1,4 @@
-"""Count slop in finished texts: words and trigrams of a scale, contrasts, and the score made of the three."""
+"""Count slop in finished texts: words and trigrams of a scale, contrasts, and the score computed from the three."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CONTRASTS = (
     "no-x-no-y-just",
     "less-x-than-y",
 )
-"""The bundled constructions that deny one thing to assert another; "Not X. Not Y." asserts nothing."""
+"""The bundled constructions that deny one thing to assert another, unlike "Not X. Not Y.", which asserts nothing."""
 
 WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
-"""The share of each metric in the slop score."""
+"""The weight of each metric in the slop score."""
 
 
 def count_slop_words(segments: Segments, scale: Scale) -> float:
@@ -45,7 +45,7 @@ def count_slop_trigrams(segments: Segments, scale: Scale) -> float:
 def count_contrasts(text: str) -> int:
     """Count the contrasts of a text; of overlapping ones, only the first.
 
-    Searches the whole text at once, which is faster than `BanList.find` and finds the same except for overlaps.
+    Searches the text at once, which is faster than `BanList.find`, with equal results except for overlaps.
 
     >>> count_contrasts("It was not a door, but a mouth. It wasn't open. It was hungry.")
     2
@@ -61,7 +61,9 @@ def count_contrasts(text: str) -> int:
 @cache
 def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
     constructions = read_constructions()
-    return tuple(regex.compile(each.ban.phrase) for each in constructions if each.name in CONTRASTS)
+    return tuple(
+        regex.compile(construction.ban.phrase) for construction in constructions if construction.name in CONTRASTS
+    )
 
 
 def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:

@@ -1,7 +1,7 @@
-"""The scale that texts are measured by: lists of slop, the ranges of the slop score, and human rates of n-grams.
+"""The scale of measurements: lists of slop, the ranges of the slop score, and human rates of n-grams.
 
 The bundled scale was measured in this project (data/metrics/README.md of the repository); published files can be read
-instead, to get figures that compare with published ones.
+instead, to get values that are comparable with published ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Range(NamedTuple):
     high: float
 
     def widen(self, margin: float = MARGIN) -> Range:
-        """Return the range with this share of it added on both sides."""
+        """Return the range, extended on both sides by a share `margin` of its width."""
         rim = margin * (self.high - self.low)
         return Range(self.low - rim, self.high + rim)
 
@@ -48,13 +48,13 @@ PUBLISHED_RANGES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """The lists and ranges that texts are measured by.
+    """Lists of slop, ranges and human rates by which texts are measured.
 
     words: slop words, in lower case. trigrams: slop trigrams.
-    over: whether a trigram is three words in a row, or three content words in a row, stop words between them left out.
+    over: whether a trigram is a sequence of three words, or of three content words with stop words skipped.
     ranges: of slop_words, slop_trigrams and contrasts, before the margin; empty if there is no score.
-    human: the share of human n-grams among all of their length, by that length, 2 and 3; empty if unknown.
-    source: the origin of all that.
+    human: shares of n-grams in human writing, among all n-grams of their length, by length (2 and 3); empty if unknown.
+    source: the origin of the scale, for reports.
     """
 
     words: frozenset[str]
@@ -81,12 +81,12 @@ class Scale:
     ) -> Scale:
         """Read lists in the form of the published ones.
 
-        words, trigrams: JSON lists of texts, or of lists whose first item is one. human: statistics of slop-forensics,
-            with `top_bigrams` and `top_trigrams`; by default those bundled. over: how trigrams are counted; the
-            published score counts three words in a row, although its list leaves stop words out. ranges: without
+        words, trigrams: JSON lists of texts, or of lists whose first item is a text. human: statistics of
+            slop-forensics, with `top_bigrams` and `top_trigrams`; by default the bundled ones. over: as in `Scale`; the
+            published score counts sequences of any three words, although its list has no stop words. ranges: without
             them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
 
-        Raises `InputError` with the path for a file that is something else, and for lists that hold nothing.
+        Raises `InputError` with the path for a file of another kind, and for empty lists.
         """
         return cls(
             frozenset(word for (word,) in _read_list(words, 1)),
@@ -99,20 +99,20 @@ class Scale:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that identify words, trigrams, the way to count these, and ranges."""
+        """16 digits that identify words, trigrams, `over`, and ranges."""
         ranges = sorted((name, *bounds) for name, bounds in self.ranges.items())
-        whole = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
-        return sha256(whole.encode()).hexdigest()[:16]
+        content = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
+        return sha256(content.encode()).hexdigest()[:16]
 
 
 @cache
 def _load() -> Scale:
-    whole = read_json(FOLDER / "scale.json")
+    content = read_json(FOLDER / "scale.json")
     return Scale(
-        frozenset(whole["words"]),
-        frozenset(tuple(trigram.split()) for trigram in whole["trigrams"]),
+        frozenset(content["words"]),
+        frozenset(tuple(trigram.split()) for trigram in content["trigrams"]),
         "content",
-        {name: Range(*bounds) for name, bounds in whole["ranges"].items()},
+        {name: Range(*bounds) for name, bounds in content["ranges"].items()},
         load_ngrams(),
         "the bundled scale",
     )
@@ -120,13 +120,13 @@ def _load() -> Scale:
 
 @cache
 def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
-    """Load the human rates of n-grams of content words: shares among all of their length, by length, 2 and 3.
+    """Load human rates of n-grams of content words, by length (2 and 3): shares among all n-grams of that length.
 
-    The most frequent ones of 20 novels before 1930.
+    Contains the most frequent n-grams of 20 novels before 1930.
     """
-    whole = read_json(FOLDER / "human_ngrams.json.gz")
+    content = read_json(FOLDER / "human_ngrams.json.gz")
     return {
-        n: {tuple(gram.split()): count / whole[name]["total"] for gram, count in whole[name]["counts"].items()}
+        n: {tuple(gram.split()): count / content[name]["total"] for gram, count in content[name]["counts"].items()}
         for n, name in ((2, "bigrams"), (3, "trigrams"))
     }
 
@@ -136,37 +136,37 @@ def _name(path: str | os.PathLike[str] | None) -> str:
 
 
 def _read_list(path: str | os.PathLike[str] | None, n: int) -> Collection[NGram]:
-    """Return the entries of a list, each of n words; none without a path."""
+    """Return the entries of a list, each of n words; no entries without a path."""
     if path is None:
         return set()
-    whole = read_json(path, advice="pass a JSON list of texts")
-    if not isinstance(whole, list) or not whole:
-        raise InputError(f"{path}: holds no list of texts: pass a JSON list such as {_EXAMPLES[n]}")
-    found = set()
-    for number, entry in enumerate(whole, start=1):
+    content = read_json(path, advice="pass a JSON list of texts")
+    if not isinstance(content, list) or not content:
+        raise InputError(f"{path}: contains no list of texts: pass a JSON list such as {_EXAMPLES[n]}")
+    entries = set()
+    for number, entry in enumerate(content, start=1):
         text = entry[0] if isinstance(entry, list) and entry else entry
         words = tuple(extract_words(text)) if isinstance(text, str) else ()
         if len(words) != n:
-            wanted = "one word" if n == 1 else f"{n} words"
-            raise InputError(f"{path}: entry {number} is {entry!r}, not {wanted}: pass a JSON list of such")
-        found.add(words)
-    return found
+            expected = "one word" if n == 1 else f"{n} words"
+            raise InputError(f"{path}: entry {number} is {entry!r}, not {expected}: pass a JSON list of such entries")
+        entries.add(words)
+    return entries
 
 
 _EXAMPLES = {1: '["tapestry", "testament"]', 3: '["voice barely whisper", "took deep breath"]'}
 
 
 def _read_statistics(path: Path) -> Mapping[int, Mapping[NGram, float]]:
-    whole = read_json(path, advice="pass statistics of slop-forensics")
+    content = read_json(path, advice="pass statistics of slop-forensics")
     try:
-        (statistics,) = whole.values()
-        found = {}
+        (statistics,) = content.values()
+        shares = {}
         for n, name in ((2, "top_bigrams"), (3, "top_trigrams")):
             counts = {tuple(entry["ngram"].split()): float(entry["frequency"]) for entry in statistics[name]}
             total = sum(counts.values())
-            found[n] = {gram: count / total for gram, count in counts.items()}
+            shares[n] = {gram: count / total for gram, count in counts.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: holds no top_bigrams and top_trigrams of one source: pass statistics of slop-forensics"
+            f"{path}: contains no top_bigrams and top_trigrams of a single source: pass statistics of slop-forensics"
         ) from error
-    return found
+    return shares

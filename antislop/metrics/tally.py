@@ -1,4 +1,4 @@
-"""Texts, reduced to the numbers that metrics are computed from."""
+"""Texts, reduced to the numbers from which metrics are computed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from antislop.metrics.slop_scale import Scale
 
 
 class Tally:
-    """Texts, and the numbers that metrics need of each.
+    """The numbers of texts that metrics need.
 
-    scale: the lists and ranges to measure by, by default the bundled ones. metrics: what to measure. bans: lists whose
-        matches are counted too, by names that no metric has.
+    scale: by default the bundled one. metrics: to be measured. bans: lists whose matches are also counted, by names
+        other than those of metrics.
 
-    Holds a number for each word, about as many bytes as the texts have, but not the texts.
+    Stores a number per word, which takes about as much memory as the texts, but not the texts.
 
     >>> from antislop.metrics.metrics import measure
     >>> tally = Tally()
@@ -42,7 +42,7 @@ class Tally:
         self.scale = Scale.load() if scale is None else scale
         lists = dict(bans or {})
         for name in lists.keys() & {metric.name for metric in metrics}:
-            raise ValueError(f"a list of bans is named {name!r}, as a metric is: give it another name")
+            raise ValueError(f"a list of bans is named {name!r} like a metric: give it another name")
         self.metrics = (*metrics, *(define_hits(name, bans) for name, bans in lists.items()))
         self._ratios = [metric.ratio for metric in self.metrics if metric.ratio is not None]
         self._counters = {
@@ -63,12 +63,12 @@ class Tally:
 
     @property
     def words(self) -> int:
-        """The words of all texts."""
+        """The number of words of all texts."""
         return sum(map(len, self._words))
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The words of each text."""
+        """The number of words of each text."""
         return tuple(map(len, self._words))
 
     @property
@@ -79,9 +79,9 @@ class Tally:
     def add(self, text: str, *, group: str | None = None, sums: Mapping[str, float] | None = None) -> None:
         """Count a text.
 
-        group: shared with texts that it is not independent of, such as those to its prompt: intervals are over groups.
-            None: the text is a group of its own. sums: what the text adds to sums that are not counted in texts, such
-            as costs, by name; those that are left out are unknown.
+        group: the name of a group of dependent texts, such as the texts to one prompt; intervals are over groups. None:
+            the text is a group by itself. sums: contributions of the text to sums that can't be counted in it, such as
+            costs, by name; sums that are left out are unknown.
         """
         self._sums.clear()
         self._groups.append(group)
@@ -92,7 +92,7 @@ class Tally:
         self._counts.append({**_count_segments(segments), **counted, **(sums or {})})
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
-        """Return what each text adds to each sum that metrics are computed from: [texts] by the name of the sum.
+        """Return the contributions of texts to the sums from which metrics are computed: [texts] by name of the sum.
 
         seed: draws the texts that self-BLEU compares with each other.
         """
@@ -101,16 +101,16 @@ class Tally:
         return self._sums[seed]
 
     def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
-        """Return what the texts of each group add to each sum: [groups] by the name of the sum.
+        """Return the contributions of groups to the sums: [groups] by name of the sum.
 
-        groups: all of them, in the order of the result; by default that of `groups`. seed: as in `sum_up`.
+        groups: all groups, in the order of the result; by default as in the property `groups`. seed: as in `sum_up`.
         """
         places = {group: place for place, group in enumerate(self.groups if groups is None else groups)}
         owners = np.array([places[group] for group in self._owners()])
         return {name: np.bincount(owners, column).astype(float) for name, column in self.sum_up(seed=seed).items()}
 
     def find_overused(self, n: int) -> list[str]:
-        """Return the n-grams, of 2 or 3 content words, that `repetition` counts, the most overused first."""
+        """Return the n-grams of 2 or 3 content words that `repetition` counts, the most overused first."""
         return [" ".join(gram) for gram in self._find_overused(n)[0]]
 
     def _owners(self) -> list[str | int]:
@@ -165,7 +165,7 @@ def _sum_diversity(words: Sequence[NDArray[np.int64]], *, seed: int) -> dict[str
 
 
 def _sum_bleu(words: Sequence[NDArray[np.int64]], *, seed: int) -> dict[str, Floats]:
-    drawn = np.random.default_rng(seed).permutation(len(words))[:COMPARED]
+    indices = np.random.default_rng(seed).permutation(len(words))[:COMPARED]
     scores = np.full(len(words), np.nan)
-    scores[drawn] = measure_self_bleu([words[i][:BEGINNING].tolist() for i in drawn])
+    scores[indices] = measure_self_bleu([words[index][:BEGINNING].tolist() for index in indices])
     return {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}

@@ -134,7 +134,7 @@ def test_what_cannot_be_measured_is_refused_in_one_sentence() -> None:
     assert_refused(invoke("none.jsonl"), "none.jsonl")
     assert_refused(invoke("a.jsonl", "--column", "story"), "a.jsonl:1", "no column story", "arm, response")
     assert_refused(invoke("a.jsonl", "--by", "model"), "a.jsonl:1", "no column 'model'; there are arm, response")
-    assert_refused(invoke("a.jsonl", "--words", "w.json"), "w.json: holds no list of texts")
+    assert_refused(invoke("a.jsonl", "--words", "w.json"), "w.json: contains no list of texts")
     assert_refused(invoke("a.jsonl", "--bans", "nowhere.txt"), "nowhere.txt")
 
 

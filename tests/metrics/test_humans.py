@@ -51,7 +51,7 @@ def test_distances_count_standard_deviations_between_passages_and_keep_their_sig
     assert found.metrics["slop_words"].value == pytest.approx((slop - 20) / 40)
     assert found.overall.value == pytest.approx(math.sqrt((((words - 10) / 2) ** 2 + ((slop - 20) / 40) ** 2) / 2))
     assert found.overall.low is not None and found.overall.high is not None and found.overall.low < found.overall.high
-    assert found.metrics["dialogue"].why == "there is no human value: it depends on how much text there is"
+    assert found.metrics["dialogue"].why == "there is no human value: it depends on the amount of text"
 
 
 def test_distances_are_drawn_by_group() -> None:
@@ -162,8 +162,8 @@ def test_published_forms_of_lists_are_read(tmp_path: Path) -> None:
 
 def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
     cases = [
-        ([], "holds no list of texts"),
-        ({"a": 1}, "holds no list of texts"),
+        ([], "contains no list of texts"),
+        ({"a": 1}, "contains no list of texts"),
         (["tapestry", "two words"], "entry 2 is 'two words', not one word"),
         ([7], "entry 1 is 7, not one word"),
     ]

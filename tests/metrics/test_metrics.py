@@ -189,7 +189,7 @@ def test_hits_of_lists_are_counted_beside_the_metrics() -> None:
     made = tally("The old door. A door!", bans={"doors": BanList(["door"])})
     assert [metric.name for metric in made.metrics][-1] == "doors"
     assert measure(made)["doors"].value == 1000 * 2 / 5
-    with pytest.raises(ValueError, match="named 'mattr_500', as a metric is"):
+    with pytest.raises(ValueError, match="named 'mattr_500' like a metric"):
         Tally(SCALE, bans={"mattr_500": BanList(["door"])})
 
 
