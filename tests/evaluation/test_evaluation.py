@@ -194,7 +194,7 @@ def test_without_a_plain_arm_nothing_is_compared() -> None:
 
 @pytest.mark.parametrize("arms", [{}, {"plain": []}, {"plain": ARMS["plain"], "banned": []}])
 def test_no_texts_are_refused(arms: dict[str, list[Output]]) -> None:
-    with pytest.raises(ValueError, match="no arm was passed|no texts"):
+    with pytest.raises(ValueError, match=r"no arm was passed|no texts"):
         run_anew(arms)
 
 
