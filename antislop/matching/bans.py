@@ -130,6 +130,27 @@ class Ban:
         return cls(Regex(write_flags(pattern, flags) if flags else pattern, max_span=max_span), **options)
 
     @classmethod
+    def loop(cls, copies: int = 3, min_characters: int = 40, max_period: int = 1000, **options: Any) -> Ban:
+        """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
+
+        copies: how many in a row are a loop. min_characters: of all copies together, so that "ha ha ha" is none.
+        max_period: characters that a passage may have. options: the other arguments of `Ban`.
+
+        A passage contains a letter: rules of dashes and columns of zeros are no loops. The occurrence begins at the
+        second copy, so that the passage stays once, and ends with the last one. Copies begin at a sentence or a line,
+        or within a sentence at a word, up to 20 characters and a word into the repetition. Loops don't overlap. Raises
+        `BanError` for numbers out of range.
+
+        >>> from antislop import BanList
+        >>> text = "Tom ran home. He was glad. He was glad. He was glad. He slept."
+        >>> [match[1:] for match in BanList([Ban.loop(min_characters=30)]).find(text)]
+        [(26, 52)]
+        """
+        from antislop.matching.patterns.loop import Loop
+
+        return cls(Loop(copies=copies, min_characters=min_characters, max_period=max_period), **options)
+
+    @classmethod
     def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:
         """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
 
@@ -160,7 +181,7 @@ class Ban:
         name = self.pattern.constructor
         shown = [self.pattern.arguments if name else repr(self.pattern)]
         shown += [f"{name}={value!r}" for name, value in list_options(self, with_pattern=bool(name))]
-        return f"{name or 'Ban'}({', '.join(shown)})"
+        return f"{name or 'Ban'}({', '.join(filter(None, shown))})"
 
     def _check_numbers(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:

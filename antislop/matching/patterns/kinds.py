@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antislop.matching.patterns.loop import Loop
 from antislop.matching.patterns.pattern import Pattern
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
@@ -9,5 +10,5 @@ from antislop.matching.patterns.tokens import Tokens
 from antislop.matching.patterns.wildcard import Wildcard
 from antislop.matching.patterns.words import Words
 
-KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, Wildcard, Words, Tokens)}
+KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, Wildcard, Words, Tokens, Loop)}
 """In the order in which hits that begin at the same character are reported."""
