@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from antislop.decoding.policy import Exhausted
     from antislop.hf.pretrained import tiny_model
     from antislop.lists.ban_list import BanList
-    from antislop.lists.bundled import constructions, default_bans, held_out_bans
+    from antislop.lists.bundled import constructions, default_bans, held_out_bans, loops
     from antislop.matching.bans import Ban, Match
     from antislop.matching.errors import BanError
     from antislop.matching.scopes import Scope
@@ -41,6 +41,7 @@ __all__ = [
     "constructions",
     "default_bans",
     "held_out_bans",
+    "loops",
     "tiny_model",
 ]
 
@@ -59,6 +60,7 @@ _LATER = {
     "constructions": "lists.bundled",
     "default_bans": "lists.bundled",
     "held_out_bans": "lists.bundled",
+    "loops": "lists.bundled",
     "tiny_model": "hf.pretrained",
 }
 

@@ -165,7 +165,7 @@ def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOpt
     """Refuse options that exclude each other."""
     if text.system is not None and not text.chat:
         raise InputError("--system is a message of a chat: add --chat, or put it into the prompt")
-    if bans.no_bans and not (bans.ban or bans.bans or bans.constructions) and output.compare:
+    if bans.no_bans and not (bans.ban or bans.bans or bans.constructions or bans.loops) and output.compare:
         raise InputError("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
     if text.prompt == "-" and Path("-") in (bans.bans or []):
         raise InputError("both the prompt and --bans are -, and standard input can be read once: save one to a file")

@@ -18,7 +18,7 @@ from antislop.cli.terminal import warn
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import constructions, default_bans
+from antislop.lists.bundled import constructions, default_bans, loops
 from antislop.matching.folding import Edges
 
 MAX_NAMED = 20
@@ -108,13 +108,16 @@ class BanOptions:
     constructions: Annotated[
         bool, ban_option("--constructions", help="Ban the bundled constructions as well, such as: it's not X; it's Y.")
     ] = False
+    loops: Annotated[
+        bool, ban_option("--loops", help="Ban passages written 3 times in a row as well, whatever they say.")
+    ] = False
     lenient: LenientOption = False
 
 
 def collect_bans(options: BanOptions) -> BanList:
     """Return the bans of the command line, with a source that names them.
 
-    They are those of `bans`, else of the bundled list unless `no_bans`; then the constructions, then the phrases.
+    They are those of `bans`, else of the bundled list unless `no_bans`; then constructions, loops and phrases.
     """
     files, phrases = options.bans or [], options.ban or []
     if options.no_bans and files:
@@ -125,6 +128,8 @@ def collect_bans(options: BanOptions) -> BanList:
         lists, names = [default_bans()], ["the bundled list"]
     if options.constructions:
         lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
+    if options.loops:
+        lists, names = [*lists, loops()], [*names, "loops"]
     if phrases:
         lists = [*lists, BanList(phrases)]
         names = [*names, f"{len(phrases):,} {'phrase' if len(phrases) == 1 else 'phrases'} of the command line"]

@@ -77,3 +77,12 @@ def constructions(*names: str) -> BanList:
         if name not in bans:
             raise BanError(f"there is no construction {name!r}; there are {', '.join(bans)}")
     return BanList([bans[name] for name in names or bans], source="the bundled constructions")
+
+
+def loops() -> BanList:
+    """Return the ban of passages that repeat, with the defaults of `Ban.loop`, as a list to add to others.
+
+    >>> [match[1:] for match in loops().find("He ran to the door. " * 3)]
+    [(20, 60)]
+    """
+    return BanList([Ban.loop()], source="loops")

@@ -136,15 +136,14 @@ class Ban:
         copies: how many in a row are a loop. min_characters: of all copies together, so that "ha ha ha" is none.
         max_period: characters that a passage may have. options: the other arguments of `Ban`.
 
-        A passage contains a letter: rules of dashes and columns of zeros are no loops. The occurrence begins at the
-        second copy, so that the passage stays once, and ends with the last one. Copies begin at a sentence or a line,
-        or within a sentence at a word, up to 20 characters and a word into the repetition. Loops don't overlap. Raises
-        `BanError` for numbers out of range.
+        A passage contains a letter: rules of dashes and columns of zeros are no loops. The occurrence begins with the
+        first sentence or line of the second copy, or within a sentence with a word a few characters into it, so that
+        the passage stays once. Raises `BanError` for numbers out of range.
 
         >>> from antislop import BanList
         >>> text = "Tom ran home. He was glad. He was glad. He was glad. He slept."
         >>> [match[1:] for match in BanList([Ban.loop(min_characters=30)]).find(text)]
-        [(26, 52)]
+        [(26, 51)]
         """
         from antislop.matching.patterns.loop import Loop
 

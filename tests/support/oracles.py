@@ -12,6 +12,9 @@ import numpy as np
 import regex
 
 from antislop.matching.bans import Ban
+from antislop.matching.folding import BOUNDARY, fold
+from antislop.matching.patterns.loop import Loop
+from antislop.matching.patterns.loop_search import ROOM
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.word_search import stop_words
@@ -240,3 +243,50 @@ def first_token_text(
                 tokens = tokens[:start]
                 break
     return tokens
+
+
+def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
+    """Where a loop stands in a text of a script with spaces, by its definition."""
+    loop = ban.pattern
+    assert isinstance(loop, Loop)
+    folded = fold(text, final=True)
+    pairs = [pair for pair in zip(folded.symbols, folded.origins, strict=True) if pair[0] != BOUNDARY]
+    symbols, origins = "".join(symbol for symbol, _ in pairs), [origin for _, origin in pairs]
+    beginnings = [_begins(symbols, place, text, origins) for place in range(len(symbols))]
+    room, floor = min(ROOM, loop.min_characters // 2), 0
+    for end in range(1, len(symbols) + 1):
+        for period in range(-(-loop.min_characters // loop.copies), loop.max_period + 1):
+            run = end
+            while run > period and symbols[run - 1] == symbols[run - 1 - period]:
+                run -= 1
+            first = max(run, floor)
+            starts = [
+                place
+                for place in range(first, end)
+                if beginnings[place] == "sentence"
+                or (beginnings[place] == "word" and place >= run + room)
+                or place >= run + room + period
+            ]
+            has_letter = any(map(str.isalpha, symbols[end - period : end]))
+            if end - first >= (loop.copies - 1) * period and has_letter and starts:
+                yield origins[starts[0]], origins[end - 1] + 1
+                floor = end
+                break
+
+
+def _begins(symbols: str, place: int, text: str, origins: Sequence[int]) -> str:
+    """What begins with a symbol, or with the word after it, if there is only space or punctuation in between."""
+    if symbols[place] in ".!?":
+        return ""
+    if symbols[place] == " " and text[origins[place]] in "\r\n":
+        return "sentence"
+    gap = ""
+    for before in range(place - 1, -1, -1):
+        if symbols[before].isalnum():
+            return "word" if " " in gap + symbols[place] else ""
+        if symbols[before] in ".!?":
+            return "sentence" if " " in gap + symbols[place] else ""
+        if symbols[before] == " " and text[origins[before]] in "\r\n":
+            return "sentence"
+        gap += symbols[before]
+    return "sentence"

@@ -27,15 +27,18 @@ _TEXT = regex.compile(r"a passage \d+ times in a row|")
 
 @dataclass(frozen=True, slots=True)
 class Loop(Pattern):
-    """A passage that is written several times in a row, folded, whatever it says.
+    """A passage that is written several times in a row, whatever it says, compared under folding.
 
-    The folded text is a loop if it ends in `copies` equal copies of a passage of up to `max_period` characters that
-    contains a letter. The copies together have at least `min_characters`. The first copy is no part of the
-    occurrence, which begins at the second one. Copies begin at a sentence or a line if one begins in the repetition,
-    otherwise at a word, at least `ROOM` characters or half of `min_characters` into the repetition. The next loop begins
-    after the last one.
+    A loop is complete when the folded text ends in `copies` equal copies of a passage that has up to `max_period`
+    characters and contains a letter, and the copies together have `min_characters` or more. Of several such passages
+    the shortest counts.
 
-    text: follows from `copies`.
+    The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
+    begins in it: at the first character with which a sentence or a line begins, or a word that is `ROOM` characters
+    into the repetition, whichever comes first. So what was written once stays whole. The next loop's repetition begins
+    after this occurrence.
+
+    text: follows from `copies`; a loop has no text of its own.
     """
 
     kind: ClassVar[str] = "loop"

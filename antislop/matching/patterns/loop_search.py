@@ -42,8 +42,9 @@ class LoopLike(Protocol):
 class Symbols(NamedTuple):
     """Folded symbols, without the edges of words.
 
-    marks: for each, whether a sentence (s) or a word (w) begins there, as a capital if the symbol is a letter; any
-        other letter is an a. gaps: for each, how many characters its place is after that of the symbol before it.
+    marks: for each, whether a sentence (s) or a word (w) begins there, spaces and quotes before it included; a capital
+        if the symbol is a letter. Any other letter is an a. gaps: for each, the characters from the place of the symbol
+        before it to its own.
     """
 
     text: str = ""
@@ -78,12 +79,12 @@ class Track(NamedTuple):
 class LoopState(NamedTuple):
     """The state of a search: the end of the text, of which `new` follows `old`, and the states of the patterns.
 
-    ended: whether a sentence has ended (1), also if no space follows (2). end_back: place of the last symbol.
+    seam: see `_mark`. end_back: place of the last symbol.
     """
 
     tracks: tuple[Track, ...]
     context: Context = START
-    ended: int = 0
+    seam: str = "s"
     old: Symbols = Symbols()
     new: Symbols = Symbols()
     end_back: int = 0
@@ -100,7 +101,7 @@ class LoopSearch(TextSearch[LoopState]):
     def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
         """Read one more piece; `final` also reads combining marks that wait for another character."""
         fold_piece = _fold_again if len(piece) < SHORT else _fold
-        context, ended, text, marks, origins = fold_piece(piece, state.context, state.ended, final)
+        context, seam, text, marks, origins = fold_piece(piece, state.context, state.seam, final)
         size = len(piece)
         end_back = size - origins[-1] if origins else size + state.end_back
         gaps = map(int.__sub__, origins, (-state.end_back, *origins))
@@ -119,7 +120,7 @@ class LoopSearch(TextSearch[LoopState]):
         old = state.old
         if len(new.text) > BLOCK:
             old, new = symbols.keep(self._kept), Symbols()
-        return LoopState(tuple(tracks), context, ended, old, new, end_back), PieceResult(tuple(hits), tuple(open_))
+        return LoopState(tuple(tracks), context, seam, old, new, end_back), PieceResult(tuple(hits), tuple(open_))
 
     def forget(self, state: LoopState) -> LoopState:
         return LoopState(self.start.tracks, state.context)
@@ -188,7 +189,7 @@ class _Tracker:
             if text[end - repeats * period : end] == text[end - self._copies * period : end - period]:
                 run = self._find_run(text, end, since, period)
                 start = self._find_start(symbols.marks, run, end - since, period)
-                if start + repeats * period <= end:
+                if start < end:
                     return start
             shortest = period + 1
         return None
@@ -211,28 +212,38 @@ class _Tracker:
         return start
 
 
-def _fold(piece: str, context: Context, ended: int, final: bool) -> tuple[Context, int, str, str, tuple[int, ...]]:
-    """Return the context after a piece, whether a sentence ended, and the symbols, their marks and their origins."""
+def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, tuple[int, ...]]:
+    """Return the context and the seam after a piece, and its symbols, their marks and their origins."""
     folded = fold(piece, context=context, final=final)
     marks, origins, edges = [], [], 0
     for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
         if symbol == BOUNDARY:
             edges += 1
             continue
-        mark = "a" if symbol.isalpha() else "."
-        if symbol == " ":
-            mark = "s" if ended or piece[origin] in "\n\r" else "w"
-            ended = 0
-        elif symbol in SENTENCE_ENDS:
-            ended = 1 if symbol in ".!?" else 2
-        elif symbol.isalnum():
-            if mark == "a" and (ended == 2 or edges == 2):  # in scripts without spaces
-                mark = "S" if ended == 2 else "W"
-            ended = 0
+        mark, seam = _mark(symbol, seam, is_line=symbol == " " and piece[origin] in "\n\r", is_word=edges == 2)
         marks.append(mark)
         origins.append(origin)
         edges = 0
-    return folded.context, ended, folded.symbols.replace(BOUNDARY, ""), "".join(marks), tuple(origins)
+    return folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), tuple(origins)
+
+
+def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
+    """Return the mark of a symbol, and the seam after it.
+
+    seam: what came since the last letter or digit: s or w if the next one begins a sentence or a word, a full stop if a
+        space is still missing for that. is_word: whether a word begins without a space.
+    """
+    if symbol == " ":
+        seam = "s" if is_line or seam in ("s", ".") else "w"
+        return seam, seam
+    if symbol in SENTENCE_ENDS:
+        return ".", "." if symbol in ".!?" else "s"
+    if not symbol.isalnum():
+        return seam if seam in ("s", "w") else ".", seam
+    mark = seam if seam in ("s", "w") else "w" if is_word else ""
+    if symbol.isalpha():
+        return mark.upper() or "a", ""
+    return mark or ".", ""
 
 
 _fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur

@@ -1,0 +1,102 @@
+"""Loops are found where their definition has them, however a text is cut, and nothing is let go of that one needs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import antislop
+from antislop.lists.text_format import read_ban, write_ban
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
+from antislop.matching.text_matcher import TextMatcher
+from tests.support.oracles import cut_at, loop_occurrences
+
+
+@st.composite
+def looping_texts(draw: st.DrawFn) -> str:
+    """Texts of passages that repeat, also within passages that repeat, and break off."""
+    letters = st.text(
+        st.sampled_from(draw(st.sampled_from(["ab", "ab ", "aB .", 'a ."', "ab. -", "a\n", "aé́ .ß"]))), max_size=8
+    )
+    text = ""
+    for _ in range(draw(st.integers(1, 4))):
+        passage = draw(letters) * draw(st.integers(1, 3)) + draw(letters)
+        text += (passage * draw(st.integers(1, 6)))[: draw(st.integers(1, 60))]
+        text *= draw(st.integers(1, 2))
+    return text[:120]
+
+
+loops = st.builds(
+    lambda copies, period, share: Ban.loop(copies, max(1, copies * period * share // 4), period),
+    st.integers(2, 4),
+    st.sampled_from([2, 4, 9, 30]),
+    st.integers(0, 4),
+)
+
+
+@given(text=looping_texts(), where=st.lists(st.integers(0, 120), max_size=30), ban=loops)
+@example(text="ab ab. ab ab. ab ab. ", where=[], ban=Ban.loop(3, 9, 9))
+def test_loops_are_found_where_their_definition_has_them_and_were_open_from_there_on(
+    text: str, where: list[int], ban: Ban
+) -> None:
+    matcher, read = TextMatcher([ban]), 0
+    phrases, others = matcher.phrases.start, matcher.start
+    found, promises = [], []
+    pieces = cut_at(text, where)
+    for number, piece in enumerate(pieces):
+        phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
+        for hit in result.hits:
+            start = read + len(piece) - hit.start_back
+            found.append((start, read + len(piece) - hit.end_back + 1))
+            assert all(settled <= start for at, settled in promises if at > start)
+        read += len(piece)
+        promises.append((read, read - max(result.open, default=0)))
+    assert found == list(loop_occurrences(text, ban))
+
+
+@pytest.mark.parametrize(
+    "text", ["ha ha ha ha ha ha ha", "-" * 500, "| --- " * 40, "0, " * 99, "No. No. No. No. No.", "so, " * 9, "\n" * 99]
+)
+def test_what_people_repeat_on_purpose_is_no_loop(text: str) -> None:
+    assert antislop.loops().find(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("Tom ran. I was so happy. I was so happy. I was SO happy. I left.", "Tom ran. I was so happy."),
+        ("glad. He was sad and so on. He was sad and so on. He was sad and so on.", "glad. He was sad and so on."),
+        ('"I don\'t know you." “I don’t know you.” "I don\'t know you." ', '"I don\'t know you."'),
+        ("- one more apple\n- one more apple\n- one more apple\n", "- one more apple"),
+        ("彼は東京に行きました。" * 7, "彼は東京に行きました。" * 2),
+    ],
+)
+def test_one_statement_stays(text: str, stays: str) -> None:
+    first = antislop.loops().find(text)[0]
+    assert text[: first.start].rstrip() == stays
+
+
+def test_a_loop_is_written_and_read_without_a_text_of_its_own() -> None:
+    ban = Ban.loop(4, max_period=200, weight=0.5)
+    assert write_ban(ban) == "a passage 4 times in a row\tloop weight=0.5 copies=4 max_period=200"
+    assert read_ban(write_ban(ban)) == ban
+    assert read_ban("a passage 3 times in a row\tloop") == Ban.loop() == Ban(Ban.loop().pattern)
+    assert eval(repr(ban), {"Ban": Ban}) == ban
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (lambda: Ban.loop(1), "2 or more"),
+        (lambda: Ban.loop(3, 0), "1 or more"),
+        (lambda: Ban.loop(3, 40, 10), "raise max_period"),
+        (lambda: Ban.loop(500, 40, 1000), "together"),
+        (lambda: Ban.loop(3.5), "whole number"),  # type: ignore[arg-type]
+        (lambda: read_ban("he ran\tloop"), "a loop has no text of its own"),
+    ],
+)
+def test_a_loop_that_can_not_be_is_refused(make: object, fix: str) -> None:
+    with pytest.raises(BanError, match=fix):
+        make()  # type: ignore[operator]
