@@ -6,7 +6,6 @@ loaded, so that bad input is refused at once.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -24,16 +23,16 @@ from rich.text import Text
 
 from antislop.cli.options import (
     BanOptions,
+    GrammarOptions,
     ModelOptions,
     SamplingOptions,
     StopOption,
     ban_option,
     collect_bans,
+    make_processors,
 )
-from antislop.cli.terminal import as_input_error, check_writable, console, read_input, say, warn, writing
-from antislop.display import escape_json
+from antislop.cli.terminal import as_input_error, check_writable, console, read_input, save_json, say, warn, writing
 from antislop.errors import InputError
-from antislop.files import replace_text
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.trace.console import ConsoleWriter, list_bans, save_svg, summarize, to_rich
@@ -124,6 +123,7 @@ class _Task:
     model: ModelSpec
     policy: PolicyOptions
     sampling: SamplingOptions
+    grammar: str | None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -137,6 +137,7 @@ def generate(
     model: ModelOptions,
     bans: BanOptions,
     policy: PolicyOptions,
+    structure: GrammarOptions,
     sampling: SamplingOptions,
     output: ShowOptions,
 ) -> int:
@@ -149,7 +150,8 @@ def generate(
     output.check()
     _check_together(text, bans, output)
     banned = collect_bans(bans)
-    writer = _Writer.load(_Task(text, model.spec, policy, sampling), banned, _read_prompt(text.prompt))
+    task = _Task(text, model.spec, policy, sampling, structure.read())
+    writer = _Writer.load(task, banned, _read_prompt(text.prompt))
     screen, show = console(), output.show
     runs = _compare(writer, screen, show=show) if output.compare else [_write(writer, screen, show=show)]
     _save(output, writer, runs)
@@ -157,6 +159,8 @@ def generate(
         say(f"withdrawn for {withdrawn}")
     if conceded := list_bans(runs[-1].report, Conceded):
         say(f"conceded, since every continuation was banned: {conceded}")
+    if task.grammar is not None and runs[-1].tokens >= text.max_new_tokens:
+        warn(f"the text was cut at {text.max_new_tokens} tokens, maybe inside of the grammar: raise --max-new-tokens")
     say(runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
     return 0
 
@@ -231,7 +235,9 @@ class _Writer:
                 method=self.task.policy.method.value,
                 on_exhausted=self.task.policy.on_exhausted.value,
             )
-            events = sampler.events(self.model, **{**self.inputs, **self.task.settings})
+            processors = make_processors(self.task.grammar, self.model, self.tokenizer)
+            settings = {**self.inputs, **self.task.settings, "logits_processor": processors}
+            events = sampler.events(self.model, **settings)
         return events if with_bans else self._mark_conceded(events)
 
     def _mark_conceded(self, events: Iterator[Event]) -> Iterator[Event]:
@@ -364,7 +370,7 @@ def _save(output: ShowOptions, writer: _Writer, runs: list[_Run]) -> None:
             save_svg(_draw(runs), output.svg)
     if output.report is not None:
         with writing(output.report):
-            _save_report(output.report, _describe(writer, runs[-1]))
+            save_json(output.report, _describe(writer, runs[-1]))
 
 
 def _draw(runs: list[_Run]) -> Text:
@@ -372,14 +378,6 @@ def _draw(runs: list[_Run]) -> Text:
         return to_rich(runs[0].pieces)
     plain, banned = (to_rich(run.pieces) for run in runs)
     return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain, (f"\n\n{_TITLES[1]}\n", "bold"), banned)
-
-
-def _save_report(path: Path, report: dict[str, Any]) -> None:
-    text = escape_json(json.dumps(report, indent=2, ensure_ascii=False))
-    if path == Path("-"):
-        typer.echo(text, err=True)
-    else:
-        replace_text(path, text + "\n")
 
 
 def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:

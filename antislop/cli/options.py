@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.terminal import warn
+from antislop.cli.terminal import read_input, warn
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, default_bans, loops
 from antislop.matching.folding import Edges
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NAMED = 20
 """How many unusable entries of each list are named."""
@@ -153,6 +156,62 @@ def load_bans(path: Path, *, lenient: bool = False, format_: str | None = None, 
     if not bans:
         raise InputError(f"{path}: contains no usable ban: write one phrase per line")
     return bans
+
+
+# -- grammars ---------------------------------------------------------------------------------------------------------
+
+_grammar_option = partial(typer.Option, rich_help_panel="Structure")
+
+
+@dataclass(frozen=True)
+class GrammarOptions:
+    """A grammar that the whole text fits."""
+
+    json_schema: Annotated[
+        Path | None, _grammar_option(metavar="FILE", help="Write one line of JSON that is valid by this schema.")
+    ] = None
+    grammar: Annotated[
+        Path | None,
+        _grammar_option(
+            metavar="FILE",
+            help="Write what this grammar allows: Lark as llguidance reads it (.lark), or GBNF (.gbnf, .ebnf).",
+        ),
+    ] = None
+
+    def read(self) -> str | None:
+        """Return the grammar as llguidance writes grammars, if there is one; refuse one that it can't read."""
+        if self.json_schema is not None and self.grammar is not None:
+            raise InputError("--json-schema and --grammar exclude each other: a text fits one grammar")
+        path = self.json_schema or self.grammar
+        if path is None:
+            return None
+        from antislop.grammar import compilation
+
+        readers = {
+            ".lark": compilation.read_lark,
+            ".gbnf": compilation.read_gbnf,
+            ".ebnf": compilation.read_gbnf,
+        }
+        read = compilation.read_json_schema if self.json_schema else readers.get(path.suffix)
+        if read is None:
+            raise InputError(f"{path}: a grammar in a file .lark, .gbnf or .ebnf was expected: rename it")
+        text = read_input(str(path))
+        try:
+            return read(text)
+        except compilation.GrammarError as error:
+            raise InputError(f"{path}{f':{error.line}' if error.line else ''}: {error}") from error
+
+
+def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """Return the logits processors of a grammar that `GrammarOptions` read, for a model's vocabulary and end tokens."""
+    if grammar is None:
+        return []
+    from antislop.grammar.compilation import compile_llguidance
+    from antislop.grammar.grammar import Grammar
+
+    ends = model.generation_config.eos_token_id
+    end_tokens = [ends] if isinstance(ends, int) else ends
+    return [Grammar(compile_llguidance(grammar, tokenizer, end_tokens=end_tokens))]
 
 
 # -- prompts and generation -------------------------------------------------------------------------------------------

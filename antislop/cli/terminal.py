@@ -106,6 +106,15 @@ def write_json(data: Any) -> None:
     console().file.write(escape_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n")
 
 
+def save_json(path: Path, data: Any) -> None:
+    """Write plain data to a file as JSON, or to standard error for "-"."""
+    text = escape_json(json.dumps(data, indent=2, ensure_ascii=False))
+    if path == Path("-"):
+        typer.echo(text, err=True)
+    else:
+        files.replace_text(path, text + "\n")
+
+
 def describe_command() -> str:
     """Return the command line with the names of files only: their folders would reveal how the machine is set up."""
     names = (Path(argument).name if "/" in argument else argument for argument in sys.argv[1:])

@@ -1,83 +1,95 @@
-"""Compile JSON schemas and grammars with llguidance or xgrammar."""
+"""Compile JSON schemas and grammars with llguidance or xgrammar. Imports neither torch nor transformers by itself."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from antislop.errors import InputError, first_line
 from antislop.grammar.matchers import CompiledGrammar, LLGuidanceMatcher, XGrammarMatcher
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 class GrammarError(InputError):
-    """A schema or grammar that the engine can't compile; `line` is the line of the error, if the engine names one."""
+    """A schema or grammar that an engine can't compile; `line` is the line of the error, if the engine names one."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
 
 
-def compile_json_schema(
-    schema: str | dict[str, Any], tokenizer: PreTrainedTokenizerBase, *, engine: str, any_whitespace: bool
-) -> CompiledGrammar:
-    """Compile a JSON schema; see `Grammar.from_json_schema`."""
-    text = schema if isinstance(schema, str) else json.dumps(schema)
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        raise GrammarError(f"the JSON schema is no JSON: {error}", line=error.lineno) from error
-    if _check_engine(engine) == "xgrammar":
-        return _compile_xgrammar(
-            lambda compiler: compiler.compile_json_schema(text, any_whitespace=any_whitespace), tokenizer
-        )
-    options = {"whitespace_flexible": any_whitespace, "item_separator": ", ", "key_separator": ": "}
-    return _compile_llguidance(lambda matcher: matcher.grammar_from_json_schema(text, defaults=options), tokenizer)
-
-
-def compile_lark(grammar: str, tokenizer: PreTrainedTokenizerBase) -> CompiledGrammar:
-    """Compile a grammar in llguidance's variant of Lark."""
-    return _compile_llguidance(lambda matcher: matcher.grammar_from_lark(grammar), tokenizer)
-
-
-def compile_gbnf(grammar: str, tokenizer: PreTrainedTokenizerBase, *, engine: str) -> CompiledGrammar:
-    """Compile a grammar in the GBNF of llama.cpp."""
-    if _check_engine(engine) == "xgrammar":
-        return _compile_xgrammar(lambda compiler: compiler.compile_grammar(grammar), tokenizer)
-    to_lark = _import("llguidance.gbnf_to_lark").gbnf_to_lark
-    try:
-        lark = to_lark(grammar)
-    except Exception as error:
-        raise _describe(str(error), engine) from error
-    return compile_lark(lark, tokenizer)
-
-
-def _check_engine(engine: str) -> str:
+def check_engine(engine: str) -> str:
+    """Return the name of an engine; raise `InputError` if there is none of that name."""
     if engine not in ("llguidance", "xgrammar"):
         raise InputError(f"engine is {engine!r}; it is 'llguidance' or 'xgrammar'")
     return engine
 
 
-def _compile_llguidance(make_grammar: Callable[[Any], str], tokenizer: PreTrainedTokenizerBase) -> CompiledGrammar:
+def check_json(schema: str) -> str:
+    """Return a JSON schema; raise `GrammarError` if it is no JSON."""
+    try:
+        json.loads(schema)
+    except json.JSONDecodeError as error:
+        raise GrammarError(f"a JSON schema was expected, and this is no JSON: {error}", line=error.lineno) from error
+    return schema
+
+
+def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
+    """Return the grammar of a JSON schema as llguidance writes grammars; needs no tokenizer."""
+    matcher = _import("llguidance").LLMatcher
+    options = {"whitespace_flexible": any_whitespace, "item_separator": ", ", "key_separator": ": "}
+    return _validate(matcher.grammar_from_json_schema(check_json(schema), defaults=options))
+
+
+def read_lark(grammar: str) -> str:
+    """Return a grammar in llguidance's variant of Lark as llguidance writes grammars; needs no tokenizer."""
+    return _validate(_import("llguidance").LLMatcher.grammar_from_lark(grammar))
+
+
+def read_gbnf(grammar: str) -> str:
+    """Return a grammar in the GBNF of llama.cpp as llguidance writes grammars; needs no tokenizer."""
+    to_lark = _import("llguidance.gbnf_to_lark").gbnf_to_lark
+    try:
+        lark = to_lark(grammar)
+    except Exception as error:
+        raise _describe(str(error), "llguidance") from error
+    try:
+        return read_lark(lark)
+    except GrammarError as error:
+        raise GrammarError(str(error)) from error  # the line would be one of the translation
+
+
+def compile_llguidance(
+    grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
+) -> CompiledGrammar:
+    """Compile what one of the functions above returned."""
     llguidance, of_transformers = _import("llguidance"), _import("llguidance.hf")
     try:
-        vocabulary = of_transformers.from_tokenizer(tokenizer)
+        vocabulary = of_transformers.from_tokenizer(tokenizer, eos_token=end_tokens and list(end_tokens))
     except ValueError as error:
         raise InputError(f"llguidance can't read this tokenizer ({error}): use engine='xgrammar'") from error
-    matcher = llguidance.LLMatcher(vocabulary, make_grammar(llguidance.LLMatcher))
+    matcher = llguidance.LLMatcher(vocabulary, grammar)
     if refusal := matcher.get_error():
         raise _describe(refusal, "llguidance")
     return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)
 
 
-def _compile_xgrammar(compile_grammar: Callable[[Any], Any], tokenizer: PreTrainedTokenizerBase) -> CompiledGrammar:
+def compile_xgrammar(
+    compile_grammar: Callable[[Any], Any],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    end_tokens: Sequence[int] | None = None,
+) -> CompiledGrammar:
+    """Compile by a function of xgrammar's compiler."""
     xgrammar = _import("xgrammar")
-    vocabulary = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
+    stop_token_ids = None if end_tokens is None else list(end_tokens)
+    vocabulary = xgrammar.TokenizerInfo.from_huggingface(tokenizer, stop_token_ids=stop_token_ids)
     try:
         grammar = compile_grammar(xgrammar.GrammarCompiler(vocabulary))
     except RuntimeError as error:
@@ -85,12 +97,21 @@ def _compile_xgrammar(compile_grammar: Callable[[Any], Any], tokenizer: PreTrain
     return CompiledGrammar([partial(XGrammarMatcher, grammar)], vocab_size=vocabulary.vocab_size)
 
 
+def _validate(grammar: str) -> str:
+    refusal = _import("llguidance").LLMatcher.validate_grammar(grammar)
+    if refusal and not refusal.startswith("WARNING"):
+        raise _describe(refusal, "llguidance")
+    return grammar
+
+
 def _describe(error: str, engine: str) -> GrammarError:
     """Return the error for what an engine says, which may begin with a time and a line of its own source."""
     said = re.sub(r"^\[[\d:]+\] \S+: (Check failed: .*?: )?", "", error.strip())
     place = re.match(r"(\d+)\(\d+\): ", said) or re.search(r"\bline (\d+)\b", said)
-    first = first_line(said.removeprefix(place[0] if place and place.start() == 0 else ""))
-    return GrammarError(f"{engine} can't compile the grammar: {first}", line=int(place[1]) if place else None)
+    if place and place.start() == 0:
+        said = said[place.end() :]
+    reason = re.sub(r" at line \d+, .*", "", first_line(said))
+    return GrammarError(f"{engine} can't compile it: {reason}", line=int(place[1]) if place else None)
 
 
 def _import(name: str) -> Any:
@@ -100,6 +121,4 @@ def _import(name: str) -> Any:
     except ImportError as error:
         engine = name.partition(".")[0]
         extra = {"llguidance": "grammar"}.get(engine, engine)
-        raise InputError(
-            f"{engine} is not installed or can't be imported ({error}): pip install 'antislop[{extra}]'"
-        ) from error
+        raise InputError(f"{engine} can't be imported ({error}): pip install 'antislop[{extra}]'") from error

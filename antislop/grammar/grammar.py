@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from antislop.grammar.compilation import compile_gbnf, compile_json_schema, compile_lark
+from antislop.grammar.compilation import (
+    check_engine,
+    check_json,
+    compile_llguidance,
+    compile_xgrammar,
+    read_gbnf,
+    read_json_schema,
+    read_lark,
+)
 from antislop.grammar.matchers import CompiledGrammar, Matcher
 from antislop.grammar.processors import can_adapt, find_grammar
 
@@ -46,25 +56,51 @@ class Grammar:
         *,
         engine: Engine = "llguidance",
         any_whitespace: bool = False,
+        end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
         """Return the grammar of JSON values that are valid by a schema.
 
         any_whitespace: allow spaces and line breaks between values; by default a value is written in one line, as
             `json.dumps` writes it.
+        end_tokens: the tokens that end the model's texts, if they are others than the tokenizer's end token.
 
         Raises `InputError` for a schema that the engine can't compile, and if the engine is not installed.
         """
-        return cls(compile_json_schema(schema, tokenizer, engine=engine, any_whitespace=any_whitespace))
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        if check_engine(engine) == "llguidance":
+            grammar = read_json_schema(text, any_whitespace=any_whitespace)
+            return cls(compile_llguidance(grammar, tokenizer, end_tokens=end_tokens))
+        check_json(text)
+        return cls(
+            compile_xgrammar(
+                lambda compiler: compiler.compile_json_schema(text, any_whitespace=any_whitespace),
+                tokenizer,
+                end_tokens=end_tokens,
+            )
+        )
 
     @classmethod
-    def from_lark(cls, grammar: str, tokenizer: PreTrainedTokenizerBase) -> Grammar:
+    def from_lark(
+        cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
+    ) -> Grammar:
         """Return a grammar in llguidance's variant of Lark, which begins at the rule `start`."""
-        return cls(compile_lark(grammar, tokenizer))
+        return cls(compile_llguidance(read_lark(grammar), tokenizer, end_tokens=end_tokens))
 
     @classmethod
-    def from_gbnf(cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, engine: Engine = "llguidance") -> Grammar:
+    def from_gbnf(
+        cls,
+        grammar: str,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        engine: Engine = "llguidance",
+        end_tokens: Sequence[int] | None = None,
+    ) -> Grammar:
         """Return a grammar in the GBNF of llama.cpp, which begins at the rule `root`."""
-        return cls(compile_gbnf(grammar, tokenizer, engine=engine))
+        if check_engine(engine) == "llguidance":
+            return cls(compile_llguidance(read_gbnf(grammar), tokenizer, end_tokens=end_tokens))
+        return cls(
+            compile_xgrammar(lambda compiler: compiler.compile_grammar(grammar), tokenizer, end_tokens=end_tokens)
+        )
 
     def copy(self) -> Grammar:
         """Return the same grammar for another text; nothing is compiled again."""

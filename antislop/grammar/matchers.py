@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from antislop.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Matcher(Protocol):

@@ -286,6 +286,8 @@ REFUSED = {
     "nothing to compare": (["--no-bans", "--compare"], ["nothing to compare"]),
     "a picture in no folder": (["--svg", "nowhere/x.svg"], ["nowhere is not a folder", "pass the path of a file"]),
     "a report over a folder": (["--report", "."], ["it is a folder"]),
+    "two grammars": (["--json-schema", "a.json", "--grammar", "b.lark"], ["exclude each other"]),
+    "a grammar of an unknown kind": (["--grammar", "a.txt"], ["a.txt: a grammar in a file .lark, .gbnf or .ebnf"]),
     "an option that does not exist": (["--colour"], ["--colour"]),
 }
 
@@ -294,6 +296,38 @@ REFUSED = {
 def test_what_can_not_be_used_is_refused_in_one_sentence(toy: str, case: str) -> None:
     args, parts = REFUSED[case]
     assert_refused(invoke("generate", PROMPT, "--model", toy, *args), *parts)
+
+
+BROKEN = {
+    "schema.json": ('{"type": "object",\n "properties": {,}}', "schema.json:2: a JSON schema was expected"),
+    "kind.json": ('{"type": "objekt"}', "kind.json: llguidance can't compile it: Invalid type: objekt"),
+    "broken.lark": ('start: "a"\nfoo: [', "broken.lark:2: llguidance can't compile it: Expected"),
+    "broken.gbnf": ('root ::= "a"\nfoo ::= [', "broken.gbnf:2: llguidance can't compile it: Unexpected end of input"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_grammar_is_refused_by_its_line(toy: str, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    content, message = BROKEN[name]
+    (tmp_path / name).write_text(content)
+    option = "--json-schema" if name.endswith("json") else "--grammar"
+    assert_refused(generate(toy, PROMPT, option, str(tmp_path / name)), message)
+
+
+@pytest.mark.parametrize("bans", [[], ["--ban", "cat"]])
+def test_a_text_fits_a_grammar(toy: str, tmp_path: Path, bans: list[str]) -> None:
+    """And is free of bans, as long as the grammar leaves a choice."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    (tmp_path / "a.json").write_text('{"enum": ["cat", "dog"]}')
+    (tmp_path / "a.lark").write_text('start: "the " ("cat" | "dog") "!"')
+    (tmp_path / "a.gbnf").write_text('root ::= "the " ("cat" | "dog") "!"')
+    for name, texts in (("a.json", ('"cat"', '"dog"')), ("a.lark", ("the cat!", "the dog!")), ("a.gbnf", ())):
+        option = "--json-schema" if name == "a.json" else "--grammar"
+        result = generate(toy, PROMPT, "--no-bans", *bans, option, str(tmp_path / name), tokens=20)
+        assert result.stdout.strip() in (texts or ("the cat!", "the dog!"))[bool(bans) :], result.stderr
+    cut = generate(toy, PROMPT, "--no-bans", option, str(tmp_path / name), tokens=2)
+    assert "the text was cut at 2 tokens, maybe inside of the grammar" in cut.stderr
 
 
 def test_an_empty_prompt_is_refused_where_the_model_needs_a_token(toy: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -189,6 +190,29 @@ def test_a_subclass_of_the_users_is_not_adapted() -> None:
 def test_what_holds_no_grammar_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"Grammar adapts .*xgrammar.* this is builtins\.dict"):
         Grammar({})
+
+
+@pytest.mark.parametrize(("library", "extra"), [("llguidance", "grammar"), ("xgrammar", "xgrammar")])
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, library: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError, match=rf"{library} can't be imported .*: pip install 'antislop\[{extra}\]'"):
+        Grammar.from_json_schema(SCHEMA, TOKENIZER, engine=library)  # type: ignore[arg-type]
+
+
+def test_a_broken_schema_names_its_line(engine: str) -> None:
+    with pytest.raises(InputError, match=r"this is no JSON: .* line 2"):
+        Grammar.from_json_schema('{"type": "object",\n,}', TOKENIZER, engine=engine)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"{engine} can't compile it: .*objekt"):
+        Grammar.from_json_schema({"type": "objekt"}, TOKENIZER, engine=engine)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"{engine} can't compile it: "):
+        Grammar.from_gbnf('root ::= "a"\nfoo ::= [', TOKENIZER, engine=engine)  # type: ignore[arg-type]
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(InputError, match="engine is 'guidance'; it is 'llguidance' or 'xgrammar'"):
+        Grammar.from_gbnf('root ::= "a"', TOKENIZER, engine="guidance")  # type: ignore[arg-type]
 
 
 class TestMatchers:
