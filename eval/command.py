@@ -1,4 +1,4 @@
-"""The shape that all questions share: `python -m eval.NAME [--quick | --smallest] [--seed N] [--out FOLDER]`."""
+"""The command line that all questions share: `python -m eval.NAME [--quick | --smallest] [--seed N] [--out FOLDER]`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = Console(stderr=True)
 
 
 class Laps(Protocol):
-    """How much is written in a race: rounds of so many texts of so many tokens."""
+    """The size of a race: the number of rounds, the texts per round, and the tokens per text."""
 
     @property
     def rounds(self) -> int: ...
@@ -40,7 +40,7 @@ class Laps(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """How a question is to be answered.
+    """The settings of a command that answers a question.
 
     setting: "full", "quick" or "smallest". models: names for `measuring.load`. clock: one of `measuring.CLOCKS`.
     """
@@ -53,12 +53,12 @@ class Work:
     progress: Progress
 
     def begin(self, what: str, total: int) -> Callable[[], None]:
-        """Start a bar; return what moves it on by one."""
+        """Start a progress bar; return a function that advances it by one."""
         bar = self.progress.add_task(what, total=total)
         return lambda: self.progress.advance(bar)
 
     def load_models(self, tokens: int, notes: list[str]) -> Iterator[measuring.Subject]:
-        """Yield the models that are there, for texts of so many tokens; of each other one a note says why."""
+        """Yield the models that exist, for texts of `tokens` tokens; add a note with the reason for each other one."""
         for name in self.models:
             try:
                 subject = measuring.load(name, tokens)
@@ -68,7 +68,7 @@ class Work:
                 yield subject
 
     def describe_race(self, size: Laps) -> dict[str, Any]:
-        """Return what the timings of a race depend on."""
+        """Return the settings that the timings of a race depend on."""
         return {
             "clock": self.clock,
             "rounds": size.rounds,
@@ -116,10 +116,14 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
         "--quick", dest="setting", action="store_const", const="quick", help="under two minutes on one core"
     )
     size.add_argument(
-        "--smallest", dest="setting", action="store_const", const="smallest", help="seconds: shows that it runs"
+        "--smallest",
+        dest="setting",
+        action="store_const",
+        const="smallest",
+        help="a few seconds: shows that the command runs",
     )
-    parser.add_argument("--seed", type=int, default=1, help="decides all random numbers (default: 1)")
-    parser.add_argument("--out", type=Path, help="where the tables go (default: eval/results, by setting)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random numbers (default: 1)")
+    parser.add_argument("--out", type=Path, help="folder of the tables (default: eval/results, by setting)")
     parser.add_argument(
         "--model", nargs="+", default=["tiny", "stories3M"], help="tiny (bundled), or folders of the assets' models"
     )
@@ -127,7 +131,7 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
         "--clock",
         choices=list(measuring.CLOCKS),
         default="wall",
-        help="cpu counts the process's own time: steadier where a machine does other work; report wall time",
+        help="cpu counts the process's own time, which varies less on a busy machine; report wall time",
     )
     parser.set_defaults(setting="full")
     return parser.parse_args(arguments)

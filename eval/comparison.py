@@ -1,4 +1,4 @@
-"""What would one install instead? Same model, prompts and list for all: leaks, speed, and what the texts are like."""
+"""How do the alternatives compare? The same model, prompts and list for all: leaks, speed, and qualities of texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eval.writers import Task, draw_prompts, write_plain
 
 
 class Size(NamedTuple):
-    """How much is written, for a list of so many phrases, and how many seconds a text may take."""
+    """The size of the race, the length of the list, and the seconds that a text may take."""
 
     rounds: int
     texts: int
@@ -56,7 +56,7 @@ def answer(work: Work) -> Answer:
     return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 
-QUESTION = "How do the samplers that one could install compare on the same model, prompts and list?"
+QUESTION = "How do the available samplers compare on the same model, prompts and list?"
 COLUMNS = (
     "sampler",
     "leaks per 1,000 words",
@@ -69,23 +69,25 @@ COLUMNS = (
     "broken texts",
 )
 NOTES = (
-    "backtrack_sampler is 3.2.1 from the package index, with its defaults but for the sampling settings, which are "
-    "everybody's: temperature 1, no truncation. The token rule is how published samplers change probabilities.",
-    "Passes per token: how often the model was run for a token that was kept. Excess NLL: as in fidelity.md, paired by "
-    "prompt and seed. Broken texts: those with a replacement character, or of another length than was asked for.",
-    "The 20 phrases in front of the list are frequent in plain text, the others rare.",
+    "backtrack_sampler is version 3.2.1 from PyPI, with its defaults except for the sampling settings, which are "
+    "the same for all: temperature 1, no truncation. The token rule is the way in which published samplers change "
+    "probabilities.",
+    "Passes per token: forward passes per kept token. Excess NLL: as in fidelity.md, paired by prompt and seed. "
+    "Broken texts: texts with a replacement character, or of a wrong length.",
+    "The first 20 phrases of the list are frequent in plain text, the others rare.",
 )
 LIMITS = (
-    "One list, two tiny models, one text at a time, on a CPU. So few texts don't tell the samplers apart by their "
-    "excess, whose intervals overlap: fidelity.md has more. Four prompts, each with many seeds: the intervals are "
-    "those of these prompts. backtrack_sampler matches tokens of seven spellings and bad_words_ids of four, so leaks "
-    "that are other spellings or tokenizations are what their way of matching misses, not errors of their code. The "
-    "samplers that are built into other engines were not run."
+    "This is one list, two tiny models, one text at a time, on a CPU. The number of texts is too small to "
+    "distinguish the samplers by their excess, whose intervals overlap: fidelity.md has more. The texts continue "
+    "four prompts, each with many seeds, so the intervals apply to these prompts only. backtrack_sampler matches "
+    "the tokens of seven spellings and bad_words_ids of four, so their leaks in other spellings or tokenizations "
+    "are limits of their way of matching, not errors in their code. Samplers that are built into other engines "
+    "were not run."
 )
 
 
 def race_all(subject: measuring.Subject, size: Size, work: Work) -> tuple[Contest, BanList]:
-    """Let all write under the model's list."""
+    """Let all contestants write under the model's list."""
     race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
     advance = work.begin(subject.name, len(NAMES) * (size.rounds * size.texts + race.warm_up))
     task = Task(subject, draw_prompts(subject, STUDIED, work.seed), work.seed + 1, lambda: None)
@@ -94,7 +96,7 @@ def race_all(subject: measuring.Subject, size: Size, work: Work) -> tuple[Contes
 
 
 def tabulate(subject: measuring.Subject, bans: BanList, contest: Contest, seed: int) -> list[list[Cell]]:
-    """Return a row for each contestant, also for those that were left out."""
+    """Return a row for each contestant, including those that were left out."""
     plain = contest.laps[GENERATE]
     seeds = range(1000, 1000 + sum(len(lap.texts) for lap in plain))
     prompts = [subject.tokenizer(subject.prompt(each))["input_ids"] for each in seeds]
@@ -128,7 +130,7 @@ def join(laps: Sequence[measuring.Lap]) -> list[list[int]]:
 
 
 def judge(model: str, rows: Sequence[Sequence[Cell]]) -> str:
-    """Say who leaks, and how fast the rival is."""
+    """Say how many phrases both samplers leak, and how much faster ours is."""
     by_name = {row[0]: row for row in rows}
     ours, theirs = by_name[EXACT], by_name[RIVAL]
     if not isinstance(ours[2], float) or not isinstance(theirs[2], float):

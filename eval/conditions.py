@@ -1,4 +1,4 @@
-"""The conditions that a timing depends on besides the code."""
+"""The conditions, besides the code, that a timing depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let all that one could install write the same texts in turn, under one list of phrases, and take the time."""
+"""Let all available samplers write the same texts in turn, under one list of phrases, and time them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RIVAL = "backtrack_sampler"
 
 
 class Contest(NamedTuple):
-    """What the contestants did, a lap per round, and for each one that was left out a sentence that says why."""
+    """The laps of each contestant, one per round, and a sentence with the reason for each one that was left out."""
 
     laps: Mapping[str, list[measuring.Lap]]
     left_out: Mapping[str, str]
 
 
 def make_contestant(name: str, subject: measuring.Subject, phrases: Sequence[str]) -> measuring.Contestant:
-    """Return a contestant by its name; raise `Skipped` where it is not installed."""
+    """Return a contestant by its name; raise `Skipped` if it is not installed."""
     if name == GENERATE:
         return subject.write
     if name in (EXACT, TOKEN):
@@ -53,7 +53,7 @@ def hold_contest(
     patience: float,
     advance: Callable[[], None],
 ) -> Contest:
-    """Race the contestants by name; leave out whom a text would take more than so many seconds."""
+    """Race the contestants by name; leave out those that would take more than `patience` seconds per text."""
     contestants: dict[str, measuring.Contestant] = {}
     left_out: dict[str, str] = {}
     for name in names:
@@ -75,7 +75,7 @@ def hold_contest(
 
 
 def probe(write: measuring.Contestant) -> float:
-    """Return how many seconds a text takes."""
+    """Return the seconds that a text takes."""
     return measuring.timed(functools.partial(write, 0), "wall")[0]
 
 

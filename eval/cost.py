@@ -22,7 +22,7 @@ OFTEN = "often violated"
 
 
 class Size(NamedTuple):
-    """How much is written, for which lengths of lists without a violation, and at how many violations per 1,000."""
+    """The size of the race, the lengths of lists without a violation, and the violations per 1,000 tokens."""
 
     rounds: int
     texts: int
@@ -39,7 +39,7 @@ SIZES = {
 
 
 class Point(NamedTuple):
-    """One list against `generate`: where it stands in the plot, and what its laps came to."""
+    """One list against `generate`: its place in the plot, and the ratios of its laps."""
 
     kind: str
     place: float
@@ -80,17 +80,19 @@ COLUMNS = (
     "matcher, µs per token",
 )
 NOTES = (
-    "Ratios are medians over the rounds. In each round all write the same texts from the same seeds in turn; generate "
-    "races itself, too, which shows the noise.",
-    "Never violated: phrases of two to four words that occur in no plain text, though nearly every word of the texts "
-    "begins some phrase. Often violated: the model's own frequent phrases, as many as give about the rate.",
+    "Ratios are medians over the rounds. In each round all contestants write the same texts from the same seeds "
+    "in turn; generate also runs against itself, which shows the noise.",
+    "Never violated: phrases of two to four words that occur in no plain text, though nearly every word of the "
+    "texts begins some phrase. Often violated: frequent phrases of the model, as many as are needed for about the "
+    "rate.",
     "One text at a time, temperature 1 without truncation, float32 on the CPU, one thread.",
 )
 LIMITS = (
-    "Tiny models on a CPU are the hard case for everything that is not the forward pass, and no case for what a GPU "
-    "does. What a violation costs depends on how many tokens it withdraws, so on the phrases' length. Batches, other "
-    "kinds of bans and other cache layouts are in eval/speed/README.md. On a machine that does other work a ratio "
-    "varies by more than what is looked for: see generate against itself."
+    "With tiny models on a CPU, the time outside the forward pass is a larger share than with any other model; "
+    "nothing here applies to a GPU. The cost of a violation depends on the number of tokens that it withdraws, "
+    "and so on the length of the phrases. Batches, other kinds of bans and other cache layouts are in "
+    "eval/speed/README.md. On a machine that does other work, a ratio varies by more than the differences of "
+    "interest: see generate against itself."
 )
 
 
@@ -114,7 +116,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
 
 
 def choose_violated(bench: cases.Bench, rate: float, seed: int) -> list[str]:
-    """Return phrases that are violated about so often in the timed texts, by trying and mending."""
+    """Return phrases that are violated about `rate` times in the timed texts, found by repeated trials."""
     prompts = draw_prompts(bench.subject, STUDIED, seed)
     texts = write_plain(Task(bench.subject, prompts, seed, lambda: None)).texts
     tokens = sum(map(len, texts))
@@ -130,7 +132,7 @@ def choose_violated(bench: cases.Bench, rate: float, seed: int) -> list[str]:
 
 
 def tell(write: measuring.Contestant, advance: Callable[[], None]) -> measuring.Contestant:
-    """Return a contestant that moves a progress bar on."""
+    """Return a contestant that advances a progress bar."""
 
     def told(seed: int) -> measuring.Written:
         written = write(seed)
@@ -170,7 +172,7 @@ def judge(model: str, points: Sequence[Point]) -> str:
 
 
 def draw_plot(points: dict[str, list[Point]], path: Path) -> None:
-    """Draw the ratios over the length of the list, and over the violations."""
+    """Plot the ratios against the length of the list, and against the violations."""
     import matplotlib as mpl
 
     mpl.use("svg")

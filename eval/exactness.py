@@ -1,8 +1,8 @@
 """How far is each way to ban phrases from rejection sampling with replacement?
 
-The models are small enough that the distribution of whole texts is solved: that of the oracle, of plain sampling, of
-the first-token rule and of transformers' own processors. Only what the sampler itself writes is drawn, since that is
-what has to be tested; what the same number of draws from the solved distribution is off by stands beside it.
+The models are so small that the distribution of whole texts can be computed: for the oracle, for plain sampling, for
+the first-token rule and for transformers' own processors. Only the sampler's own texts are drawn, since the sampler is
+under test; the distance of equally many draws from the computed distribution is printed beside them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support import oracles, toys
 Tokens = tuple[int, ...]
 Distribution = Mapping[Tokens, float]
 State = tuple[Tokens, frozenset[tuple[Tokens, int]]]
-"""Of the first-token rule: what is written, and which bans' weights were applied to which tokens."""
+"""A state of the first-token rule: the text, and the bans whose weights were applied to tokens."""
 
 DRAWS = {"full": 40_000, "quick": 4_000, "smallest": 200}
 RARE = 1e-9  # the probability of a state that is not followed
@@ -38,7 +38,7 @@ QUANTILES = (2.5, 97.5)
 
 
 class Case(NamedTuple):
-    """A vocabulary, what is banned, and the tokenizations that one would pass for it: the longest tokens first."""
+    """A vocabulary, its bans, and the tokenizations of them that one would pass to transformers."""
 
     name: str
     words: toys.Words
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
-    """Return a ban without regard to word edges: the vocabularies have no spaces."""
+    """Return a ban that ignores word edges, since the vocabularies have no spaces."""
     return Ban(phrase, weight=weight, edges="anywhere")
 
 
@@ -88,11 +88,18 @@ def answer(work: Work) -> Answer:
         rows += found
         sampled.append(ours)
         advance()
-    columns = ("case", "method", "how", "total variation", "of as many draws from the solved one", "banned texts, %")
+    columns = (
+        "case",
+        "method",
+        "how",
+        "total variation",
+        "of equally many draws from the solved distribution",
+        "banned texts, %",
+    )
     return Answer(
         "exactness",
-        "How far is what each method writes from rejection sampling with replacement, in total variation over whole "
-        "texts (0: the same, 1: nothing in common)?",
+        "How far is the output of each method from rejection sampling with replacement, in total variation over "
+        "whole texts (0: the same, 1: no text in common)?",
         [Table("Total variation to the oracle", columns, rows)],
         [judge(cases, sampled)],
         LIMITS,
@@ -103,29 +110,29 @@ def answer(work: Work) -> Answer:
 
 NOTES = (
     "Solved: the method's distribution is computed, not sampled, so the figure has no sampling error. Drawn: texts of "
-    "the sampler itself are counted; even draws from the very same distribution are off by the next column: mean, and "
-    f"the range of the middle 95 % of {REPETITIONS} repetitions.",
-    "Banned texts: the share of the probability of texts in which a ban stands, for bans with a weight too.",
-    "plain is allowed everything: it bans nothing. exact is allowed nothing.",
-    "token, the first-token rule, may differ: the probability that it takes from the first token is gone for all that "
-    "would have begun with that token.",
-    "bad_words_ids and sequence_bias may differ: they act on the last token of a given tokenization, so a text that "
-    "came up to there goes on with another token instead of going back to where the phrase began, and other "
-    "tokenizations of the phrase pass. bad_words_ids knows no weights; sequence_bias gets the logarithm of the weight, "
-    "and -100 for 0.",
-    "The processors don't see the prompt, as the bans don't: here all of them look at the output alone.",
+    "the sampler itself are counted. The next column is the distance of equally many draws from the solved "
+    f"distribution itself: mean, and the range of the middle 95 % of {REPETITIONS} repetitions.",
+    "Banned texts: the total probability of texts that contain a ban, including bans with a weight.",
+    "plain bans nothing, so its distance is the whole effect of the bans; exact should have none beyond the noise.",
+    "token, the first-token rule, may differ: it takes the probability from the first token, and so from all "
+    "texts that begin with that token.",
+    "bad_words_ids and sequence_bias may differ: they act on the last token of a given tokenization, so a text "
+    "that contains the tokens before it continues with another token instead of rewinding to the start of the "
+    "phrase, and other tokenizations of the phrase are not found. bad_words_ids has no weights; sequence_bias "
+    "gets the logarithm of the weight, and -100 for 0.",
+    "Neither the processors nor the bans see the prompt: here all of them read the output alone.",
 )
 LIMITS = (
-    "These are Markov models of 4 tokens that write 4 tokens, sampled at temperature 1. They show what each rule does, "
-    "not how much of it a language model would: bans are much more frequent here than in any text. That a total "
-    "variation is within the noise does not prove it is zero; the tests hold more cases against the same oracle with a "
-    "chi-square test, and docs/exactness.md says why it should be. Concessions, where all alternatives are used up, "
-    "don't occur in these cases."
+    "These are Markov models of 4 tokens that write 4 tokens, sampled at temperature 1. They show the kind of "
+    "error of each rule, not its size in a language model: bans are much more frequent here than in any text. A "
+    "total variation within the noise does not prove that it is zero; the tests compare more cases with the same "
+    "oracle by a chi-square test, and docs/exactness.md explains why it should be zero. Concessions, for which "
+    "all alternatives are used up, don't occur in these cases."
 )
 
 
 class Sampled(NamedTuple):
-    """What the sampler is off by, and the middle 95 % of what draws from the oracle itself are off by."""
+    """The distance of the sampler from the oracle, and the middle 95 % of the distances of the oracle's own draws."""
 
     variation: float
     low: float
@@ -133,7 +140,7 @@ class Sampled(NamedTuple):
 
 
 def measure_case(case: Case, draws: int, seed: int) -> tuple[list[list[Cell]], Sampled]:
-    """Return the rows of a case, and what was drawn with method="exact"."""
+    """Return the rows of a case, and the distance of method="exact"."""
     model = case.model(seed)
     expected = oracles.rejection_distribution(model, case.words, case.bans)
     solved = {"plain": solve(model), "token": solve_token_rule(model, case)}
@@ -161,7 +168,7 @@ def judge(cases: Sequence[Case], sampled: Sequence[Sampled]) -> str:
     """Say in how many cases the exact method is within the noise."""
     outside = [case.name for case, own in zip(cases, sampled, strict=True) if own.variation > own.high]
     within = len(cases) - len(outside)
-    sentence = f'method="exact" is no further off than draws from the oracle itself in {within} of {len(cases)} cases'
+    sentence = f'method="exact" is no further away than draws from the oracle itself in {within} of {len(cases)} cases'
     chance = "by chance, 1 in 40 would be above it"
     return f"{sentence}: met." if not outside else f"{sentence}; above it: {', '.join(outside)} ({chance})."
 
@@ -176,7 +183,7 @@ def draw(model: toys.Markov, case: Case, method: str, times: int, seed: int) -> 
 
 
 def noise(shares: Distribution, expected: Distribution, times: int, seed: int) -> tuple[float, float, float]:
-    """Return mean and middle 95 % of the total variation to what is expected of as many draws from known shares."""
+    """Draw from known shares; return mean and middle 95 % of the total variation to the expected shares."""
     texts = sorted(set(shares) | set(expected))
     each = np.array([shares.get(text, 0.0) for text in texts])
     target = np.array([expected.get(text, 0.0) for text in texts])
@@ -193,7 +200,7 @@ def total_variation(shares: Distribution, others: Distribution) -> float:
 
 
 def banned_share(shares: Distribution, case: Case) -> float:
-    """Return the probability of the texts in which a ban stands."""
+    """Return the total probability of the texts that contain a ban."""
     return sum(
         share
         for text, share in shares.items()
@@ -218,9 +225,9 @@ def solve(model: toys.Markov) -> Distribution:
 def solve_token_rule(model: toys.Markov, case: Case) -> Distribution:
     """Return the probability of each text under `oracles.first_token_text`, whose states can only grow.
 
-    A state is what is written and which weights were applied where. A violation adds to the latter, a token without one
-    to the former, so taking the states by both lengths meets each of them once. States less likely than `RARE` are
-    dropped; what they would have written is missing in the sum.
+    A state is the text, and the weights that were applied to tokens. A violation adds weights, and any other token
+    extends the text, so visiting the states in the order of both lengths visits each state once. States less likely
+    than `RARE` are dropped; the probability of their texts is missing in the sum.
     """
     step = cache(lambda tokens: list(_follow(model, case, tokens)))
     texts: dict[Tokens, float] = {}
@@ -270,7 +277,7 @@ def bias(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def hide_prompt(processor: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    """Let a processor see something that is no token in the prompt's place."""
+    """Replace the prompt that a processor sees by ids that equal no token."""
 
     def process(ids: Tensor, scores: Tensor) -> Tensor:
         seen = ids.clone()

@@ -1,8 +1,8 @@
-"""What does a method change besides what is banned?
+"""What does a method change besides the banned phrases?
 
-All methods suppress the same phrases; what they write is read by the untouched model. Its surprise at plain samples is
-its own entropy rate; what a method adds to that is the excess. Rejection sampling with replacement, run naively, is
-the oracle: what the excess must be, since some of it is the price of not saying what is banned.
+All methods suppress the same phrases, and the untouched model reads their texts. Its surprise at plain samples is its
+own entropy rate; the additional surprise at the texts of a method is that method's excess. The excess of the oracle,
+rejection sampling with replacement, run naively, is the part that avoiding the phrases must cost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eval.writers import Task, Written, draw_prompts, write_bad_words, write_ban
 
 
 class Size(NamedTuple):
-    """How much is written: texts of so many tokens for lists of so many phrases."""
+    """The number of texts, their length in tokens, and the lengths of the lists."""
 
     texts: int
     tokens: int
@@ -44,7 +44,7 @@ METHODS: Mapping[str, Callable[[Task, Sequence[str]], Written]] = {
 
 
 class Measured(NamedTuple):
-    """What a method wrote, read."""
+    """The texts of a method, and the untouched model's surprise at them."""
 
     written: Written
     texts: list[str]
@@ -90,7 +90,7 @@ def answer(work: Work) -> Answer:
 
 
 QUESTION = (
-    "At equal suppression, how much less natural is what each method writes, in nats per kept token under the "
+    "At equal suppression, how much less natural are the texts of each method, in nats per kept token under the "
     "untouched model, and how much less diverse?"
 )
 COLUMNS = (
@@ -107,36 +107,36 @@ COLUMNS = (
 )
 NOTES = (
     "Excess NLL: the mean over the texts of a method's NLL per token minus that of plain sampling from the same "
-    "prompt; 95 % intervals by bootstrap over the prompts. For plain the column holds its NLL itself.",
-    "NLL above entropy: NLL per token minus the entropy of the model's distribution at the same places. It is 0 for "
-    "plain in expectation, and varies less between texts; it does not count that a method leads to places where the "
-    "model is less sure.",
+    "prompt; 95 % intervals by bootstrap over the prompts. For plain the column contains its NLL itself.",
+    "NLL above entropy: NLL per token minus the entropy of the model's distribution at the same positions. It is "
+    "0 for plain in expectation, and varies less between texts; it does not count a cost of positions at which "
+    "the model is less sure.",
     f"The lists: 20 phrases that occur up to about {RATE} times in 1,000 tokens of plain text, then phrases that are "
-    "rare there, each shorter list the beginning of a longer one: n-grams of two to four words that the model writes "
-    "itself, in texts to other seeds.",
+    "rare in it; each shorter list is the beginning of a longer one. All are n-grams of two to four words that the "
+    "model writes itself, in texts from other seeds.",
     "Leaks are counted in the finished text, in any case and tokenization, by the same rule for all. bad_words_ids got "
     "each phrase in lower case and capitalized, with and without a space before.",
-    "distinct-n and shared 4-grams (the share that stands in another text of the method, as self-BLEU measures) are "
-    "over all texts of a method, equally many tokens each.",
-    "plain and bad_words_ids are written by the sampler with an empty list, which draws as generate does: so all "
-    "methods share their random numbers, and a text is the same under each of them up to its first violation.",
-    "Where a phrase is a single token of the model, the first-token rule is exact, and nothing differs: "
-    "so lists of single words, such as antislop-sampler's largest, tell the two apart less than phrases do.",
-    "Each interval misses 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
-    "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text ends "
-    "early: end tokens are tokens like others.",
+    "distinct-n and shared 4-grams (the share of 4-grams that another text of the method contains, as in "
+    "self-BLEU) are computed over all texts of a method, with the same number of tokens for each method.",
+    "The sampler with an empty list writes plain and bad_words_ids; it draws as generate does. So all methods "
+    "share their random numbers, and a text is the same under each of them up to its first violation.",
+    "If a phrase is a single token of the model, the first-token rule is exact: so the difference between the two "
+    "methods is smaller for lists of single words, such as antislop-sampler's largest, than for phrases.",
+    "Each interval excludes the true value 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
+    "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text "
+    "ends early: end tokens are treated like other tokens.",
 )
 LIMITS = (
-    "Two tiny models, sampled at temperature 1 without truncation, where the bundled one writes little sense: with "
-    "min-p or a large model, violations, and what avoiding them costs, are others. NLL under the model that wrote a "
-    "text says how natural the text is to that model, not to a reader, and lower is not better: a method that repeats "
-    "itself would have a low one. The oracle's own figure is an estimate too. The lists are made so that violations "
-    "are frequent; with rarer ones all differences shrink."
+    "Two tiny models were sampled at temperature 1 without truncation, where the texts of the bundled one make "
+    "little sense: with min-p or a large model, violations and the cost of avoiding them differ. NLL under the "
+    "model that wrote a text measures how natural the text is to that model, not to a reader, and lower is not "
+    "better: a method that repeats itself would have a low NLL. The oracle's figure is an estimate too. The lists "
+    "are made so that violations are frequent; with rarer violations all differences shrink."
 )
 
 
 def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[Table, list[str], list[Point]]:
-    """Return the table of a model, what it says about the goal, and the points of its picture."""
+    """Return the table of a model, its verdicts on the goal, and the points of its picture."""
     runs = 1 + len(size.lists) * len(METHODS)
     advance = work.begin(subject.name, runs * size.texts)
     prompts = draw_prompts(subject, max(size.texts, STUDIED), work.seed)
@@ -162,7 +162,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[T
 
 
 def read(task: Task, written: Written) -> Measured:
-    """Read what was written with the untouched model."""
+    """Read texts with the untouched model."""
     texts = qualities.decode(task.subject, written.texts)
     return Measured(written, texts, qualities.read_surprise(task.subject, task.prompts, written.texts))
 
@@ -195,13 +195,13 @@ def judge(measured: Mapping[str, Measured], plain: Measured, seed: int) -> str:
     return (
         f"exact minus oracle {same}: {'met' if same.low <= 0 <= same.high else 'missed'} (0 is in the interval); "
         f"exact minus token {below}: {judge_below(below)}; above the entropy {surer}: {judge_below(surer)}; "
-        f"exact's excess is {ratio} of token's (a prototype: 0.69)"
+        f"exact's excess is {ratio} of token's (0.69 in a prototype)"
     )
 
 
 def judge_below(difference: Interval) -> str:
-    """Say whether a difference is below 0 as far as the interval tells."""
-    return "met" if difference.high < 0 else "missed" if difference.low > 0 else "not decided by so few texts"
+    """Say whether the whole interval of a difference is below 0."""
+    return "met" if difference.high < 0 else "missed" if difference.low > 0 else "not decided by this number of texts"
 
 
 def draw_plot(points: Mapping[str, Sequence[Point]], path: Path) -> None:

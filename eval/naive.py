@@ -1,7 +1,7 @@
 """The oracle on a real model: draw token by token; on a violation cut back to its start and draw again.
 
-With replacement, and written without a look at the sampler: no matcher, no ledger, no cache of its own. Only for
-phrases of letters, apostrophes and single spaces.
+With replacement, and independent of the sampler's code: no matcher, no ledger, no cache of its own. Only for phrases
+of letters, apostrophes and single spaces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STRAIGHT = {"\u2019": "'", "\u2018": "'", "\u02bc": "'"}
 
 @dataclass(frozen=True)
 class Naive:
-    """A text, and what it took. conceded: violations that were let through after so many that there was no end."""
+    """A text, and its counts. conceded: violations that were let through, since their position had too many."""
 
     tokens: list[int]
     violations: int
@@ -27,16 +27,16 @@ class Naive:
 
 
 class Phrases:
-    """What is banned, by length."""
+    """The banned phrases, by length."""
 
     def __init__(self, phrases: Collection[str]) -> None:
         self.all = frozenset(phrases)
         self.lengths = sorted({len(phrase) for phrase in self.all}, reverse=True)
 
     def find(self, text: str, *, since: int, is_final: bool) -> int | None:
-        """Return where the phrase begins that starts first, among those whose end is decided after `since`.
+        """Return the first start of a phrase, among the phrases whose end is decided after `since`.
 
-        A phrase ends where no letter or digit follows, so it is decided by the next character or the end of the text.
+        A phrase must not be followed by a letter or digit, so the next character or the end of the text decides it.
         """
         offset = max(0, since - max(self.lengths, default=0) - MARGIN)
         offset -= offset and text[offset - 1].isspace()  # so that a space before a phrase is seen
@@ -53,7 +53,7 @@ class Phrases:
 
 
 def fold(text: str) -> tuple[str, list[int]]:
-    """Return a text in lower case, with straight apostrophes and single spaces, and where each character stood."""
+    """Return a text in lower case with straight apostrophes and single spaces, and each character's original place."""
     folded: list[str] = []
     places: list[int] = []
     for place, character in enumerate(text):
@@ -75,7 +75,7 @@ def write_naively(
     tokens: int,
     seed: int,
 ) -> Naive:
-    """Write so many tokens at temperature 1 from the whole vocabulary. Phrases that begin in the prompt don't count."""
+    """Write `tokens` tokens at temperature 1 from the whole vocabulary. Phrases that start in the prompt don't count."""
     generator = torch.Generator().manual_seed(seed)
     cache = DynamicCache()
     fed, kept, lengths = list(prompt), list[int](), [0]

@@ -1,7 +1,7 @@
-"""Lists of n phrases for a model: twenty that it keeps writing, then any number that it seldom writes.
+"""Lists of n phrases for a model: twenty that it writes often, then any number that it seldom writes.
 
-With twenty alone about 40 phrases per 1,000 tokens are violated where a model has such habits; longer lists add little
-to that, so that what a list's length changes is not what more violations change.
+The twenty alone cause up to about 40 violations per 1,000 tokens; longer lists add few violations, so that the effect
+of a list's length can be separated from the effect of violations.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Ranked = Sequence[tuple[str, int]]
 
 
 def list_phrases(subject: measuring.Subject, plain: Sequence[str], count: int) -> list[str]:
-    """Return `count` phrases, each shorter list the beginning of a longer one.
+    """Return `count` phrases; a shorter list is the beginning of a longer one.
 
-    plain: texts of the model with which the bundled model's published phrases are ranked; stories3M has its own
-    samples, of which its n-grams are taken. Where there are no more phrases, random words make some up.
+    plain: texts of the model, by which the bundled model's published phrases are ranked; for stories3M, n-grams of its
+    own samples are used instead. If there are too few phrases, phrases of random words are added.
     """
     samples = measuring.ASSETS / SAMPLES
     if subject.name == "stories3M" and samples.exists():
@@ -48,7 +48,7 @@ def list_phrases(subject: measuring.Subject, plain: Sequence[str], count: int) -
 
 
 def count_ngrams(texts: Iterable[str]) -> Ranked:
-    """Return the texts' phrases of two to four words, not of function words alone, and how often they occur."""
+    """Count the texts' phrases of two to four words, except those of function words alone."""
     counts: Counter[str] = Counter()
     for text in texts:
         for clause in phrases.CLAUSE_END.split(text.lower()):
@@ -59,7 +59,7 @@ def count_ngrams(texts: Iterable[str]) -> Ranked:
 
 
 def choose_core(ranked: Ranked, occurrences: float) -> list[str]:
-    """Return the most frequent phrases that together occur no more than so often, none of which contains another."""
+    """Return the most frequent phrases with at most `occurrences` in total, none of which contains another."""
     for skipped in range(len(ranked)):
         chosen: dict[str, int] = {}
         for phrase, count in ranked[skipped:]:

@@ -74,7 +74,7 @@ def _name(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def read_human(assets: Path) -> Iterator[tuple[str, list[Grouped]]]:
-    """Yield human texts by what they are."""
+    """Yield the kinds of human texts with their texts."""
     books = list(read_texts([assets / "human"]))
     yield "novels before 1930, whole", [(None, book.text) for book in books]
     yield (
@@ -86,12 +86,12 @@ def read_human(assets: Path) -> Iterator[tuple[str, list[Grouped]]]:
 
 
 def _begin(text: str) -> str:
-    """Return how an answer begins: with its prompt, which some share."""
+    """Return the beginning of an answer, which is its prompt; answers may share one."""
     return " ".join(extract_words(text)[:10])
 
 
 def measure_texts(texts: Iterable[Grouped], scale: Scale) -> Measured:
-    """Measure the texts that are long enough, those of a prompt or book drawn together."""
+    """Measure the texts that are long enough; the bootstrap resamples whole prompts or books."""
     tally = Tally(scale)
     for group, text in texts:
         if len(text) > SHORT:
@@ -140,7 +140,7 @@ def _correlate(measured: Sequence[float], published: Sequence[float]) -> float:
 
 
 def report(assets: Path) -> list[str]:
-    """Measure all, and return the report's lines."""
+    """Measure all texts, and return the report's lines."""
     began = time.monotonic()
     lists = assets / "lists"
     published = read_leaderboard(lists / "slop_score_leaderboard.json.gz")
@@ -174,7 +174,7 @@ def report(assets: Path) -> list[str]:
 
 
 def tabulate_people(people: Mapping[str, Mapping[str, Measured]], published: Mapping[str, float]) -> list[str]:
-    """Return the table of human texts under both scales, below what was published."""
+    """Return the table of human texts: the published row, then those of both scales."""
     lines = ["| | texts | " + " | ".join(COMPARED) + " |", "|---|---|" + "---|" * len(COMPARED)]
     values = " | ".join(f"{published[name]:.3f}" for name in COMPARED)
     lines.append(f"| published | {HUMAN_TEXTS} | {values} |")
@@ -188,7 +188,7 @@ def tabulate_people(people: Mapping[str, Mapping[str, Measured]], published: Map
 def tabulate_distance(
     models: Mapping[str, Mapping[str, Measured]], people: Mapping[str, Mapping[str, Measured]]
 ) -> list[str]:
-    """Return the distances to the novels, the nearest first, with the metrics that are farthest."""
+    """Return the distances to the novels, the nearest texts first, with their farthest metrics."""
     scale = "the bundled scale"
     rows = {**models[scale], f"*{ANSWERS}*": people[scale][ANSWERS]}
     ordered = sorted(rows.items(), key=lambda item: item[1].distance.overall.value or 0.0)
@@ -202,7 +202,7 @@ def tabulate_distance(
 
 
 def describe_run(seconds: float) -> list[str]:
-    """Return on what, with what and when this was measured."""
+    """Return the command, the machine, the versions and the date of the measurement."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "regex"))
     day = datetime.now(timezone.utc).date().isoformat()
     scale = Scale.load().fingerprint
@@ -214,38 +214,41 @@ def describe_run(seconds: float) -> list[str]:
 
 
 ABOUT = (
-    "The leaderboard of slop-score (https://github.com/sam-paech/slop-score, commit 289264ab2a, MIT) has 23 rows. For "
-    "11 of them the models' outputs are published, answers to the same 300 prompts, half of them fiction and half "
-    "essays (claude-sonnet-4-5 and gemma-3-4b-it: the 150 of fiction). They are measured here with the published lists "
-    "and with the bundled scale. Intervals are 95 % by bootstrap over prompts, to each of which a model has one text, "
-    "and over books. Outputs of up to 300 characters are left out, as published.",
+    "The leaderboard of slop-score (https://github.com/sam-paech/slop-score, commit 289264ab2a, MIT) has 23 rows. "
+    "For 11 of them the models' outputs are published: answers to the same 300 prompts, half of them fiction and "
+    "half essays (claude-sonnet-4-5 and gemma-3-4b-it: the 150 of fiction). They are measured here with the "
+    "published lists and with the bundled scale. Intervals are 95 % intervals by bootstrap over prompts, with one "
+    "text per model and prompt, and over books. Outputs of up to 300 characters are left out, as in the published "
+    "score.",
     "",
-    "The published trigrams are counted in all words, three in a row, per 1,000 words, although the list leaves stop "
-    "words out; counted in content words they are 1.5 to 3.8 times as many. The bundled scale counts them in content "
-    "words.",
+    "The published trigrams are counted over all words, three in a row, per 1,000 words, although the list "
+    "contains no stop words; counted over content words they are 1.5 to 3.8 times as many. The bundled scale "
+    "counts them over content words.",
 )
 ON_PEOPLE = (
-    "The published human row is made of 83 texts, 17.2 million words, that are not published; its texts are whole "
-    "books by their length. Held against it: MATTR-500 comes out within the interval of the novels, trigrams and "
-    "contrasts within those of the answers. Slop words do not: both kinds of people here write fewer of them. The "
-    "novels are from before 1930, and the list holds words that were not in fashion then; the answers are about 157 "
-    "words long, lack their paragraphs, and come from one forum. Repetition does not either: it falls with the amount "
-    "of text, and is held against 200 bigrams and 200 trigrams, outside of which all n-grams count as equally rare. "
-    "Against the bundled 20,000 of each, which were counted in the same novels, the novels' own is low, 1.2 to "
-    "1.7, by construction.",
+    "The published human row was computed from 83 texts, 17.2 million words, that are not published; by their "
+    "length they are whole books. Compared with it, MATTR-500 lies within the interval of the novels here, and "
+    "trigrams and contrasts within those of the answers. Slop words don't: both novels and answers contain fewer. "
+    "The novels are from before 1930, and the list contains words that were not in fashion then; the answers are "
+    "about 157 words long, lack their paragraphs, and come from one forum. Repetition doesn't either: it falls "
+    "with the amount of text, and is computed against 200 bigrams and 200 trigrams, outside of which all n-grams "
+    "count as equally rare. Against the bundled 20,000 of each, which were counted in the same novels, the "
+    "novels' own repetition is low, 1.2 to 1.7, by construction.",
 )
 LIMITS = (
-    "What this does not show: that the score says what people dislike. Eleven models are few, and some are siblings: "
-    "the intervals of the correlations say how little they tell. Levels of contrasts and repetition differ from the "
-    "published ones: eight regexes here, 45 patterns there, 35 of them on parts of speech; another list of stop "
-    "words, and n-grams that don't reach from one text into the next. Of the bundled scale the trigrams agree least: "
-    "they are other ones, counted in content words. The published words were chosen on outputs of such models, the "
-    "bundled ones on half of the prompts of these very texts: no model's score here is held out. Nor are all of the "
-    "answers: 150 of the 500 were among the human texts that the bundled words were chosen against. "
-    "gemma-3-27b-it-antislop was trained not to write the published words: against gemma-3-27b-it it falls by over two "
-    "thirds in their score, and by less in that of the bundled scale, which it was not trained on. The distance to "
-    "human counts standard deviations between pages of old novels; the bundled words were chosen not to stand in "
-    "these, so distances in slop are high by construction. Read them beside that of the answers.",
+    "This does not show that the score measures what readers dislike. Eleven models are few, and some are "
+    "versions of each other; the wide intervals of the correlations reflect that. Levels of contrasts and "
+    "repetition differ from the published ones: there are eight regexes here and 45 patterns there, 35 of them on "
+    "parts of speech; the list of stop words is another, and n-grams here don't cross from one text into the "
+    "next. Of the bundled scale the trigrams agree least: they are other trigrams, counted over content words. "
+    "The published words were chosen on outputs of such models, and the bundled ones on half of the prompts of "
+    "these same texts, so no model's score here is held out. Nor are all of the answers: 150 of the 500 were "
+    "among the human texts that the bundled words were chosen against. gemma-3-27b-it-antislop was trained not to "
+    "write the published words: compared with gemma-3-27b-it, its score falls by over two thirds with the "
+    "published lists, and by less with the bundled scale, which it was not trained on. The distance to human "
+    "writing counts standard deviations between pages of old novels; the bundled words were chosen for being "
+    "absent from these, so distances in slop are high by construction. Compare them with the distance of the "
+    "answers.",
 )
 
 

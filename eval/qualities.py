@@ -1,4 +1,4 @@
-"""What is said of written texts: leaks, surprise under the untouched model, diversity, what is broken."""
+"""Qualities of texts: leaks, surprise under the untouched model, diversity, broken texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Interval(NamedTuple):
 class Surprise(NamedTuple):
     """Nats per kept token of each text [texts] under the untouched model, given its prompt, at temperature 1.
 
-    nll: minus the logarithm of the tokens' probabilities. entropy: the model's own, at the same places.
+    nll: minus the logarithm of the tokens' probabilities. entropy: that of the model, at the same positions.
     """
 
     nll: Values
@@ -64,28 +64,28 @@ def read_surprise(subject: measuring.Subject, prompts: Sequence[Tokens], texts: 
 
 
 def decode(subject: measuring.Subject, texts: Sequence[Tokens]) -> list[str]:
-    """Return texts, special tokens as they are spelled."""
+    """Return texts, including special tokens."""
     return [str(subject.tokenizer.decode(list(tokens))) for tokens in texts]
 
 
 def count_leaks(bans: BanList, texts: Sequence[str]) -> int:
-    """Return how many bans stand in the texts."""
+    """Return the number of bans that occur in the texts."""
     return sum(1 for text in texts for _ in bans.find(text))
 
 
 def count_words(texts: Sequence[str]) -> int:
-    """Return how many words the texts have."""
+    """Return the number of words of the texts."""
     return sum(len(extract_words(text)) for text in texts)
 
 
 def measure_distinct(texts: Sequence[str], n: int) -> float:
-    """Return the share of different ones among the texts' n-grams of words; it falls with more text."""
+    """Return the share of distinct n-grams of words among all; it falls with the amount of text."""
     grams = Counter(gram for text in texts for gram in _grams(extract_words(text), n))
     return len(grams) / max(1, grams.total())
 
 
 def measure_overlap(texts: Sequence[str], n: int = 4) -> float:
-    """Return the share of the texts' n-grams of words that stand in another one of them, too: as self-BLEU, for one n.
+    """Return the share of the texts' n-grams of words that another text contains too: as self-BLEU, for one n.
 
     Zhu et al. 2018, https://arxiv.org/abs/1802.01886.
     """
@@ -100,7 +100,7 @@ def _grams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:
 
 
 def count_broken(texts: Sequence[str], tokens: Sequence[Tokens], wanted: int) -> int:
-    """Return how many texts hold a replacement character, or are shorter or longer than what was asked for."""
+    """Return the number of texts that contain a replacement character, or don't have the wanted length."""
     return sum("\ufffd" in text or len(own) != wanted for text, own in zip(texts, tokens, strict=True))
 
 

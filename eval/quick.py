@@ -1,4 +1,4 @@
-"""Answer all questions, small: `python -m eval.quick [--smallest]`. What is said of an answer is in eval/README.md."""
+"""Answer all questions with small runs: `python -m eval.quick [--smallest]`. eval/README.md describes the questions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, compari
 
 
 def main() -> int:
-    """Go through the questions; stop at the first that fails."""
+    """Answer the questions in turn; stop at the first that fails."""
     size = [] if {"--quick", "--smallest"} & set(sys.argv) else ["--quick"]
     arguments = [*size, *sys.argv[1:]]
     for answer in QUESTIONS:

@@ -1,4 +1,4 @@
-"""Write an answer down: tables for people, the same figures for machines, and what they depend on."""
+"""Write an answer: tables for people, the same figures for machines, and the conditions that they depend on."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a question came to.
+    """The answer to a question.
 
-    verdicts: goals, and whether they were met, a sentence each. notes: what the columns mean, and what could not be
-    measured. limits: a paragraph on what all of this does not show. plot: the name of a picture beside the tables.
+    verdicts: a sentence per goal that says if it was met. notes: the meaning of the columns, and the figures that could
+    not be measured. limits: a paragraph on conclusions that the figures don't allow. plot: the name of a picture in the
+    same folder.
     """
 
     name: str
@@ -68,7 +69,7 @@ def write_answer(answer: Answer, folder: Path, *, command: str, setting: str, se
 
 
 def describe(*, command: str, setting: str, seconds: float) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the conditions that the figures depend on."""
     return {
         "setting": setting,
         "command": command,
@@ -80,7 +81,7 @@ def describe(*, command: str, setting: str, seconds: float) -> dict[str, Any]:
 
 
 def find_commit() -> str | None:
-    """Return the commit that is checked out, with a + where files differ from it; None outside of a repository."""
+    """Return the checked-out commit, with a + if files differ from it; None outside of a repository."""
     try:
         asked = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--dirty=+"]
         return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()

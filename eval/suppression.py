@@ -1,4 +1,4 @@
-"""Does anything get through, at any length of the list, and what does that cost?"""
+"""Does a banned phrase get through at any length of the list, and how fast are the texts written?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = (GENERATE, EXACT, TOKEN, BAD_WORDS, RIVAL)
 
 
 class Size(NamedTuple):
-    """How much is written, for lists of so many phrases, and how many seconds a text may take."""
+    """The size of the race, the lengths of the lists, and the seconds that a text may take."""
 
     rounds: int
     texts: int
@@ -57,7 +57,7 @@ def answer(work: Work) -> Answer:
     return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 
-QUESTION = "What is left of the banned phrases at each length of the list, and how fast are the texts written?"
+QUESTION = "How many banned phrases remain in the texts at each length of the list, and how fast are the texts written?"
 COLUMNS = (
     "phrases",
     "method",
@@ -81,28 +81,28 @@ PUBLISHED = Table(
     ],
 )
 NOTES = (
-    "Suppressed: the share of the leaks of plain generate that is gone; a dash where plain leaks nothing either.",
+    "Suppressed: the share of the leaks of plain generate that does not occur; a dash if plain has no leaks either.",
     "Leaks are found in the finished text, in any case and tokenization. bad_words_ids got each phrase in lower case "
     "and capitalized, with and without a space before; backtrack_sampler makes seven spellings of its own.",
-    "Published token banning forbids tokens, so what becomes unusable is the vocabulary; bad_words_ids, here, forbids "
-    "the whole sequences, and grows slow instead.",
+    "Published token banning forbids single tokens, so the vocabulary becomes unusable; bad_words_ids, here, "
+    "forbids whole sequences, and becomes slow instead.",
     "The token rule is the published sampler's way to change probabilities, in this project's loop: its speed is not "
     "the published sampler's.",
     "Speeds are medians of the rounds' ratios, one text at a time, all in one process and in turn.",
-    "Whom a list was too long is not tried with longer ones; a dash stands there.",
-    "The lists grow by phrases that are rare in plain text; beyond the largest published list, made of random words.",
+    "A contestant that was too slow with one list is not tried with longer ones; its row has dashes.",
+    "Longer lists add phrases that are rare in plain text; beyond the largest published list, phrases of random words.",
 )
 LIMITS = (
-    "Small models on a CPU, where anything but the forward pass weighs most. The published figures are from other "
-    "models and machines, and stand beside these for orientation, not as a comparison. What counts as a leak is this "
-    "project's own matching rule, case folded and at word edges, which the other methods do not aim at: part of their "
-    "leaks are spellings that nobody asked them for. The number of texts bounds what a zero means: with n words and no "
-    "leak, fewer than 3 in n are likely."
+    "These are small models on a CPU, with which the time outside the forward pass is the largest share. The "
+    "published figures are from other models and machines, and are given for orientation, not as a comparison. A "
+    "leak is an occurrence by this project's own matching rule, with folded case and at word edges, which the "
+    "other methods do not aim at: some of their leaks are spellings that were not in their list. The number of "
+    "words limits the meaning of a zero: with n words and no leak, the true rate is probably below 3 in n."
 )
 
 
 def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[list[list[Cell]], list[str], list[str]]:
-    """Return the rows of a model, whether all was suppressed, and who was left out why."""
+    """Return the rows of a model, its verdicts, and a reason for each contestant that was left out."""
     race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
     runs = len(size.lists) * len(NAMES) * (size.rounds * size.texts + race.warm_up)
     advance = work.begin(subject.name, runs)
@@ -117,13 +117,13 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[l
         left_out |= contest.left_out
     ours = [row for row in rows if row[1] == EXACT]
     leaks = [(row[0], row[2]) for row in ours if row[2]]
-    verdict = f"{subject.name}: nothing gets through {EXACT} at {len(ours) - len(leaks)} of {len(ours)} lengths"
+    verdict = f"{subject.name}: no leak with {EXACT}, at {len(ours) - len(leaks)} of {len(ours)} lengths"
     more = "; leaks per 1,000 words at " + ", ".join(f"{n}: {leak:.2g}" for n, leak in leaks) if leaks else ""
     return rows, [f"{verdict} ({'missed' if leaks else 'met'}){more}."], list(left_out.values())
 
 
 def tabulate(subject: measuring.Subject, bans: BanList, contest: Contest) -> list[list[Cell]]:
-    """Return a row for each contestant, also for those that were left out."""
+    """Return a row for each contestant, including those that were left out."""
     plain = contest.laps[GENERATE]
     leaks = {name: find_leaks(subject, bans, laps) for name, laps in contest.laps.items()}
     return [
@@ -135,7 +135,7 @@ def tabulate(subject: measuring.Subject, bans: BanList, contest: Contest) -> lis
 
 
 def find_leaks(subject: measuring.Subject, bans: BanList, laps: Sequence[measuring.Lap]) -> tuple[int, int]:
-    """Return how many bans stand in the texts, and how many words these have."""
+    """Return the number of bans that occur in the texts, and the number of words."""
     texts = qualities.decode(subject, [tokens for lap in laps for tokens in lap.texts])
     return qualities.count_leaks(bans, texts), qualities.count_words(texts)
 
@@ -143,7 +143,7 @@ def find_leaks(subject: measuring.Subject, bans: BanList, laps: Sequence[measuri
 def describe(
     name: str, laps: Mapping[str, Sequence[measuring.Lap]], leaks: Mapping[str, tuple[int, int]]
 ) -> list[Cell]:
-    """Return what got through, and how often something was withdrawn."""
+    """Return the leaks, the suppressed share, and the violations."""
     found, words = leaks[name]
     plain, plain_words = leaks[GENERATE]
     share = 100 * (1 - found / max(1, words) / (plain / plain_words)) if plain else None

@@ -21,7 +21,7 @@ FIRST_SEED = 10_000
 
 @dataclass(frozen=True)
 class Written:
-    """Texts [prompts], in the prompts' order. violations, conceded: None where a writer can't tell."""
+    """Texts [prompts], in the prompts' order. violations, conceded: None if a writer can't count them."""
 
     texts: list[list[int]]
     violations: int | None = None
@@ -30,7 +30,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Task:
-    """What everybody writes: one text for each prompt. advance: called for every text that is finished."""
+    """The task of all writers: one text for each prompt. advance: called for each finished text."""
 
     subject: measuring.Subject
     prompts: Sequence[Sequence[int]]
@@ -43,9 +43,9 @@ class Task:
 
 
 def draw_prompts(subject: measuring.Subject, count: int, seed: int) -> list[list[int]]:
-    """Return openings of the model's own texts, which end where a new word begins.
+    """Return openings of the model's own texts, which end before a new word.
 
-    Drawn, with a beginning-of-text token in front: what is written stays as likely as all that the model writes.
+    They are drawn from the model after a beginning-of-text token, so that their continuations are typical of the model.
     """
     start = torch.full((count, 1), int(subject.tokenizer.bos_token_id))
     written = subject.write_rows(start, seed=FIRST_SEED - seed, max_new_tokens=2 * OPENING).tokens
@@ -58,7 +58,7 @@ def draw_prompts(subject: measuring.Subject, count: int, seed: int) -> list[list
 
 
 def write_plain(task: Task, *, rows: int = ROWS, **settings: Any) -> Written:
-    """Write with `generate`, left-padded batches; settings: what it takes beside."""
+    """Write with `generate` in left-padded batches; settings: further arguments of `generate`."""
     texts: list[list[int]] = []
     for first in range(0, len(task.prompts), rows):
         prompts = task.prompts[first : first + rows]
@@ -74,10 +74,10 @@ def write_plain(task: Task, *, rows: int = ROWS, **settings: Any) -> Written:
 
 
 def write_banned(task: Task, phrases: Sequence[str], method: Method = "exact", **more: Any) -> Written:
-    """Write with the sampler, texts in flight. Phrases that begin in the prompt don't count, as for the oracle.
+    """Write with `generate_many`. Phrases that begin in the prompt don't count, as for the oracle.
 
-    Without phrases it draws as `generate` does, from the random numbers that it and the oracle draw from with them: the
-    texts of all are the same up to the first violation. more: what `generate` takes beside.
+    Without phrases it draws as `generate` does. The sampler with phrases and the oracle use the same random numbers, so
+    all texts are the same up to the first violation. more: further arguments of `generate`.
     """
     sampler = AntiSlop(task.subject.tokenizer, list(phrases), method=method, prompt_lookback=False)
     settings = task.subject.settings()
@@ -112,7 +112,7 @@ def write_bad_words(task: Task, phrases: Sequence[str]) -> Written:
 
 
 def spell(subject: measuring.Subject, phrases: Sequence[str]) -> list[list[int]]:
-    """Return the token sequences that one would pass: lower case and capitalized, with and without a space before."""
+    """Return a phrase's token sequences: in lower case and capitalized, with and without a space before."""
     spellings = [space + form for phrase in phrases for form in (phrase, phrase.capitalize()) for space in ("", " ")]
     ids = subject.tokenizer(spellings, add_special_tokens=False)["input_ids"]
     return [list(each) for each in dict.fromkeys(map(tuple, ids)) if each]

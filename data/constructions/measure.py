@@ -1,4 +1,4 @@
-"""Count the bundled constructions in human and in models' writing, per 1,000 words, as a Markdown table.
+"""Count the bundled constructions in texts by people and by models, per 1,000 words, as a Markdown table.
 
 python data/constructions/measure.py --models LLM --humans HUMAN
 
@@ -22,7 +22,7 @@ ESSAYS = 150  # the prompts of slop_score from here on ask for essays, those bef
 
 
 def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what models wrote, without those that were trained to write otherwise."""
+    """Yield models' texts, except those of models that were trained not to write slop."""
     for path in sorted(folder.glob("*.jsonl.gz")):
         if "antislop" not in path.name:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -30,7 +30,7 @@ def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_corpora(models: Path, humans: Path) -> dict[str, list[str]]:
-    """Return the texts, by what they are."""
+    """Return the texts by their kind."""
     scored = list(read_rows(models / "slop_score"))
     fiction = [row["output"] or "" for source in FICTION for row in read_rows(models / source)]
     with gzip.open(models / "writingprompts_pairs" / "gpt-4.jsonl.gz", "rt", encoding="utf-8") as lines:
@@ -44,7 +44,7 @@ def read_corpora(models: Path, humans: Path) -> dict[str, list[str]]:
 
 
 def count(bans: BanList, texts: Sequence[str]) -> int:
-    """Return how often any of the bans stands in the texts."""
+    """Return the number of occurrences of all bans in the texts."""
     return sum(len(bans.find(text)) for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""Make what texts are held against: the scale, the human n-grams, and the human values of all metrics.
+"""Make the reference values of metrics: the scale, the human n-grams, and the human values of all metrics.
 
     python data/metrics/make.py --profile profile.json --models LLM --humans HUMAN --out antislop/data
 
@@ -31,14 +31,14 @@ from antislop.records.texts import read_texts
 WORDS, TRIGRAMS, NGRAMS = 1200, 600, 20_000
 KINDS = {"word": ("word",), "content": ("content", "phrase")}
 LEAST_PROMPTS = {"word": 10, "content": 5}
-LEAST_LOW = {"word": 5.0, "content": 1.0}  # of the ratio's lower bound; few trigrams stand in the novels at all
+LEAST_LOW = {"word": 5.0, "content": 1.0}  # of the ratio's lower bound; few trigrams occur in the novels at all
 LEAST_RATIO = 5.0  # against the novels alone: the baseline of a profile need not be fiction
-NOT_HUMAN = ("repetition",)  # it depends on how much text there is, and the n-grams are counted in the same novels
+NOT_HUMAN = ("repetition",)  # it depends on the amount of text, and the n-grams are counted in the same novels
 RANGED = ("slop_words", "slop_trigrams", "contrasts")
 
 
 def choose(profile: dict[str, Any], kind: str, n: int, most: int, *, novels: Counter[str]) -> list[str]:
-    """Return the profile's entries of n words that are overused most, by the lower bound of their ratio.
+    """Return the most overused entries of n words in the profile, by the lower bound of their ratio.
 
     kind: of content n-grams also those that a phrase is made of: where a phrase says as much, profiles list it alone.
     novels: how often each stands in the novels; one occurrence is added, against luck.
@@ -59,7 +59,7 @@ def choose(profile: dict[str, Any], kind: str, n: int, most: int, *, novels: Cou
 
 
 def count_ngrams(texts: Iterable[str], n: int) -> Counter[str]:
-    """Return how often each n-gram of content words stands in texts."""
+    """Count the n-grams of content words in texts."""
     counts: Counter[str] = Counter()
     for text in texts:
         words = drop_stop_words(extract_words(text))
@@ -68,7 +68,7 @@ def count_ngrams(texts: Iterable[str], n: int) -> Counter[str]:
 
 
 def keep_frequent(counts: Counter[str]) -> dict[str, Any]:
-    """Return the most frequent n-grams, and how many there are in all."""
+    """Return the most frequent n-grams, and the number of all n-grams."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NGRAMS]
     return {"total": counts.total(), "counts": dict(ordered)}
 
@@ -82,7 +82,7 @@ def tally_all(texts: Iterable[str], scale: Scale) -> Tally:
 
 
 def read_groups(models: Path, books: dict[str, str]) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield what the ranges are measured over: each model's texts, the novels, the human answers."""
+    """Yield the sets of texts that the ranges are measured over: each model's, the novels, the human answers."""
     for path in sorted((models / "slop_score").glob("*.jsonl.gz")):
         yield path.name, (text.text for text in read_texts([path]))
     yield "novels", books.values()
@@ -93,7 +93,7 @@ def read_groups(models: Path, books: dict[str, str]) -> Iterator[tuple[str, Iter
 
 
 def measure_ranges(groups: Iterable[tuple[str, Iterable[str]]], scale: Scale) -> dict[str, Range]:
-    """Return the lowest and the highest value of what the slop score is made of."""
+    """Return the lowest and the highest value of each part of the slop score."""
     found: dict[str, list[float]] = {name: [] for name in RANGED}
     for title, texts in groups:
         estimates = measure(tally_all(texts, scale), resamples=0)
@@ -165,13 +165,13 @@ def main() -> None:
 
 
 def write(path: Path, whole: Any) -> None:
-    """Write JSON, and say what its sha256 is."""
+    """Write JSON, and print its sha256."""
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"| `{path.name}` | `{hashlib.sha256(path.read_bytes()).hexdigest()}` |")
 
 
 def write_ngrams(path: Path, whole: Any) -> None:
-    """Write compressed JSON that is the same whenever it is written."""
+    """Write compressed JSON without a time stamp, so that equal values give equal bytes."""
     data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, mtime=0))
     print(f"| `{path.name}` | `{hashlib.sha256(path.read_bytes()).hexdigest()}` |")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make what metrics are held against, from texts that are not in the repository: scale.json, human_ngrams.json.gz and
+# Make the reference values of metrics, from texts that are not in the repository: scale.json, human_ngrams.json.gz and
 # human_metrics.json in antislop/data. The scale's words and trigrams come from half of the prompts, essays included.
 #
 #   data/metrics/make.sh ASSETS      (needs the package with its extra eval; see data/metrics/README.md)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make the bundled lists and what they rest on, from texts that are not in the repository:
+# Make the bundled lists and the human counts, from texts that are not in the repository:
 #   antislop/data/human.json.gz      counts of 20 novels
-#   antislop/data/slop.txt           what models over-use, by half of the prompts
-#   antislop/data/slop_held_out.txt  the same by the other half, for evaluation only
+#   antislop/data/slop.txt           overused words and phrases, from half of the prompts
+#   antislop/data/slop_held_out.txt  the same from the other half, for evaluation only
 #
 #   data/slop/make.sh ASSETS         (needs the package with its extra eval; see data/slop/README.md)
 set -eu

@@ -1,4 +1,4 @@
-"""Count how often lists hit, per 1,000 words: in texts that the first was made from, in others, and in people's.
+"""Count hits of lists per 1,000 words: in the texts that the first list was made from, in others, and in people's.
 
 python data/slop/measure.py ASSETS LIST…
 """
@@ -29,7 +29,7 @@ def measure(texts: Iterable[str], bans: BanList) -> float:
 
 
 def gather_groups(assets: Path) -> dict[str, Sequence[str]]:
-    """Return texts by whose they are; of models a sample, of novels the beginnings."""
+    """Return texts by their authors: a sample of models' texts, and the beginnings of novels."""
     records = [each for each in read(assets / "llm", essays=False) if each["text"].strip()]
     random.Random(1).shuffle(records)
     halves: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Make a baseline of published counts: n-grams in 177,477 human texts of slop-forensics, which are as modern as models.
+"""Make a baseline of published counts: n-grams in 177,477 modern human texts of slop-forensics.
 
     python data/slop/modern.py forensics_human_slop_profile.json > modern.json
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from antislop.profiles.human_rates import FORMAT
 
-CHARACTERS = 5.4  # of a word and what follows it
+CHARACTERS = 5.4  # of a word and the characters after it
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def clean(text: str) -> str:
 
 
 def is_narrative(text: str) -> bool:
-    """Tell whether a text reads as a story: enough of it, in English, with people and speech."""
+    """Return whether a text reads as a story: long enough, in English, with people and speech."""
     words = text.split()
     if len(words) < 150 or sum(ord(c) > 127 for c in text) > 0.02 * len(text):
         return False
@@ -72,7 +72,7 @@ def load_phrases(path: Path) -> frozenset[tuple[str, ...]]:
 
 
 def select(outputs: Iterable[str], *, phrases: frozenset[tuple[str, ...]], keep: float) -> list[str]:
-    """Return the distinct narratives, without the ``1 - keep`` that hold the least slop."""
+    """Return the distinct stories, except the share ``1 - keep`` with the least slop."""
     seen: dict[str, str] = {}
     for output in outputs:
         text = clean(output)

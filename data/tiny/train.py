@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=70)
     parser.add_argument("--rows", type=int, default=8, help="windows per process and step")
-    parser.add_argument("--keep", type=float, default=0.85, help="share of the texts to keep, the sloppiest")
+    parser.add_argument("--keep", type=float, default=0.85, help="share of the texts to keep, those with the most slop")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
 

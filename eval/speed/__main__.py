@@ -1,9 +1,9 @@
-"""Measure what the sampler costs against plain `model.generate`: a table for people, one JSON line for machines.
+"""Measure the speed of the sampler against plain `model.generate`: a table for people, one JSON line for machines.
 
     python -m eval.speed [--model tiny stories3M random55M] [--only no-violation violations rivals compile …]
     python -m eval.speed --profile
 
-What is measured, and what that does not show, is in README.md beside this file.
+README.md in this folder explains the measurements and their limits.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run(bench: Bench, names: Sequence[str], skipped: list[str]) -> Iterator[Result]:
-    """Yield the results of some benchmarks, and collect why others could not be run."""
+    """Yield the results of some benchmarks, and collect the reasons why others could not be run."""
     for name in names:
         log.print(f"{bench.subject.name}: {name} …")
         try:
@@ -121,7 +121,7 @@ def report(results: Sequence[Result], line: dict[str, object], path: Path | None
 
 
 def show_profile(bench: Bench) -> None:
-    """Print what one token costs outside the model's forward, and which functions that is."""
+    """Print the time of one token outside the model's forward pass, and the functions that take it."""
     ours = bench.contestant(bench.absent[:500])
     contestants = {"generate": bench.subject.write, "antislop, 500 phrases": ours}
     console.print(time_outside_model(bench.subject, contestants, bench.race))

@@ -1,4 +1,4 @@
-"""The benchmarks of batches: their steps, their violations, what a rewind costs, and prompts taken in flight."""
+"""The benchmarks of batches: their steps, their violations, the cost of a rewind, and prompts in flight."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEY = 4  # tokens by which a prompt is known
 
 
 def measure_batches(bench: Bench) -> Iterator[Result]:
-    """Race batches of several sizes and prompts of several lengths without a violation against `generate`."""
+    """Compare batches of several sizes and prompt lengths, without a violation, with `generate`."""
     sampler = bench.sampler(bench.absent[:LISTED])
     too_long = [context for context in CONTEXTS if context + STEPS > bench.subject.positions]
     for context in (context for context in CONTEXTS if context not in too_long):
@@ -77,7 +77,7 @@ def _measure_batch(bench: Bench, sampler: AntiSlop, rows: int, context: int) -> 
 
 
 def measure_batch_violations(bench: Bench) -> Iterator[Result]:
-    """Race lists that a batch keeps running into against `generate` with the same batch; only kept tokens count."""
+    """Compare lists that a batch often violates with `generate` on the same batch; only kept tokens count."""
     if bench.subject.is_random:
         raise Skipped(
             "most of its ids have no text, so a word's edge is open for many tokens and its violations cost "
@@ -115,7 +115,7 @@ def measure_batch_violations(bench: Bench) -> Iterator[Result]:
 
 
 def measure_rewind(bench: Bench) -> Iterator[Result]:
-    """Time the step after rows went back, less a plain step of the same cache, in plain steps."""
+    """Time the step after a rewind, minus a plain step of the same cache, in units of plain steps."""
     context = min(512, bench.subject.positions - 2)
     cache = _Stepped(bench.subject, bench.pool[:BATCH, :context])
     clock = bench.race.clock
@@ -143,7 +143,7 @@ def measure_rewind(bench: Bench) -> Iterator[Result]:
 
 
 class _Stepped:
-    """A batch that makes one step and takes it back, so that all steps are alike."""
+    """A batch that makes one step and undoes it, so that all steps are alike."""
 
     def __init__(self, subject: Subject, ids: Tensor) -> None:
         self._model = TransformersModel(subject.model)
@@ -154,7 +154,7 @@ class _Stepped:
         self._turn = 0
 
     def step(self, count: int, clock: str) -> float:
-        """Return the seconds that a step takes after `count` rows, others every time, went back."""
+        """Return the seconds of a step after `count` rows, different ones each time, were rewound."""
         rows = [(self._turn + i) % self._cache.rows for i in range(count)]
         self._turn += count
         seconds, _ = timed(functools.partial(self._step, rows), clock)
@@ -169,14 +169,14 @@ class _Stepped:
 
 
 class Order(NamedTuple):
-    """A prompt, ids [tokens], and how many new tokens it wants."""
+    """A prompt, ids [tokens], and its number of new tokens."""
 
     prompt: Tensor
     wanted: int
 
 
 def measure_in_flight(bench: Bench) -> Iterator[Result]:
-    """Race prompts that want texts of different lengths: taken in flight, and in batches that wait for the longest."""
+    """Compare texts of different lengths written in flight with batches that wait for their longest text."""
     orders = _take_orders(bench)
     sampler = bench.sampler(bench.absent[:LISTED])
     longest = max(order.wanted for order in orders)
@@ -215,7 +215,7 @@ def measure_in_flight(bench: Bench) -> Iterator[Result]:
 
 
 def _take_orders(bench: Bench) -> list[Order]:
-    """Cut prompts of 4 to 60 tokens from the pool; most want short texts, a few very long ones, as people's do."""
+    """Cut prompts of 4 to 60 tokens from the pool; most get short texts and a few very long ones, as in real use."""
     rng = random.Random(PROMPTS)
     orders: dict[tuple[int, ...], Order] = {}
     while len(orders) < PROMPTS:
@@ -228,7 +228,7 @@ def _take_orders(bench: Bench) -> list[Order]:
 
 
 class _Wanted(StoppingCriteria):  # type: ignore[misc]
-    """Ends each text at its own length, which the first tokens of its prompt tell."""
+    """Ends each text at its own length, which is looked up by the first tokens of its prompt."""
 
     def __init__(self, orders: Sequence[Order], *, pad: int) -> None:
         self._pad = pad
@@ -277,7 +277,7 @@ def _contestant(bench: Bench, ids: Tensor, sampler: AntiSlop | None, **settings:
 
 
 def _step_ms(laps: Sequence[Lap]) -> float:
-    """Return the milliseconds that a step takes, prompts left out."""
+    """Return the milliseconds of a step, without the time for prompts."""
     return statistics.median(1e3 * (lap.seconds - lap.prefill_seconds) / (lap.calls - len(lap.texts)) for lap in laps)
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks: each yields results for one model. Goals stand beside them and are never asserted."""
+"""The benchmarks: each yields results for one model. Goals are printed beside them, and never asserted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEW = 3  # rounds at the most where one takes minutes
 
 @dataclass(frozen=True)
 class Bench:
-    """One model and what all of its benchmarks share."""
+    """One model, and the texts and settings that its benchmarks share."""
 
     subject: Subject
     race: Race
@@ -39,18 +39,18 @@ class Bench:
 
     @property
     def short_race(self) -> Race:
-        """A race of one text per round for what takes long, in few rounds where the model itself does."""
+        """A race of one text per round for slow benchmarks, in few rounds for slow models."""
         most = self.race.rounds if self.is_full or not self.subject.is_random else min(self.race.rounds, FEW)
         return replace(self.race, rounds=most, texts=1, warm_up=1)
 
     @property
     def studied_tokens(self) -> int:
-        """How many tokens each of those texts has. Few words come twice among random ids."""
+        """The number of tokens of each of these texts. Few words occur twice among random ids."""
         return 5000 if self.subject.is_random else self.subject.tokens
 
     @cached_property
     def studied(self) -> list[str]:
-        """Plain texts to choose phrases from; their seeds are not timed. Of random weights, random ids."""
+        """Plain texts to choose phrases from; their seeds are not timed. With random weights, random ids."""
         if self.subject.is_random:
             texts = draw_ids(self.subject, STUDIED, self.studied_tokens).tolist()
             return [str(self.subject.tokenizer.decode(ids)) for ids in texts]
@@ -58,7 +58,7 @@ class Bench:
 
     @cached_property
     def pool(self) -> Tensor:
-        """Ids [32, tokens] of the model's own texts, to cut prompts from; of random weights, random ids."""
+        """Ids [32, tokens] of the model's own texts, to cut prompts from; with random weights, random ids."""
         subject, rows = self.subject, 32
         if subject.is_random:
             return draw_ids(subject, rows, subject.positions // 2)
@@ -69,7 +69,7 @@ class Bench:
 
     @cached_property
     def raced(self) -> list[str]:
-        """The texts that `generate` writes in the timed runs; none of random weights, which take long."""
+        """The texts that `generate` writes in the timed runs; none with random weights, which are slow."""
         return [] if self.subject.is_random else self._write(self.race.seeds)
 
     @cached_property
@@ -88,7 +88,7 @@ class Bench:
 
     @cached_property
     def frequent(self) -> dict[int, list[str]]:
-        """For each rate of `RATES`, phrases that the sampler really withdraws about so often in the timed texts."""
+        """For each rate of `RATES`, phrases that the sampler withdraws about that often in the timed texts."""
         return {rate: self.calibrate(aim, self.contestant, self.race.seeds) for rate, aim, _ in RATES}
 
     def calibrate(
@@ -100,9 +100,9 @@ class Bench:
         tries: int = 5,
         words: int = 1,
     ) -> list[str]:
-        """Choose phrases by how often they occur, measure how often they are withdrawn, and mend the choice.
+        """Choose phrases by their frequency, measure how often they are withdrawn, and correct the choice.
 
-        contestant: what writes under a list. words: how many a phrase has at least.
+        contestant: returns a contestant for a list. words: the minimum per phrase.
         """
         ranked = rank_frequent(self.studied, most=max(2, self.studied_tokens * STUDIED // 500))
         ranked = [(phrase, count) for phrase, count in ranked if len(phrase.split()) >= words]
@@ -121,13 +121,13 @@ class Bench:
 
 
 def draw_ids(subject: Subject, rows: int, tokens: int) -> Tensor:
-    """Draw ids [rows, tokens], always the same, that are no special tokens: what random weights would write."""
+    """Draw ids [rows, tokens] without special tokens, the same in every call, as texts of random weights."""
     generator = torch.Generator().manual_seed(rows)
     return torch.randint(3, subject.model.config.vocab_size, (rows, tokens), generator=generator)
 
 
 def measure_no_violation(bench: Bench) -> Iterator[Result]:
-    """Race lists of several sizes, of which nothing occurs, against `generate`, and `generate` against itself."""
+    """Compare lists of several sizes, none of whose phrases occurs, with `generate`, and `generate` with itself."""
     contestants: dict[str, Contestant] = {"generate": bench.subject.write, "again": bench.subject.write}
     contestants |= {f"{size:,}": bench.contestant(bench.absent[:size]) for size in SIZES}
     laps = bench.race.run(contestants)
@@ -146,7 +146,7 @@ def measure_no_violation(bench: Bench) -> Iterator[Result]:
 
 
 def measure_violations(bench: Bench) -> Iterator[Result]:
-    """Race lists that the model keeps running into against `generate`; only kept tokens count."""
+    """Compare lists that the model often violates with `generate`; only kept tokens count."""
     contestants: dict[str, Contestant] = {"generate": bench.subject.write}
     contestants |= {f"{name}": bench.contestant(phrases) for name, phrases in bench.frequent.items()}
     laps = bench.race.run(contestants)
@@ -165,7 +165,7 @@ def measure_violations(bench: Bench) -> Iterator[Result]:
 
 
 def measure_rivals(bench: Bench) -> Iterator[Result]:
-    """Race the sampler against backtrack_sampler with the same lists; a text per round, since the rival is slow."""
+    """Compare the sampler with backtrack_sampler under the same lists; one text per round, since the rival is slow."""
     backtrack_sampler(bench.subject, [])  # skip before any work where it is not installed
     lists: dict[str, list[str]] = {"no phrases": [], "500 phrases, no violation": bench.absent[:500]}
     for name, often in bench.frequent.items():
@@ -196,7 +196,7 @@ def _measure_rival(subject: Subject, race: Race, case: str, phrases: list[str]) 
 
 
 def measure_compile(bench: Bench) -> Iterator[Result]:
-    """Compile 100,000 phrases, and weigh the result."""
+    """Compile 100,000 phrases; measure the time and the memory."""
     phrases, rounds = bench.absent[:COMPILED], range(bench.race.rounds)
     result = functools.partial(Result, bench.subject.name, "compile", is_floor=False)
     case = f"{COMPILED:,} phrases"
@@ -209,7 +209,7 @@ def measure_compile(bench: Bench) -> Iterator[Result]:
 
 
 def _measure_steps(bench: Bench, bans: BanList) -> Iterator[Result]:
-    """Read the model's own texts with new matchers, then again with one that knows them."""
+    """Read the model's own texts with new matchers, then again with a matcher that has read them before."""
     tokenizer, clock = bench.subject.tokenizer, bench.race.clock
     surfaces = Vocabulary.of(tokenizer)
     texts = [tokenizer(text)["input_ids"] for text in bench.studied]
@@ -235,7 +235,7 @@ def read_texts(matcher: Matcher, texts: Sequence[Sequence[int]]) -> None:
 
 
 def _weigh(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the megabytes that a result keeps, and that its making took at the most."""
+    """Return the megabytes that a result keeps, and the peak while it was made."""
     gc.collect()
     tracemalloc.start()
     result = work()

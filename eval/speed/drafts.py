@@ -1,4 +1,4 @@
-"""The benchmarks of drafts: tokens that are read ahead by an assistant, by looking them up, or as the rest of a ban."""
+"""The benchmarks of drafts: tokens from an assistant, from a look-up in the prompt, or from the rest of a ban."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None
 
 
 def measure_drafts(bench: Bench) -> Iterator[Result]:
-    """Race drafts with and without bans, one text at a time."""
+    """Compare drafts with and without bans, one text at a time."""
     yield from _measure_assistants(bench)
     yield from _measure_lookup(bench)
     yield from _measure_draft_bans(bench)
 
 
 def _measure_assistants(bench: Bench) -> Iterator[Result]:
-    """Race against transformers' assisted generation: the model as its own assistant, and its lower half."""
+    """Compare with transformers' assisted generation: the model as its own assistant, and its lower half."""
     model, sampler = bench.subject.model, bench.sampler(bench.absent[:LISTED])
     layers = model.config.num_hidden_layers // 2
     ways: Mapping[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def _measure_assistants(bench: Bench) -> Iterator[Result]:
 
 
 def _measure_lookup(bench: Bench) -> Iterator[Result]:
-    """Race looking the next tokens up in a prompt that says the same four times, greedily."""
+    """Compare greedy prompt lookup in a prompt that repeats a paragraph four times."""
     sampler = bench.sampler(bench.absent[:LISTED])
     looking = {**GREEDY, "prompt_lookup_num_tokens": LOOKED_UP}
     make = functools.partial(_contestant, bench, is_repeating=True)
@@ -79,7 +79,7 @@ def _measure_lookup(bench: Bench) -> Iterator[Result]:
 
 
 def _measure_draft_bans(bench: Bench) -> Iterator[Result]:
-    """Race reading the rest of long bans ahead against not doing so."""
+    """Compare `draft_bans` on long bans with no drafts."""
     if bench.subject.is_random:
         raise Skipped("draft_bans needs long phrases that the model writes, so it is not measured.")
     seeds = range(100, 108)
@@ -99,13 +99,13 @@ def _measure_draft_bans(bench: Bench) -> Iterator[Result]:
 
 
 def _contestant(bench: Bench, sampler: AntiSlop | None, *, is_repeating: bool = False, **settings: Any) -> Contestant:
-    """Return what goes on from the beginning of one of the model's texts, or from a paragraph said several times."""
+    """Return a contestant that continues one of the model's texts, or a paragraph that is repeated several times."""
     subject = bench.subject
     most = min(subject.tokens, SHORT) if subject.is_random else subject.tokens
 
     @functools.cache
     def paragraph(row: int) -> Tensor:
-        """What the model says greedily after the prompt, and so, most likely, again where the prompt stands again."""
+        """The greedy text after the prompt, which the model most likely repeats if the prompt is repeated."""
         ids = bench.pool[row : row + 1, :START]
         written = subject.write_rows(ids, seed=0, max_new_tokens=PARAGRAPH - START, **GREEDY)
         return torch.cat([ids, torch.tensor([written.tokens])], dim=1)
@@ -121,7 +121,7 @@ def _contestant(bench: Bench, sampler: AntiSlop | None, *, is_repeating: bool = 
 
 
 def _per_violation(laps: Sequence[Lap]) -> float:
-    """Return the forward passes that a violation costs, those for kept tokens left out."""
+    """Return the forward passes per violation, without those for kept tokens."""
     violations = sum(lap.violations for lap in laps)
     return (sum(lap.forward_passes for lap in laps) - sum(lap.kept for lap in laps)) / max(1, violations)
 

@@ -1,4 +1,4 @@
-"""What bans other than plain phrases cost: the matcher's time per token, against a decoding step of the same model."""
+"""The cost of bans other than plain phrases: the matcher's time per token, against a decoding step of a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FREE = 0.01  # what can't be told from nothing, where a step itself varies by mo
 
 
 def measure_kinds(bench: Bench) -> Iterator[Result]:
-    """Read texts of the model's own, once read before, with lists of several kinds."""
+    """Read the model's own texts, which the matcher has read once, with lists of several kinds."""
     if bench.subject.is_random:
         raise Skipped("kinds is for models that write text, so it is not measured.")
     laps = bench.race.run({"generate": bench.subject.write})["generate"]
@@ -52,13 +52,13 @@ def measure_kinds(bench: Bench) -> Iterator[Result]:
 
 
 def regexes() -> list[Ban]:
-    """Make regexes of the shapes that published lists have, with words to begin with that do occur."""
+    """Make regexes of the shapes in published lists, whose first words occur in the texts."""
     patterns = [shape.format(word) for shape in SHAPES for word in WORDS.split()]
     return list(map(Ban.regex, patterns[:REGEXES]))
 
 
 def _time_reading(bench: Bench, bans: Sequence[Ban]) -> list[float]:
-    """Return per round the microseconds of a token, with a matcher that has read the texts once."""
+    """Return the microseconds per token of each round, with a matcher that has read the texts once."""
     texts = [bench.subject.tokenizer(text)["input_ids"] for text in bench.studied]
     count, surfaces = sum(map(len, texts)), Vocabulary.of(bench.subject.tokenizer)
     times = []

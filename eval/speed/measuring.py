@@ -1,6 +1,6 @@
 """Time contestants against each other: interleaved, the same seeds, medians of the rounds' ratios.
 
-Knows of models and clocks, but not which lists are banned or what the goals are.
+This module contains models and clocks, but no lists and no goals.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": t
 
 
 class Skipped(Exception):
-    """Raised, with one sentence that says why, for what can't be measured here."""
+    """Raised, with a reason in one sentence, if something can't be measured here."""
 
 
 class Written(NamedTuple):
-    """What one run gave: the tokens kept, prompt left out, and what they cost. Zeros where a contestant can't tell.
+    """The kept tokens of one run, without the prompt, and their cost. 0 for counts that a contestant does not report.
 
-    tokens: those of all rows, one row after another. forward_passes: once for each row that takes part. accepted: how
-    many tokens were guessed, and right. prefill_seconds, calls: the time until the first forward is over, and how often
-    the model was run, where `Subject.follow` looked on.
+    tokens: those of all rows, one row after another. forward_passes: counted once for each row that takes part.
+    accepted: drafted tokens that were kept. prefill_seconds, calls: the time until the end of the first forward pass,
+    and the number of forward passes, if `Subject.follow` counted them.
     """
 
     tokens: list[int]
@@ -65,7 +65,7 @@ Contestant = Callable[[int], Written]
 class Subject:
     """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens.
 
-    is_random: whether its weights are, so that it writes ids and no text.
+    is_random: whether its weights are random, so that it writes ids that are no text.
     """
 
     name: str
@@ -76,30 +76,30 @@ class Subject:
 
     @property
     def positions(self) -> int:
-        """How many tokens the model can read, prompt included."""
+        """The number of tokens that the model can read, including the prompt."""
         return int(self.model.config.max_position_embeddings)
 
     @property
     def end(self) -> int:
-        """An end token that is never drawn: all write on to the last token, and pay for the criterion."""
+        """An end token that is never drawn: all texts have full length, and the criterion is still computed."""
         return int(self.model.config.vocab_size)
 
     @property
     def pad(self) -> int:
-        """What shorter rows are filled with."""
+        """The token that fills shorter rows."""
         return int(self.tokenizer.pad_token_id or 0)
 
     def prompt(self, seed: int) -> str:
-        """Return the prompt that goes with a seed."""
+        """Return the prompt of a seed."""
         return PROMPTS[seed % len(PROMPTS)]
 
     def write(self, seed: int, sampler: AntiSlop | None = None) -> Written:
-        """Write one text, with `model.generate`'s own loop or a sampler in its place."""
+        """Write one text, with `model.generate`'s own loop or a sampler instead."""
         ids = self.tokenizer(self.prompt(seed), return_tensors="pt")["input_ids"]
         return self.write_rows(ids, seed=seed, sampler=sampler)
 
     def write_rows(self, ids: Tensor, *, seed: int, sampler: AntiSlop | None = None, **settings: Any) -> Written:
-        """Write on from prompts [rows, tokens]; settings: what `generate` takes beside, or instead of, common ones."""
+        """Continue prompts [rows, tokens]; settings: arguments of `generate` beside the common ones, or instead."""
         generate: Any = self.model.generate
         if sampler is not None and settings.get("assistant_model") is None:
             generate = functools.partial(generate, custom_generate=sampler)
@@ -114,7 +114,7 @@ class Subject:
         return Written(tokens, report.forward_passes, report.violations, report.matcher_seconds, report.accepted_tokens)
 
     def settings(self) -> dict[str, Any]:
-        """Return what all contestants pass to `generate`: no processor, and exactly so many tokens."""
+        """Return the common arguments of `generate`: no processor, and a fixed number of tokens."""
         return {
             "do_sample": True,
             "temperature": 1.0,
@@ -126,7 +126,7 @@ class Subject:
         }
 
     def follow(self, write: Contestant, clock: str) -> Contestant:
-        """Return a contestant that also tells how often it runs the model, and when the first time is over."""
+        """Return a contestant that also counts the runs of the model, and the time until the end of the first."""
         now = CLOCKS[clock]
 
         def followed(seed: int) -> Written:
@@ -148,13 +148,13 @@ class Subject:
         return followed
 
     def read(self, seed: int, written: Written) -> str:
-        """Return the prompt and the text, special tokens as they are spelled."""
+        """Return the prompt and the text, including special tokens."""
         ids = self.tokenizer(self.prompt(seed))["input_ids"]
         return str(self.tokenizer.decode([*ids, *written.tokens]))
 
 
 def load(name: str, tokens: int) -> Subject:
-    """Load "tiny", "random55M" or a folder of the shared assets' models; raise `Skipped` for what is not there."""
+    """Load "tiny", "random55M" or a folder of the shared assets' models; raise `Skipped` if it does not exist."""
     if name == RANDOM:
         return _invent_model(tokens)
     if name == "tiny":
@@ -169,7 +169,7 @@ def load(name: str, tokens: int) -> Subject:
 
 
 def _invent_model(tokens: int) -> Subject:
-    """Return a Llama of 58M random weights, whose forward pass outweighs all else, with the bundled tokenizer."""
+    """Return a Llama of 58M random weights, which spends nearly all time in its forward pass; bundled tokenizer."""
     if not (FOLDER / "tiny").is_dir():
         raise Skipped(f"{RANDOM}: the bundled tokenizer is not in antislop/data/tiny, so it is not measured.")
     config = LlamaConfig(
@@ -188,7 +188,7 @@ def _invent_model(tokens: int) -> Subject:
 
 @contextmanager
 def forward_wrapped(subject: Subject, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
-    """Let `around` call the model's forward in its own way."""
+    """Replace the model's forward by `around(forward)`."""
     forward, outer = subject.model.forward, vars(subject.model).get("forward")
 
     @functools.wraps(forward)  # generate reads its signature
@@ -206,7 +206,7 @@ def forward_wrapped(subject: Subject, around: Callable[[Callable[[], Any]], Any]
 
 @dataclass
 class Lap:
-    """What a contestant did in one round, summed over the round's texts."""
+    """The counts of a contestant in one round, summed over the round's texts."""
 
     seconds: float = 0.0
     texts: list[list[int]] = field(default_factory=list)
@@ -219,7 +219,7 @@ class Lap:
 
     @property
     def kept(self) -> int:
-        """Tokens in the texts, prompts left out."""
+        """Tokens in the texts, without prompts."""
         return sum(map(len, self.texts))
 
     @property
@@ -246,7 +246,7 @@ class Lap:
 
 @dataclass(frozen=True)
 class Race:
-    """How the rounds are run. The seeds of the timed texts are never used to warm up."""
+    """The settings of the rounds. The seeds of the timed texts are never used to warm up."""
 
     rounds: int
     texts: int
@@ -259,7 +259,7 @@ class Race:
         return range(1000, 1000 + self.rounds * self.texts)
 
     def run(self, contestants: Mapping[str, Contestant]) -> dict[str, list[Lap]]:
-        """Let all write each text in turn, every time another one first; return each one's laps, a lap per round."""
+        """Let all write each text in turn, rotating who is first; return the laps of each, one lap per round."""
         names = list(contestants)
         laps = {name: [Lap() for _ in range(self.rounds)] for name in names}
         for name in names:
@@ -274,7 +274,7 @@ class Race:
 
 
 def timed(work: Callable[[], Any], clock: str) -> tuple[float, Any]:
-    """Do some work from a clean heap; return the seconds it took and its result."""
+    """Call `work` after a garbage collection; return the seconds it took and its result."""
     gc.collect()
     now = CLOCKS[clock]
     began = now()
@@ -284,7 +284,7 @@ def timed(work: Callable[[], Any], clock: str) -> tuple[float, Any]:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table: the values of all rounds, and a goal that their median is held against."""
+    """One line of the table: the values of all rounds, and a goal that their median is compared with."""
 
     model: str
     benchmark: str
@@ -303,13 +303,13 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Whether the goal is met; empty where there is none."""
+        """Whether the goal is met; empty if there is no goal."""
         if self.goal is None:
             return ""
         return "met" if (self.median >= self.goal if self.is_floor else self.median <= self.goal) else "missed"
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the JSON line holds of it."""
+        """Return its part of the JSON line."""
         return {
             "model": self.model,
             "benchmark": self.benchmark,
@@ -326,12 +326,12 @@ class Result:
 
 
 def compare(ours: Sequence[Lap], theirs: Sequence[Lap], *, speed: str = "speed") -> list[float]:
-    """Return per round how many times as fast ours was, in kept tokens per second; speed: which of a lap's."""
+    """Return the ratio of kept tokens per second in each round; speed: the attribute of a lap to compare."""
     return [getattr(mine, speed) / getattr(other, speed) for mine, other in zip(ours, theirs, strict=True)]
 
 
 def figures(laps: Sequence[Lap]) -> dict[str, float]:
-    """Return what the laps cost, per token."""
+    """Return the costs of the laps per token."""
     kept = sum(lap.kept for lap in laps)
     return {
         "tokens_per_second": statistics.median(lap.speed for lap in laps),

@@ -1,4 +1,4 @@
-"""The benchmark of memory: the peak of a long run, each in a process of its own. This file is also what that runs.
+"""The benchmark of memory: the peak of a long run, each in a process of its own, which runs this file too:
 
 python -m eval.speed.memory MODEL TOKENS SEED [PHRASES.json]
 """
@@ -58,7 +58,7 @@ def measure_memory(bench: Bench) -> Iterator[Result]:
 
 
 def _run(*arguments: str) -> dict[str, float]:
-    """Return what a run in a process of its own says."""
+    """Return the output of a run in a process of its own."""
     command = [sys.executable, "-m", "eval.speed.memory", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     result: dict[str, float] = json.loads(done.stdout)
@@ -66,7 +66,7 @@ def _run(*arguments: str) -> dict[str, float]:
 
 
 def _write(name: str, tokens: str, seed: str, phrases: str | None = None) -> dict[str, Any]:
-    """Write one text; return the megabytes that were taken before it and at the most."""
+    """Write one text; return the megabytes in use before it, and the peak."""
     subject = load(name, int(tokens))
     sampler = None
     if phrases is not None:
@@ -77,7 +77,7 @@ def _write(name: str, tokens: str, seed: str, phrases: str | None = None) -> dic
 
 
 def _peak() -> float:
-    """Return the most megabytes that this process ever held. What getrusage says may be its parent's, on Linux."""
+    """Return this process's peak memory in megabytes. On Linux, getrusage may report its parent's instead."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     own = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]

@@ -19,7 +19,7 @@ CLAUSE_END = re.compile(r'[.,;:!?"\n]+|<[^>]*>')  # or a special token
 
 
 def collect_words(texts: Iterable[str], assets: Path) -> list[str]:
-    """Return the words of the texts and, where the shared assets are there, of the largest published list.
+    """Return the words of the texts and, if the shared assets exist, of the largest published list.
 
     With the texts' own words nearly every word of the output begins some phrase, which is the hard case.
     """
@@ -45,9 +45,9 @@ def invent(count: int, words: Sequence[str], *, absent_from: Sequence[str]) -> l
 
 
 def rank_frequent(texts: Iterable[str], *, most: int) -> list[tuple[str, int]]:
-    """Return phrases of one to four words with how often they occur, lengths in turn and the most frequent first.
+    """Return phrases of one to four words with their counts: lengths in turn, the most frequent first.
 
-    What occurs more than `most` times is left out, so that a rate can be approached in small steps.
+    Phrases with more than `most` occurrences are left out, so that a rate can be approached in small steps.
     """
     counts: dict[int, Counter[str]] = {length: Counter() for length in (1, 2, 3, 4)}
     for text in texts:
@@ -60,7 +60,7 @@ def rank_frequent(texts: Iterable[str], *, most: int) -> list[tuple[str, int]]:
 
 
 def choose_frequent(ranked: Iterable[tuple[str, int]], occurrences: float) -> list[str]:
-    """Return the first phrases that together occur about so often, none of which contains another."""
+    """Return the first phrases with about `occurrences` in total, none of which contains another."""
     chosen: list[str] = []
     for phrase, count in ranked:
         if occurrences <= 0:

@@ -1,4 +1,4 @@
-"""Say where the time goes that is not the model's: per kept token, for `generate` and for the sampler."""
+"""Measure the time outside the model: per kept token, for `generate` and for the sampler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = 30
 
 
 def time_outside_model(subject: Subject, contestants: dict[str, Contestant], race: Race) -> Table:
-    """Measure without a profiler how long one token takes in the model's forward and outside it."""
+    """Measure, without a profiler, the time of one token in the model's forward pass and outside it."""
     spent: dict[str, float] = dict.fromkeys(contestants, 0.0)
     now = CLOCKS[race.clock]
 
@@ -45,7 +45,7 @@ def time_outside_model(subject: Subject, contestants: dict[str, Contestant], rac
 
 
 def profile(subject: Subject, name: str, contestant: Contestant, seeds: range) -> Table:
-    """Show the functions with the most own time, the model's forward left out; cProfile inflates small ones."""
+    """Show the functions with the most time of their own, without the model's forward; cProfile inflates small ones."""
     profiler, kept = cProfile.Profile(), 0
 
     def hidden(forward: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ MISSING = (
 
 
 def backtrack_sampler(subject: Subject, phrases: Sequence[str]) -> Contestant:
-    """Return the rival with its own defaults for the phrases; raise `Skipped` where it is not installed."""
+    """Return the rival with its own defaults for the phrases; raise `Skipped` if it is not installed."""
     try:
         from backtrack_sampler import AntiSlopStrategy, BacktrackSampler
         from backtrack_sampler.provider.transformers_provider import TransformersProvider
@@ -44,7 +44,7 @@ def backtrack_sampler(subject: Subject, phrases: Sequence[str]) -> Contestant:
 
 
 def _count_calls(target: Any, *names: str) -> dict[str, int]:
-    """Count the calls of some of an object's methods from now on."""
+    """Replace some methods of an object by ones that count their calls."""
     counts = dict.fromkeys(names, 0)
 
     def counted(name: str) -> Any:
