@@ -75,7 +75,7 @@ def write_naively(
     tokens: int,
     seed: int,
 ) -> Naive:
-    """Write `tokens` tokens at temperature 1 from the whole vocabulary. Phrases that start in the prompt don't count."""
+    """Write `tokens` tokens at temperature 1 from the whole vocabulary. Phrases starting in the prompt don't count."""
     generator = torch.Generator().manual_seed(seed)
     cache = DynamicCache()
     fed, kept, lengths = list(prompt), list[int](), [0]
