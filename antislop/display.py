@@ -1,6 +1,6 @@
-r"""Make text of unknown origin harmless to show: on a terminal, in JSON that may reach one, in a spreadsheet.
+r"""Make text of unknown origin safe to show: on a terminal, in JSON that a terminal may show, in a spreadsheet.
 
-Control characters can clear a terminal, rename its window or type into it; direction characters let a text read as
+Control characters can clear a terminal, rename its window or type into it; direction characters make a text look like
 another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Knows neither
 terminals nor files.
 """
@@ -35,7 +35,7 @@ def make_visible(text: str, *, keep_layout: bool = False) -> str:
 
 
 def escape_json(text: str) -> str:
-    r"""Return JSON that says the same, with the control and direction characters in its strings escaped.
+    r"""Return equivalent JSON, with the control and direction characters in its strings escaped.
 
     >>> escape_json('"\u202e"')
     '"\\u202e"'
@@ -44,9 +44,9 @@ def escape_json(text: str) -> str:
 
 
 def quote_formula(cell: T) -> T | str:
-    """Return a cell for a spreadsheet: a text that would be taken for a formula begins with an apostrophe.
+    """Return a cell for a spreadsheet; a text that looks like a formula gets an apostrophe in front.
 
-    Numbers are left as they are.
+    Numbers are unchanged.
 
     >>> [quote_formula(cell) for cell in ("=1+1", "a", -0.5)]
     ["'=1+1", 'a', -0.5]

@@ -1,4 +1,4 @@
-"""Chats as data sets hold them: OpenAI's role and content, ShareGPT's from and value.
+"""Chats in the two formats of data sets: OpenAI's (role, content) and ShareGPT's (from, value).
 
 Plain data: the template of a tokenizer turns a chat into text.
 """
@@ -16,37 +16,37 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "
 
 
 def read_chat(value: Any) -> list[Message]:
-    """Return the messages of a chat up to the reply to come.
+    """Return the messages of a chat, without the replies at its end.
 
-    value: a list of messages, or one list for each of their columns. Replies at its end are left out; the last
-        message must then be a user's or a tool's.
+    value: a list of messages, or one list for each of their columns. Without the replies, the last message must be of
+        a user or a tool.
 
-    Roles get OpenAI's names. Text parts of a content become one text, joined by line feeds, as in vLLM. Other fields
+    Roles get OpenAI's names. The text parts of a content are joined by line feeds, as in vLLM. Other fields
     of a message (`tool_calls`, `name`, …) are kept. Raises `InputError` for anything else.
     """
     turns = _transpose(value) if isinstance(value, Mapping) else value
     if not isinstance(turns, list):
-        raise InputError(f"a chat is a list of messages, not {type(value).__name__}: mend the record")
+        raise InputError(f"a chat is a list of messages, not {type(value).__name__}: correct the record")
     messages = [_read_message(turn, number) for number, turn in enumerate(turns, start=1)]
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
-        raise InputError("the chat has no message to reply to: it needs one of the user")
+        raise InputError("the chat has no message to reply to: a message of the user is needed")
     if not (messages[-1]["content"] or "").strip():
         raise InputError("the prompt is empty: the last message before the reply has no text")
     return messages
 
 
 def put_system(messages: list[Message], system: str) -> list[Message]:
-    """Return the chat with this system message in front and no other; with none if it is empty."""
-    first = [{"role": "system", "content": system}] if system else []
-    return [*first, *(message for message in messages if message["role"] != "system")]
+    """Return the chat with `system` as its only system message; without one if `system` is empty."""
+    head = [{"role": "system", "content": system}] if system else []
+    return [*head, *(message for message in messages if message["role"] != "system")]
 
 
 def _transpose(columns: Mapping[str, Any]) -> Any:
     """Return messages from one list per column, as `datasets` kept lists of objects before version 4."""
     lists = list(columns.values())
-    if not lists or not all(isinstance(each, list) and len(each) == len(lists[0]) for each in lists):
+    if not lists or not all(isinstance(column, list) and len(column) == len(lists[0]) for column in lists):
         return columns
     return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
@@ -54,25 +54,27 @@ def _transpose(columns: Mapping[str, Any]) -> Any:
 def _read_message(turn: Any, number: int) -> Message:
     if not isinstance(turn, Mapping):
         raise InputError(f"message {number} of the chat is {_name(turn)}: write {{'role': …, 'content': …}}")
-    given = {name: value for name, value in turn.items() if value is not None}  # columns of Arrow fill up with null
-    role = given.get("role", given.get("from"))
-    content = given.get("content", given.get("value"))
+    fields = {
+        name: value for name, value in turn.items() if value is not None
+    }  # columns of Arrow have null for missing values
+    role = fields.get("role", fields.get("from"))
+    content = fields.get("content", fields.get("value"))
     if not isinstance(role, str):
         raise InputError(f"message {number} of the chat has no role: write {{'role': …, 'content': …}}")
-    if content is None and "tool_calls" not in given:
+    if content is None and "tool_calls" not in fields:
         raise InputError(f"message {number} of the chat has no content: write {{'role': …, 'content': …}}")
-    rest = {name: value for name, value in given.items() if name not in ("from", "value")}
-    return {**rest, "role": _ROLES.get(role, role), "content": _read_content(content, number)}
+    other_fields = {name: value for name, value in fields.items() if name not in ("from", "value")}
+    return {**other_fields, "role": _ROLES.get(role, role), "content": _read_content(content, number)}
 
 
 def _read_content(content: Any, number: int) -> str | None:
     if content is None or isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    found = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
-    texts = [text for text in found if isinstance(text, str)]
+    values = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts = [text for text in values if isinstance(text, str)]
     if len(texts) < len(parts):
-        raise InputError(f"message {number} of the chat holds more than text: leave the other parts out")
+        raise InputError(f"message {number} of the chat contains parts that are not text: leave these out")
     return "\n".join(texts)
 
 

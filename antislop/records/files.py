@@ -1,6 +1,6 @@
 """Files of records: JSON Lines, JSON, text, CSV, Parquet, one record at a time.
 
-Knows nothing of prompts. A broken record becomes one with an error, so that the records after it are still read.
+Knows no prompts. A broken record becomes a record with an error, so that the records after it are still read.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from antislop.errors import InputError, first_line
 from antislop.files import decode, open_text, parse_json, read_bytes
 
 MAX_LINE = 10_000_000
-"""Characters of a line, and of a CSV cell: several long books."""
+"""Limit of characters of a line, and of a CSV cell: several long books."""
 INSTALL = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
 _ENCODING = "not UTF-8: save the file as UTF-8"
-_LENGTH = f"longer than {MAX_LINE:,} characters: write a record a line, and shorten it"
+_LENGTH = f"longer than {MAX_LINE:,} characters: write one record per line, and shorten it"
 
 
 class RawRecord(NamedTuple):
-    """A value as a file holds it.
+    """A value of a file.
 
-    place: for messages: path:line in a file of lines.
+    place: its name in messages: path:line in a file of lines.
     key: its name in a JSON object of records.
-    error: why there is no value.
+    error: the reason for a missing value.
     """
 
     place: str
@@ -50,23 +50,27 @@ def read_file(path: Path) -> Iterator[RawRecord]:
     `InputError` if not even the first record can be read.
     """
     if not is_readable(path):
-        known = ", ".join(sorted(KINDS))
-        raise InputError(f"{path}: no file of records by its name: those end in {known}, or .gz after all but .parquet")
+        suffixes = ", ".join(sorted(KINDS))
+        raise InputError(
+            f"{path}: no file of records by its name: expected a suffix {suffixes}, or .gz after any but .parquet"
+        )
     return guard(KINDS[_kind(path)](path), str(path))
 
 
-def guard(found: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
-    """Yield records; if reading breaks off, raise before the first one, else yield a last one with an error."""
-    last = None
+def guard(records: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
+    """Yield records; if reading fails, raise `InputError` before the first record, else yield one with an error."""
+    latest_record = None
     try:
-        for last in found:
-            yield last
+        for latest_record in records:
+            yield latest_record
     except OSError as error:
         reason = first_line(getattr(error, "strerror", None) or error)
-        if last is None:
+        if latest_record is None:
             raise InputError(f"{name}: can't be read ({reason}): check the file") from error
         yield RawRecord(
-            last.place, None, error=f"nothing after this can be read ({reason}): repair it or fetch it anew"
+            latest_record.place,
+            None,
+            error=f"nothing after this can be read ({reason}): repair it or download it again",
         )
 
 
@@ -80,7 +84,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _kind(path: Path) -> str:
-    """Return the suffix before .gz; "" for Parquet in .gz, which can't be read from its beginning on."""
+    """Return the suffix before .gz; "" for Parquet in .gz, which can't be read sequentially."""
     suffix = path.suffix.lower()
     if suffix != ".gz":
         return suffix
@@ -103,7 +107,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _read_lines(file: IO[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line and whether it is whole: the rest of one longer than `MAX_LINE` is skipped, piece by piece."""
+    """Yield (line, is_whole); the part of a line beyond `MAX_LINE` characters is skipped."""
     while line := file.readline(MAX_LINE + 1):
         is_whole = piece_ends = len(line) <= MAX_LINE or line.endswith("\n")
         while not piece_ends:
@@ -128,15 +132,18 @@ def _parse(line: str) -> tuple[Any, str | None]:
     try:
         return json.loads(line), None
     except json.JSONDecodeError as error:
-        return None, f"not JSON ({error.msg} at column {error.colno}): mend the line"
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        return None, f"not JSON that can be read ({first_line(error)}): mend the line"
+        return None, f"not JSON ({error.msg} at column {error.colno}): correct the line"
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # e.g. numbers of thousands of digits, or thousands of nested brackets
+        return None, f"not JSON that can be read ({first_line(error)}): correct the line"
 
 
 def _read_json(path: Path) -> Iterator[RawRecord]:
-    """Read a list of records, {"data": [...]}, an object of named records, one record; or JSON Lines by that name."""
-    ahead = [line for _, line, _ in islice(_lines(path), 2)]
-    if len(ahead) == 2 and isinstance(_parse(ahead[0])[0], (dict, str)):
+    """Read a list of records, {"data": [...]}, an object of named records, a single record, or JSON Lines."""
+    first_lines = [line for _, line, _ in islice(_lines(path), 2)]
+    if len(first_lines) == 2 and isinstance(_parse(first_lines[0])[0], (dict, str)):
         yield from _read_json_lines(path)
     else:
         yield from _unfold(_load_json(path), path)
@@ -144,22 +151,24 @@ def _read_json(path: Path) -> Iterator[RawRecord]:
 
 def _load_json(path: Path) -> Any:
     text = decode(read_bytes(path), str(path))
-    return parse_json(text, str(path), advice="mend it, or write a record a line as .jsonl") if text.strip() else []
+    return (
+        parse_json(text, str(path), advice="correct it, or write one record per line as .jsonl") if text.strip() else []
+    )
 
 
-def _unfold(whole: Any, path: Path) -> Iterator[RawRecord]:
-    if isinstance(whole, dict) and isinstance(whole.get("data"), list):
-        whole = whole["data"]
-    if isinstance(whole, dict) and whole and all(isinstance(value, dict) for value in whole.values()):
-        for name, value in whole.items():
+def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+        content = content["data"]
+    if isinstance(content, dict) and content and all(isinstance(value, dict) for value in content.values()):
+        for name, value in content.items():
             yield RawRecord(f"{path}, record {name!r}", value, key=name)
     else:
-        for number, value in enumerate(whole if isinstance(whole, list) else [whole]):
+        for number, value in enumerate(content if isinstance(content, list) else [content]):
             yield RawRecord(f"{path}, record {number}", value)
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord]:
-    """Read records under a line of column names; the delimiter is its most frequent of comma, semicolon and tab."""
+    """Read rows below a line of column names; of comma, semicolon and tab, its most frequent is the delimiter."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
     with _open(path) as file:
         header = next((line for line, _ in _read_lines(file) if line.strip()), "")
@@ -174,7 +183,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield RawRecord(place, None, error=f"not CSV ({error}): mend the line, or close its quotes")
+                yield RawRecord(place, None, error=f"not CSV ({error}): correct the line, or close its quotes")
                 continue
             if cells:
                 fault = _LENGTH if cut else _check_cells(cells, names)
@@ -183,7 +192,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
 
 
 def _note_cut(file: IO[str], cut: list[str]) -> Iterator[str]:
-    """Yield the lines of a file, and add those that are not whole to a list."""
+    """Yield the lines of a file, and add the beginnings of shortened lines to a list."""
     for line, is_whole in _read_lines(file):
         if not is_whole:
             cut.append(line[:40])
@@ -196,13 +205,13 @@ def _read_names(rows: Iterator[list[str]], path: Path) -> list[str]:
     except csv.Error as error:
         raise InputError(f"{path}:1: not CSV ({error}): write the names of the columns into the first line") from error
     if len(set(names)) < len(names) or not all(map(is_unicode, names)):
-        raise InputError(f"{path}:1: the first line names the columns, each once and in UTF-8: mend it")
+        raise InputError(f"{path}:1: the first line must name the columns, each once and in UTF-8: correct it")
     return names
 
 
 def _check_cells(cells: list[str], names: list[str]) -> str | None:
     if len(cells) != len(names):
-        return f"{len(cells)} cells under {len(names)} column names: mend the line, or put quotes around its cells"
+        return f"{len(cells)} cells under {len(names)} column names: correct the line, or put quotes around its cells"
     return None if all(map(is_unicode, cells)) else _ENCODING
 
 
@@ -219,7 +228,7 @@ def _read_parquet(path: Path) -> Iterator[RawRecord]:
                 for row in batch.to_pylist():
                     yield RawRecord(f"{path}, record {number}", row)
                     number += 1
-    except (ArrowException, ValueError) as error:  # damaged, or times that Python can't hold
+    except (ArrowException, ValueError) as error:  # a damaged file, or times beyond the range of Python
         raise OSError(first_line(error)) from error
 
 

@@ -1,8 +1,8 @@
 """A resumable journal: JSON Lines, flushed after each record.
 
-A file beside it describes the settings of the run, so that records of other settings are refused, and a lock admits one
-process at a time. A process that is killed loses the record that it was writing, and its lock; the next run removes the
-torn line. Knows neither models nor bans.
+A second file stores the settings of the run, so that a run with other settings is refused, and a lock admits one
+process at a time. A killed process loses its lock and the record that it was writing; the next run removes the
+incomplete line. Knows neither models nor bans.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _FORCE = "use --force to write it anew"
 class Journal:
     """The records of one run, in a file. Use it as a context manager, which closes the file and releases the lock.
 
-    identify: returns the identity of a record, which no two records share. is_done: whether a resumed run keeps a
-    record; the others are removed, to be made again. fingerprint: returns a hash of a record's input, for
-    `fingerprint_of`. additions: settings that a run may have although the previous one had none. force: resume in
-    spite of other settings.
+    identify: returns the identity of a record, unique in the journal. is_done: whether a resumed run keeps a record;
+    all other records are removed, to be made again. fingerprint: returns a hash of a record's input, for
+    `fingerprint_of`. additions: names of settings that a run may add to those of the previous run. force:
+    resume even if settings differ.
 
-    previous: the settings of the run that is resumed; empty for a new journal. damaged: the number of lines that were
-    removed, a torn last one aside. dropped: identities of the records that `drop` removed.
+    previous: the settings of the resumed run; empty for a new journal. damaged: the number of damaged lines that were
+    removed, not counting an incomplete last line. dropped: identities of the records that `drop` removed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
@@ -63,16 +63,16 @@ class Journal:
         self.dropped: set[Any] = set()
         self._identify = identify
         self._fingerprint = fingerprint
-        self._known: dict[Any, str | None] = {}
+        self._fingerprints: dict[Any, str | None] = {}
         self._file: IO[bytes] | None = None
         self._locks = [lock_file(self.path)]
         try:
-            settings = json.loads(json.dumps(settings))  # as they will be when they are read
+            settings = json.loads(json.dumps(settings))  # in the form in which they are read back
             if self._has_records():
                 self.previous = self._read_description(force=force)
                 if not force:
                     self._compare(settings, additions)
-            self._mend(is_done)
+            self._clean_up(is_done)
             replace_text(self.description, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
             self._file = open_to_append(self.path)
         except OSError as error:
@@ -96,14 +96,14 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
-        self._known[self._identify(record)] = self._fingerprint(record)
+        self._fingerprints[self._identify(record)] = self._fingerprint(record)
 
     def fingerprint_of(self, identity: object) -> str | None:
         """Return the fingerprint of a record by its identity."""
-        return self._known[identity]
+        return self._fingerprints[identity]
 
     def lock(self, path: Path) -> None:
-        """Lock another file until the journal is closed. Raises `InputError` if another process has it."""
+        """Lock another file until the journal is closed. Raises `InputError` if another process has locked it."""
         self._locks.append(lock_file(path))
 
     def _unlock(self) -> None:
@@ -116,18 +116,20 @@ class Journal:
             return
         assert self._file is not None, "the journal is closed"
         self.dropped |= set(identities)
-        kept = [line for line, record in read_lines(self.path) if record and self._identify(record) not in self.dropped]
+        remaining_lines = [
+            line for line, record in read_lines(self.path) if record and self._identify(record) not in self.dropped
+        ]
         self._file.close()
-        replace_lines(self.path, kept)
+        replace_lines(self.path, remaining_lines)
         self._file = open_to_append(self.path)
         for identity in identities:
-            del self._known[identity]
+            del self._fingerprints[identity]
 
     def __contains__(self, identity: object) -> bool:
-        return identity in self._known
+        return identity in self._fingerprints
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._fingerprints)
 
     def __enter__(self) -> Journal:
         return self
@@ -138,28 +140,26 @@ class Journal:
         file, self._file = self._file, None
         try:
             file.close()
-        except OSError as error:  # closing tries once more to write what `append` could not
+        except OSError as error:  # closing retries the write of `append` that failed
             raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
         finally:
             self._unlock()
 
     def _has_records(self) -> bool:
-        """Return whether the file has content. An empty one, left by a run without prompts, fits any settings."""
+        """Return whether the file has content; an empty file, from a run without prompts, fits any settings."""
         try:
             return self.path.stat().st_size > 0
-        except OSError:  # opening it for writing says what is wrong
+        except OSError:  # opening it for writing reports the error
             return False
 
     def _read_description(self, *, force: bool) -> Mapping[str, Any]:
         """Return the settings of the run that wrote the records; with force, none if they can't be read."""
         if not (force or self.description.exists()):
-            raise InputError(
-                f"{self.path} exists, and nothing says how it was made: choose another file, or use --force"
-            )
+            raise InputError(f"{self.path} exists, and its settings are unknown: choose another file, or use --force")
         try:
             settings = read_json(self.description, advice=_FORCE)
             if not isinstance(settings, dict):
-                raise InputError(f"{self.description}: holds no settings: {_FORCE}")
+                raise InputError(f"{self.description}: contains no settings: {_FORCE}")
         except InputError:
             if not force:
                 raise
@@ -168,48 +168,54 @@ class Journal:
 
     def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
         """Raise `InputError` if the settings differ from those of the previous run."""
-        before, after = dict(_flatten(self.previous)), dict(_flatten(settings))
-        added = {name for name in after if name.split(".")[0] in additions and before.get(name) is None}
-        names = [name for name in {**before, **after} if before.get(name) != after.get(name) and name not in added]
+        old_settings, new_settings = dict(_flatten(self.previous)), dict(_flatten(settings))
+        added = {name for name in new_settings if name.split(".")[0] in additions and old_settings.get(name) is None}
+        names = [
+            name
+            for name in {**old_settings, **new_settings}
+            if old_settings.get(name) != new_settings.get(name) and name not in added
+        ]
         if names:
-            was, is_ = (", ".join(f"{name}={values.get(name)!r}" for name in names) for values in (before, after))
+            old, new = (
+                ", ".join(f"{name}={values.get(name)!r}" for name in names) for values in (old_settings, new_settings)
+            )
             raise InputError(
-                f"{self.path} was made with {was}, and this run has {is_}: choose another file, the same settings, or "
+                f"{self.path} was made with {old}, and this run has {new}: choose another file, the same settings, or "
                 "--force to mix them"
             )
 
-    def _mend(self, is_done: Callable[[Record], bool]) -> None:
-        """Remove torn lines, duplicates, and records that are to be made again.
+    def _clean_up(self, is_done: Callable[[Record], bool]) -> None:
+        """Remove incomplete lines, duplicates, and records that are to be made again.
 
-        Raises `InputError` for records of another kind, before anything is changed.
+        Raises `InputError` for records of another kind, before it changes anything.
         """
         if not self.path.exists():
             return
-        foreign = InputError(f"{self.path}: its lines are other records than this run's: choose another file")
-        kept, size, records, torn = [], self.path.stat().st_size, 0, 0
+        foreign = InputError(f"{self.path}: its lines are not records of such a run: choose another file")
+        remaining_lines, size, records, incomplete = [], self.path.stat().st_size, 0, 0
         for line, record in read_lines(self.path):
             if record is None:
-                torn, self.damaged = torn + 1, torn
+                incomplete, self.damaged = incomplete + 1, incomplete
                 continue
-            records, self.damaged = records + 1, torn
+            records, self.damaged = records + 1, incomplete
             try:
                 identity = self._identify(record)
-                if is_done(record) and identity not in self._known:
-                    self._known[identity] = self._fingerprint(record)
-                    kept.append(line)
+                if is_done(record) and identity not in self._fingerprints:
+                    self._fingerprints[identity] = self._fingerprint(record)
+                    remaining_lines.append(line)
             except (LookupError, TypeError, AttributeError):  # a column is missing, or its value can't be hashed
                 raise foreign from None
         if self.damaged and not records:
             raise foreign
-        if sum(map(len, kept)) != size:
-            replace_lines(self.path, kept)
+        if sum(map(len, remaining_lines)) != size:
+            replace_lines(self.path, remaining_lines)
 
 
 def lock_file(path: Path) -> FileLock:
-    """Lock a file for this process, by a hidden file beside it; create its folder if need be.
+    """Lock a file for this process, by a hidden file beside it; create its folder if necessary.
 
-    The operating system releases the lock when the process ends, however it ends. Raises `InputError` if another
-    process has it.
+    The operating system releases the lock when the process ends, even if it is killed. Raises `InputError` if another
+    process has locked the file.
     """
     target = Path(os.path.realpath(path))
     lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
@@ -218,7 +224,7 @@ def lock_file(path: Path) -> FileLock:
         lock.acquire(timeout=0)
     except Timeout:
         raise InputError(
-            f"{path}: another process is writing to it: wait for its end, or choose another file"
+            f"{path}: another process is writing to it: wait until it ends, or choose another file"
         ) from None
     except OSError as error:
         raise InputError(f"{path}: can't be written ({error.strerror}): choose another place") from error
@@ -235,7 +241,7 @@ def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
-    """Yield each line of a journal with its record, None for a torn line."""
+    """Yield each line of a journal with its record; None for an incomplete line."""
     with open_bytes(path, unpack=False) as file:
         for line in file:
             try:
@@ -252,5 +258,5 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Yield the records of a journal, without torn lines."""
+    """Yield the records of a journal, without incomplete lines."""
     return (record for _, record in read_lines(Path(path)) if record is not None)

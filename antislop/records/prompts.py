@@ -26,20 +26,20 @@ __all__ = ["InputError", "Prompt", "read_prompts"]
 COLUMNS = ("prompt", "messages", "conversations")
 KEYS = ("id", "prompt_id", "key")
 AHEAD = 100
-"""Records among which one must have the requested columns."""
+"""Number of first records, one of which must have the requested columns."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt, or the reason why a record has none.
+    """One prompt, or the error of a record without one.
 
     key: identifies the record within its source, whatever the limit: the value of its key column, or else the
         fingerprint of its text; "x#2" for the second record with the key "x".
     text: for the model to continue; "" if there is an error.
-    messages: the chat that the text was made from, without the reply to come; None for plain prompts.
+    messages: the chat from which the text was made, without final replies; None for plain prompts.
     fields: the columns of the record, as JSON values.
-    error: why the record can't be used, in one sentence with its place.
-    has_special_tokens: whether a chat template wrote special tokens into the text: tokenize it without adding any.
+    error: the reason for which the record can't be used, in one sentence with its place.
+    has_special_tokens: whether the text has special tokens of a chat template: then tokenize it without adding any.
     """
 
     key: str
@@ -69,7 +69,7 @@ def read_prompts(
     column: of the prompts, texts or chats. By default, in each record: `prompt`, else `messages`, else
         `conversations`; if no record has any of them, the only column that holds text.
     key: the column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id`
-        or `key`. Records without one are identified by their text, so that inserting or moving a line changes no
+        or `key`. Records without a key are identified by their text, so that inserting or moving a line changes no
         other key.
     split: of a data set of the hub or a folder.
     template: a text with {prompt}, and optionally other columns in braces; literal braces are doubled. It is put
@@ -77,8 +77,8 @@ def read_prompts(
     system: the system message of every chat, in place of the record's own ("" for none); plain prompts become chats.
     chat: turn plain prompts into chats, as messages of a user.
     limit: the number of records to read, broken ones included.
-    tokenizer: its chat template turns chats into texts. Without one, only a single message of a user under a
-        `template` can be written.
+    tokenizer: its chat template turns chats into texts. Without a chat template, only a single message of a user
+        under a `template` can be written.
 
     A chat ends before its last reply: replies at the end of `messages` and `conversations` are left out. Raises
     `InputError` before the first prompt if there is none at all; afterwards a broken or empty record is a `Prompt` with
@@ -88,58 +88,62 @@ def read_prompts(
     ['On rain:', 'On hail:']
     """
     if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}; it is a number of records, 1 or more: leave it out for all (--limit)")
+        raise InputError(
+            f"limit is {limit}; a number of records from 1 was expected: leave it out to read all (--limit)"
+        )
     parts = _parse_template(template)
     writer = _Writer(parts=parts, system=system, is_chat=chat or system is not None, tokenizer=tokenizer)
-    wanted = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}
-    wanted |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
+    options_by_column = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}
+    options_by_column |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
     records = islice(read_records(source, split=split), limit)
-    ahead = _look_ahead(records, wanted, has_column=column is not None)
-    column = column or _only_text(ahead, {*KEYS, key}, source=name_source(source))
-    _check_columns(ahead, wanted, source=name_source(source))
-    writer.check([value for record in ahead if (value := _find_prompt(record.fields, column)) is not None])
-    return _make(chain(ahead, records), writer, column=column, key=key)
+    first_records = _look_ahead(records, options_by_column, has_column=column is not None)
+    column = column or _only_text(first_records, {*KEYS, key}, source=name_source(source))
+    _check_columns(first_records, options_by_column, source=name_source(source))
+    writer.check([value for record in first_records if (value := _find_prompt(record.fields, column)) is not None])
+    return _make(chain(first_records, records), writer, column=column, key=key)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _look_ahead(records: Iterator[SourceRecord], wanted: Mapping[str, str], *, has_column: bool) -> list[SourceRecord]:
+def _look_ahead(
+    records: Iterator[SourceRecord], options_by_column: Mapping[str, str], *, has_column: bool
+) -> list[SourceRecord]:
     """Return the first records, up to one that has all requested columns."""
-    ahead: list[SourceRecord] = []
+    first_records: list[SourceRecord] = []
     for record in islice(records, AHEAD):
-        ahead.append(record)
+        first_records.append(record)
         has_prompt = has_column or _find_prompt(record.fields, None) is not None
-        if has_prompt and wanted.keys() <= record.fields.keys():
+        if has_prompt and options_by_column.keys() <= record.fields.keys():
             break
-    return ahead
+    return first_records
 
 
-def _only_text(ahead: list[SourceRecord], keys: set[str | None], *, source: str) -> str | None:
-    """Return the column of the prompts if none has a usual name; None if one has, or if there is no column."""
-    names = _columns(ahead)
-    if not names or any(_find_prompt(record.fields, None) is not None for record in ahead):
+def _only_text(first_records: list[SourceRecord], keys: set[str | None], *, source: str) -> str | None:
+    """Return the only column of texts if no column has a usual name; None if one has, or if there are no columns."""
+    names = _columns(first_records)
+    if not names or any(_find_prompt(record.fields, None) is not None for record in first_records):
         return None
-    texts = {name for record in ahead for name, value in record.fields.items() if isinstance(value, str)} - keys
+    texts = {name for record in first_records for name, value in record.fields.items() if isinstance(value, str)} - keys
     if len(texts) == 1:
         return texts.pop()
     raise InputError(
         f"{source}: none of the columns {', '.join(names)} is named {', '.join(COLUMNS)}, and "
-        f"{'several hold' if texts else 'none holds'} text: say which is the prompt with column (--column)"
+        f"{'several contain' if texts else 'none contains'} text: name the column of the prompts as column (--column)"
     )
 
 
-def _check_columns(ahead: list[SourceRecord], wanted: Mapping[str, str], *, source: str) -> None:
-    names = _columns(ahead)
-    for name, option in wanted.items():
+def _check_columns(first_records: list[SourceRecord], options_by_column: Mapping[str, str], *, source: str) -> None:
+    names = _columns(first_records)
+    for name, option in options_by_column.items():
         if names and name not in names:
             raise InputError(
                 f"{source}: no column {name!r}; the first records have {', '.join(names)}: name one of them ({option})"
             )
 
 
-def _columns(ahead: list[SourceRecord]) -> list[str]:
-    return list(dict.fromkeys(name for record in ahead for name in record.fields))
+def _columns(first_records: list[SourceRecord]) -> list[str]:
+    return list(dict.fromkeys(name for record in first_records for name in record.fields))
 
 
 def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
@@ -154,13 +158,13 @@ def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
 def _make(records: Iterable[SourceRecord], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
     uses: dict[str, int] = {}
     for record in records:
-        given_key, text, messages, error = _find_key(record, key), "", None, record.error
+        record_key, text, messages, error = _find_key(record, key), "", None, record.error
         if error is None:
             try:
                 text, messages = writer.write(_get_prompt(record, column), record.fields)
             except InputError as reason:
                 error = f"{record.place}: {reason}"
-        name = _distinguish(given_key or (str(record.number) if error else fingerprint_text(text)), uses)
+        name = _distinguish(record_key or (str(record.number) if error else fingerprint_text(text)), uses)
         has_special_tokens = error is None and writer.adds_special_tokens(messages)
         yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
 
@@ -182,7 +186,7 @@ def fingerprint_text(text: str) -> str:
 
 
 def _find_key(record: SourceRecord, column: str | None) -> str | None:
-    """Return the key in a record, a text or a whole number."""
+    """Return the key in a record, which is a text or an integer."""
     if column is None and record.key is not None:
         return record.key
     values = [record.fields.get(name) for name in ([column] if column is not None else KEYS)]
@@ -214,23 +218,23 @@ class _Writer:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def check(self, values: list[Any]) -> None:
-        """Raise `InputError` if there are chats, and no way to write them."""
+        """Raise `InputError` if there are chats that can't be turned into texts."""
         if self.has_chat_template:
             return
-        why = "no tokenizer was given" if self.tokenizer is None else "the model's tokenizer has no chat template"
+        why = "no tokenizer was passed" if self.tokenizer is None else "the model's tokenizer has no chat template"
         if self.is_chat:
-            raise InputError(f"{why}, which system and chat need: leave them out (--system, --chat)")
+            raise InputError(f"{why}, which system and chat need: leave these out (--system, --chat)")
         if values and not isinstance(values[0], str) and self.parts is None:
             raise InputError(
-                f"the prompts are chats, and {why}: give a text around them as template (--prompt-template "
-                "'… {prompt} …'), or a column that holds text (--column)"
+                f"the prompts are chats, and {why}: pass a text around them as template (--prompt-template "
+                "'… {prompt} …'), or a column that contains text (--column)"
             )
 
     def adds_special_tokens(self, messages: list[Message] | None) -> bool:
         return messages is not None and self.has_chat_template
 
     def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
-        """Return the text of a prompt and the chat that it was made from. Raises `InputError`."""
+        """Return the text of a prompt and the chat from which it was made. Raises `InputError`."""
         if isinstance(value, str):
             if not value.strip():
                 raise InputError("the prompt is empty: write one, or leave the record out")
@@ -249,7 +253,7 @@ class _Writer:
         return last, messages
 
     def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:
-        """Return the template around a prompt."""
+        """Return a prompt within the template."""
         if self.parts is None:
             return prompt
         return "".join(text + self._get(name, prompt, fields) for text, name in self.parts)
@@ -260,7 +264,9 @@ class _Writer:
         value = fields.get(name)
         if not isinstance(value, (str, int, float)):
             was = "nothing" if value is None else type(value).__name__
-            raise InputError(f"the template names {{{name}}}, and the record has {was} there: a text was expected")
+            raise InputError(
+                f"the template names {{{name}}}, and the record has {was} in that column: a text was expected"
+            )
         return str(value)
 
     def _render(self, messages: list[Message]) -> str:
@@ -282,10 +288,12 @@ def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise InputError(f"template {shown!r}: {error}: double the braces that are text, {{{{ and }}}}") from error
+        raise InputError(f"template {shown!r}: {error}: write literal braces twice, {{{{ and }}}}") from error
     for _, name, form, conversion in parts:
         if name is not None and (not name or form or conversion or set(name) & set(".[]")):
-            raise InputError(f"template {shown!r}: braces hold the name of a column and nothing else: write {{prompt}}")
+            raise InputError(
+                f"template {shown!r}: braces contain the name of a column and nothing else: write {{prompt}}"
+            )
     if "prompt" not in [name for _, name, _, _ in parts]:
         raise InputError(f"template {shown!r}: {{prompt}} is missing: write it at the place of the prompt")
     return [(text, name) for text, name, _, _ in parts]

@@ -1,6 +1,6 @@
 """Sources of records: files, folders, data sets of the hub, Python iterables.
 
-Knows nothing of prompts, which are the business of `prompts`.
+Knows no prompts: see `prompts`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antislop.records.files import INSTALL, RawRecord, guard, is_readable, is_un
 
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any] | str]
 
-MAX_DEPTH = 100  # lists and objects within each other; json itself fails at some depth that depends on its caller
+MAX_DEPTH = 100  # of nested lists and objects; the depth at which json fails depends on its caller
 
 _NOT_RECORDS = {"dataset_info.json", "dataset_infos.json"}
 _SPLITS = {
@@ -32,11 +32,11 @@ _SPLITS = {
 class SourceRecord(NamedTuple):
     """One record of a source.
 
-    number: its index in the source, from 0; blank lines don't count, broken ones do.
-    place: for messages: path:line in a file of lines.
-    fields: its columns, as JSON values; a bare string is the column "prompt".
+    number: its index in the source, from 0; blank lines don't count, broken lines do.
+    place: its name in messages: path:line in a file of lines.
+    fields: its columns, as JSON values; a bare string becomes the column "prompt".
     key: its name in a JSON object of records.
-    error: why it can't be read; then there are no fields.
+    error: the reason for which it can't be read; then there are no fields.
     """
 
     number: int
@@ -54,38 +54,38 @@ def read_records(source: Source, *, split: str = "train") -> Iterator[SourceReco
     split: of a folder or a data set of the hub; other sources have none. A file of a folder belongs to the split that
         its path names ("test", "dev", …), else to "train".
 
-    Text is UTF-8; half a surrogate pair becomes U+FFFD; NaN and infinities become null, values of other types text.
-    Raises `InputError` at once if nothing can be read.
+    Text is UTF-8. Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text. Raises
+    `InputError` immediately if nothing can be read.
     """
-    found = _open(source, split)
-    first = list(islice(found, 1))
-    if not first:
-        raise InputError(f"{name_source(source)}: has no records: pass a source with at least one")
-    return (_record(number, each) for number, each in enumerate(chain(first, found)))
+    raw_records = _open(source, split)
+    head = list(islice(raw_records, 1))
+    if not head:
+        raise InputError(f"{name_source(source)}: contains no records: pass a source with at least one")
+    return (_record(number, record) for number, record in enumerate(chain(head, raw_records)))
 
 
 def name_source(source: Source) -> str:
     """Return the name of a source for messages."""
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the given records"
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the passed records"
 
 
-def _record(number: int, found: RawRecord) -> SourceRecord:
-    place, value, key, error = found
+def _record(number: int, raw_record: RawRecord) -> SourceRecord:
+    place, value, key, error = raw_record
     fields: dict[str, Any] = {}
     if error is None and isinstance(value, (str, Mapping)):
         try:
             fields = to_json({"prompt": value} if isinstance(value, str) else value)
-        except ValueError as trouble:
-            error = str(trouble)
+        except ValueError as fault:
+            error = str(fault)
     elif error is None:
-        error = f"a text or an object with columns was expected, not {type(value).__name__}: mend the record"
+        error = f"a text or an object with columns was expected, not {type(value).__name__}: correct the record"
     return SourceRecord(number, place, fields, key and _clean(key), f"{place}: {error}" if error else None)
 
 
 def to_json(value: Any, *, depth: int = 0) -> Any:
-    """Return a value as JSON can hold it, in new lists and dictionaries; bytes as their number, other types as `str`.
+    """Return a value in the types of JSON, copied; bytes become their number, other types their `str`.
 
-    Raises `InputError` for a value that is nested too deeply, or in itself.
+    Raises `InputError` for a value that is nested too deeply, or contains itself.
     """
     if depth > MAX_DEPTH:
         raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
@@ -135,20 +135,20 @@ def _open_path(name: str, split: str) -> Iterator[RawRecord]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # names that are too long, or hold a NUL
+    except (OSError, ValueError):  # the name is too long, or contains a NUL
         return False
 
 
-def _refuse_split(what: str, split: str) -> None:
+def _refuse_split(subject: str, split: str) -> None:
     if split != "train":
-        raise InputError(f"{what} no splits: leave out split={split!r} (--split)")
+        raise InputError(f"{subject} no splits: leave out split={split!r} (--split)")
 
 
 # -- folders and the hub ----------------------------------------------------------------------------------------------
 
 
 def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
-    """Read a folder as `datasets` does if it was saved by it or has a card; else file after file, by name."""
+    """Read a folder with `datasets` if it was saved by it or has a card; else its files, in the order of names."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         return _number(_load_saved(folder, split), str(folder))
     if _has_card(folder):
@@ -156,24 +156,24 @@ def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
     files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
     if not files:
         raise InputError(
-            f"{folder}: has no file that can be read: put .jsonl, .json, .txt, .csv or .parquet files there"
+            f"{folder}: contains no file that can be read: put .jsonl, .json, .txt, .csv or .parquet files there"
         )
     chosen = [path for path in files if _split_of(path, folder) == _canonical(split)]
     if not chosen:
-        there = ", ".join(sorted({_split_of(path, folder) for path in files}))
-        raise InputError(f"{folder}: no file of the split {split!r}; there are: {there}: pass one as split (--split)")
+        splits = ", ".join(sorted({_split_of(path, folder) for path in files}))
+        raise InputError(f"{folder}: no file of the split {split!r}; there are: {splits}: pass one as split (--split)")
     return _read_files(chosen, folder)
 
 
 def _read_files(paths: list[Path], folder: Path) -> Iterator[RawRecord]:
-    some = False
+    has_records = False
     for path in paths:
         try:
-            for found in read_file(path):
-                some = True
-                yield found
+            for record in read_file(path):
+                has_records = True
+                yield record
         except InputError as error:  # it names the file
-            if not some:
+            if not has_records:
                 raise
             yield RawRecord(str(folder), None, error=str(error))
 
@@ -214,7 +214,7 @@ def _load(path: str, split: str, *, configuration: str | None = None) -> Any:
     try:
         rows = load_dataset(path, configuration, split=split, streaming=True)
         return rows.decode(False) if hasattr(rows, "decode") else rows  # images and sounds stay bytes
-    except Exception as error:  # downloads, configurations and splits fail in a dozen ways
+    except Exception as error:  # downloads, configurations and splits fail with many types of errors
         raise InputError(
             f"{path}: neither a file or folder here nor a data set that datasets can load ({first_line(error)}): check "
             "the name, the split (--split), a configuration as owner/name:configuration, and the network"
@@ -228,8 +228,8 @@ def _load_saved(folder: Path, split: str) -> Any:
         raise InputError(f"{folder}: a saved data set {INSTALL}") from error
     try:
         saved = load_from_disk(str(folder))
-    except Exception as error:  # a damaged folder fails in a dozen ways
-        raise InputError(f"{folder}: datasets can't load it ({first_line(error)}): save it anew") from error
+    except Exception as error:  # a damaged folder fails with many types of errors
+        raise InputError(f"{folder}: datasets can't load it ({first_line(error)}): save it again") from error
     if not isinstance(saved, dict):
         _refuse_split(f"{folder}: this data set has", split)
         return saved
@@ -246,5 +246,5 @@ def _numbered(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
     try:
         for number, row in enumerate(rows):
             yield RawRecord(f"{name}, record {number}", row)
-    except Exception as error:  # downloads break off in a dozen ways
+    except Exception as error:  # downloads fail with many types of errors
         raise OSError(first_line(error)) from error

@@ -1,6 +1,6 @@
 """Finished texts, read one by one: outputs of models, and books.
 
-Each text keeps its prompt, since texts to one prompt are not independent observations. `sources` reads the files.
+Each text keeps its prompt, since texts to one prompt are not independent. `sources` reads the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Text:
 
     text: without a reasoning block at its beginning.
     prompt: identifies its prompt; None if unknown.
-    place: for messages: path:line in a file of lines.
+    place: its name in messages: path:line in a file of lines.
     fields: all columns of its record.
     """
 
@@ -58,28 +58,28 @@ def read_texts(
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
 
-    Records whose `status` is "error" and empty texts are left out; a reasoning block that never ends leaves nothing.
+    Leaves out records whose `status` is "error", empty texts, and texts whose reasoning block never ends.
     Raises `InputError` with path:line for a record that is broken or has no text column.
     """
     for source in sources:
         path = Path(source).expanduser()
-        found = _read_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
-        yield from islice((text for text in found if text.text.strip()), limit)
+        texts = _read_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
+        yield from islice((text for text in texts if text.text.strip()), limit)
 
 
 def drop_reasoning(text: str) -> str:
-    """Return a text without the reasoning block that it begins with.
+    """Return a text without a reasoning block at its beginning.
 
     >>> drop_reasoning("<think>Let me see.</think>Once upon a time")
     'Once upon a time'
     """
-    rest = _REASONING.sub("", text, count=1)
-    return "" if _PARTIAL.match(rest) else rest
+    content = _REASONING.sub("", text, count=1)
+    return "" if _PARTIAL.match(content) else content
 
 
 def _is_book(path: Path) -> bool:
     if path.is_dir():
-        files = [each for each in path.rglob("*") if each.is_file() and not each.name.startswith(".")]
+        files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
         return bool(files) and all(map(_is_book, files))
     return path.suffix == ".txt" or path.name.endswith(".txt.gz")
 
@@ -99,7 +99,9 @@ def _read_records(source: str, column: str | None, prompt_column: str | None, sp
 
 def _make(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
     text = _find_text(record, column)
-    name = prompt_column or next((each for each in PROMPTS if record.fields.get(each) is not None), None)
+    name = prompt_column or next(
+        (column_name for column_name in PROMPTS if record.fields.get(column_name) is not None), None
+    )
     if prompt_column is not None and prompt_column not in record.fields:
         raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
     prompt = None if name is None else str(record.fields[name])
@@ -108,18 +110,18 @@ def _make(record: SourceRecord, column: str | None, prompt_column: str | None) -
 
 def _find_text(record: SourceRecord, column: str | None) -> str:
     """Return the text of a record; "" if it is null."""
-    name = column or next((each for each in (*COLUMNS, *_CHATS) if each in record.fields), None)
+    name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
     if name is None or name not in record.fields:
-        wanted = column or " or ".join(COLUMNS)
+        columns = column or " or ".join(COLUMNS)
         raise InputError(
-            f"{record.place}: no column {wanted}; there are {_name_columns(record)}: "
+            f"{record.place}: no column {columns}; there are {_name_columns(record)}: "
             "name the column of the texts (--column)"
         )
     value = record.fields[name]
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
         value = value[-1].get("content", value[-1].get("value"))
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{record.place}: {name} holds {type(value).__name__}, not a text: mend the record")
+        raise InputError(f"{record.place}: {name} contains {type(value).__name__}, not a text: correct the record")
     return value or ""
 
 

@@ -1,1 +1,1 @@
-"""What happened during a generation: events, and reports, streams and pictures made from them. No torch."""
+"""The events of a generation, and reports, streams and pictures made from them. No torch."""

@@ -1,6 +1,6 @@
 """Show a generation with its withdrawn text: in color, as plain text, on a console, as SVG. No torch.
 
-As on paper: a withdrawn piece stays where it was written, struck through, and its replacement follows it.
+A withdrawn piece keeps its place, struck through, and its replacement follows it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ STYLES: dict[PieceKind, str] = {
     "conceded": "yellow underline",
     "admitted": "underline",
 }
-BESIDE = "dim strike"
-"""The style of text that was withdrawn together with a ban, but isn't part of it."""
+BESIDE_BAN = "dim strike"
+"""The style of withdrawn text beside the ban."""
 
 
 def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
@@ -51,10 +51,14 @@ def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
 
 def _append_withdrawn(text: Text, piece: TextPiece, *, brackets: bool) -> None:
     content = piece.text
-    first = len(content) - len(content.lstrip(" "))  # a struck space between two words would join them
-    start, end = (max(first, index) for index in piece.banned)
-    text.append(content[:first] + "[-" * brackets)
-    parts = ((content[first:start], BESIDE), (content[start:end], STYLES["withdrawn"]), (content[end:], BESIDE))
+    spaces = len(content) - len(content.lstrip(" "))  # if this space were struck, the two words would be joined
+    start, end = (max(spaces, index) for index in piece.banned)
+    text.append(content[:spaces] + "[-" * brackets)
+    parts = (
+        (content[spaces:start], BESIDE_BAN),
+        (content[start:end], STYLES["withdrawn"]),
+        (content[end:], BESIDE_BAN),
+    )
     for part, style in parts:
         text.append(make_visible(part, keep_layout=True), style)
     text.append("-]" * brackets)
@@ -76,10 +80,10 @@ _SIGNS: dict[PieceKind, str] = {"withdrawn": "-", "conceded": "!"}
 
 
 class ConsoleWriter:
-    """Write pieces to a console as they come.
+    """Write pieces to a console as they are released.
 
-    A terminal shows the prompt, breaks lines between words, and gets color, or brackets if it has no color. A file or
-    a pipe gets the text alone, with brackets if `show_withdrawn`.
+    On a terminal, the prompt is shown, lines are broken between words, and withdrawn text has color, or brackets if the
+    terminal has no color. Files and pipes receive the text without the prompt, with brackets if `show_withdrawn`.
     """
 
     def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
@@ -173,8 +177,8 @@ def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _count(number: int, singular: str, plural: str | None = None) -> str:
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop", width: int = 88) -> None:

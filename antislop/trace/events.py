@@ -21,9 +21,9 @@ class ConcededWarning(RuntimeWarning):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The model read `fed` tokens in one forward pass, if any, after `cut` were taken out of its cache.
+    """The model read `fed` tokens in one forward pass, if any, after `cut` tokens were removed from its cache.
 
-    A pass that was run ahead comes before the events of the token that it read.
+    A pass that was started early precedes the events of the token that it read.
     """
 
     fed: int
@@ -49,8 +49,8 @@ class Drawn:
 class Rewound:
     """The text was cut to `length` tokens because of a violation; `withdrawn` are the tokens removed.
 
-    alternatives: the likeliest tokens for the position `length`, each with its probability after renormalization
-        without the banned ones.
+    alternatives: the likeliest tokens for the position `length`, each with its probability, renormalized without the
+        banned tokens.
     """
 
     length: int
@@ -61,7 +61,7 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The text was cut to `length` tokens, where a criterion over all rows ends it now that another row rewound."""
+    """The text was cut to `length` tokens: after a rewind of another row, a criterion over all rows ends it there."""
 
     length: int
     withdrawn: tuple[int, ...]
@@ -100,7 +100,7 @@ class Finished:
     """The text ends.
 
     reason: "done" if a stopping criterion is met, "exhausted" if every continuation is banned, "failed" if the model
-        gave no probabilities to draw from.
+        returned no probabilities to draw from.
     """
 
     reason: Reason

@@ -46,10 +46,10 @@ class Report:
     admitted: bans left in the text because their weight allows it.
     forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens removed from its cache:
         tokens_fed == prompt + kept + cut_tokens - 1 (in a batch, less the tokens known when it ended).
-    drafted_tokens, accepted_tokens: draft tokens that were proposed, and those of them that were drawn.
+    drafted_tokens, accepted_tokens: proposed draft tokens, and the number of them that were drawn.
     dropped: regexes that took too long, so that the search for them was given up.
     matcher_seconds: time spent in the matcher.
-    reason: why the text ended; None while it is being generated.
+    reason: the reason for the end of the text; None while it is being generated.
     withdrawn: the withdrawn texts, in order.
     events: all events, in order.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
@@ -78,7 +78,7 @@ class Report:
     def add(self, event: Event) -> None:
         """Count an event."""
         self.events.append(event)
-        if isinstance(event, (Drawn, Settled, Shortened)):  # most events are
+        if isinstance(event, (Drawn, Settled, Shortened)):
             return
         if isinstance(event, Forwarded):
             self.forward_passes += event.fed > 0
@@ -109,7 +109,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the counts and texts as plain data for JSON, without the events.
 
-        Bans are given by their phrases; `let_through` lists those that were conceded or admitted.
+        Bans are represented by their phrases; `let_through` lists the conceded and the admitted ones.
         """
         counts = {name: getattr(self, name) for name in _COUNTS}
         withdrawn = [

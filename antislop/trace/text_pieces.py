@@ -1,4 +1,4 @@
-"""Turn events into text: pieces with what happened to each, or a stream of text that is never withdrawn. No torch."""
+"""Turn events into text: pieces labeled as kept, withdrawn and so on, or a stream of settled text. No torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
 
 
 class TextPiece(NamedTuple):
-    """A stretch of text that was kept, withdrawn, conceded or admitted as one.
+    """A span of text that was kept, withdrawn, conceded or admitted as a whole.
 
     A withdrawn piece fits into one line: its line breaks are "↵", and a space separates it from a withdrawn piece
     before it. banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
@@ -33,7 +33,7 @@ class _Entry:
     """The characters that one token completed.
 
     kinds: one for each character; in a withdrawn token only the characters of the ban are "withdrawn".
-    begun: for each leading character that earlier tokens began, how many tokens ago it began.
+    begun: for each leading character that an earlier token began, the distance to that token.
     rewind: the number of the rewind that withdrew the token; 0 if it is part of the text.
     """
 
@@ -71,7 +71,7 @@ class TextPieces:
         self._ends_withdrawn = False
 
     def add(self, event: Event) -> list[TextPiece]:
-        """Add an event and return the pieces that are certain from now on."""
+        """Add an event and return the pieces that became certain."""
         if isinstance(event, Drawn):
             self._write(event.token)
         elif isinstance(event, Rewound):
@@ -95,7 +95,7 @@ class TextPieces:
         self._waiting.append(entry)
 
     def _divide_run(self, length: int) -> None:
-        """Split a run of byte tokens at a rewind, so that each side keeps the characters whose bytes it holds."""
+        """Split a run of byte tokens at a rewind, so that each side keeps the characters whose bytes it contains."""
         if not self._surfaces.byte_tokens:
             return
         for index, entry in enumerate(self._text[length:], start=length):
@@ -113,11 +113,11 @@ class TextPieces:
         del self._text[event.length :], self._pending[event.length + 1 :]
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
-        """Mark the characters of a ban: a violation may also hold the token that ended its last word."""
+        """Mark the characters of a ban; a violation may also contain the token that ended its last word."""
         entries = self._text[violation.start : violation.end + 1]
         characters = [(entry, i) for entry in entries for i in range(len(entry.text))]
         spans = _find_spans(violation.ban, "".join(entry.text for entry in entries))
-        for start, end in spans or [(0, len(characters))]:  # no match: the ban began in the prompt
+        for start, end in spans or [(0, len(characters))]:  # no match if the ban began in the prompt
             for entry, i in characters[start:end]:
                 entry.kinds[i] = kind
 
@@ -127,10 +127,10 @@ class TextPieces:
         self._settled += count
 
     def _end(self) -> None:
-        rest = _Entry()
-        rest.append(finish(self._surfaces, self._pending[-1]).text)
-        rest.is_settled = True
-        self._waiting.append(rest)
+        ending = _Entry()
+        ending.append(finish(self._surfaces, self._pending[-1]).text)
+        ending.is_settled = True
+        self._waiting.append(ending)
 
     def _release(self) -> Iterator[TextPiece]:
         certain = next((i for i, e in enumerate(self._waiting) if not (e.rewind or e.is_settled)), len(self._waiting))
@@ -206,6 +206,6 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
                 text, drops_space = text.removeprefix(" "), False
             if text:
                 yield text
-    rest = finish(surfaces, pending).text
-    if rest:
-        yield rest
+    ending = finish(surfaces, pending).text
+    if ending:
+        yield ending

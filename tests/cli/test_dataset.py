@@ -358,8 +358,8 @@ def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
         "[" * 9999,
     ):
         Path("foreign.jsonl").write_text(line + "\n" + line + "\n")
-        assert_refused(make(out="foreign.jsonl"), "nothing says how it was made")
-        assert_refused(make("--force", out="foreign.jsonl"), "its lines are other records")
+        assert_refused(make(out="foreign.jsonl"), "its settings are unknown")
+        assert_refused(make("--force", out="foreign.jsonl"), "its lines are not records of such a run")
         assert Path("foreign.jsonl").read_text() == line + "\n" + line + "\n"
 
 

@@ -118,7 +118,7 @@ def test_a_second_process_is_refused_until_the_first_ends_however_it_ends(path: 
     )
     with subprocess.Popen([sys.executable, "-c", held, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
-        with pytest.raises(InputError, match=r"out\.jsonl: another process is writing to it: wait for its end"):
+        with pytest.raises(InputError, match=r"out\.jsonl: another process is writing to it: wait until it ends"):
             journal(path, force=True)
         process.kill()
     with journal(path) as kept:
@@ -146,7 +146,7 @@ def test_what_is_refused_holds_no_lock(path: Path) -> None:
 def test_records_of_another_kind_are_left_alone(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"mine": 1}\n')
-    with pytest.raises(InputError, match="its lines are other records"):
+    with pytest.raises(InputError, match="its lines are not records of such a run"):
         journal(path, force=True)
     assert path.read_text() == '{"mine": 1}\n'
 
@@ -154,7 +154,7 @@ def test_records_of_another_kind_are_left_alone(path: Path) -> None:
 def test_a_file_of_unknown_origin_is_not_written_to_unless_forced(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"key": "mine"}\n')
-    with pytest.raises(InputError, match="nothing says how it was made"):
+    with pytest.raises(InputError, match="its settings are unknown"):
         journal(path)
     assert path.read_text() == '{"key": "mine"}\n'
     with journal(path, force=True) as kept:

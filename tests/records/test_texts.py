@@ -122,7 +122,7 @@ def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
         "column.jsonl": (b'{"text": "a"}\n{"other": "b"}\n', {}, ":2: no column response or output"),
         "named.jsonl": (b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: name"),
         "prompt.jsonl": (b'{"text": "a"}\n', {"prompt_column": "id"}, ":1: no column 'id'; there are text"),
-        "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text holds int, not a text: mend the record"),
+        "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text contains int, not a text: correct the record"),
         "latin.txt": ("one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8 (unexpected end of data): save"),
         "cut.txt.gz": (gzip.compress(b"text " * 99)[:-9], {}, "can't be read"),
         "bomb.txt.gz": (gzip.compress(b"text " * 2**22), {}, "it unpacks to more than 16,777,216 bytes"),
