@@ -1,4 +1,4 @@
-"""The command line: data to standard output, one clear sentence for what can't be used, an exit status for each end."""
+"""The command line: data on standard output, one clear sentence for unusable input, an exit status for each end."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ def test_only_the_text_goes_to_a_pipe_and_the_rest_to_standard_error(toy: str) -
     assert result.stderr.count("\n") == 1
 
 
-def test_what_is_banned_is_not_written(toy: str) -> None:
+def test_banned_phrases_are_not_written(toy: str) -> None:
     plain, clean = generate(toy, PROMPT, "--no-bans"), generate(toy, PROMPT, *BANS)
     assert "tapestry" in plain.stdout
     assert not antislop.BanList(["cat", "quiet dog", "tapestry"]).find(clean.stdout)
     assert " 0 violations" not in clean.stderr
 
 
-def test_the_same_seed_gives_the_same_text_and_every_seed_is_told(toy: str) -> None:
+def test_the_same_seed_gives_the_same_text_and_every_seed_is_printed(toy: str) -> None:
     first, second = generate(toy, PROMPT, *BANS, "--seed", "7"), generate(toy, PROMPT, *BANS, "--seed", "7")
     assert first.stdout == second.stdout
     assert first.stderr.endswith("(seed 7)\n")
@@ -129,7 +129,7 @@ def test_the_same_seed_gives_the_same_text_and_every_seed_is_told(toy: str) -> N
     assert "(seed " in unseeded.stderr
 
 
-def test_greedy_draws_nothing_and_refuses_what_only_matters_for_drawing(toy: str) -> None:
+def test_greedy_decoding_draws_nothing_and_refuses_sampling_options(toy: str) -> None:
     assert generate(toy, PROMPT, "--greedy").stdout == generate(toy, PROMPT, "--greedy").stdout
     assert_refused(generate(toy, PROMPT, "--greedy", "--top-p", "0.5"), "--top-p has no effect with --greedy")
 
@@ -150,18 +150,18 @@ def test_a_stop_string_ends_the_text(toy: str) -> None:
     )
 
 
-def test_the_prompt_comes_from_standard_input_less_its_final_line_break(toy: str) -> None:
+def test_the_prompt_is_read_from_standard_input_without_its_final_line_break(toy: str) -> None:
     assert generate(toy, "-", *BANS, stdin=f"{PROMPT}\n").stdout == generate(toy, PROMPT, *BANS).stdout
 
 
-def test_show_puts_what_was_withdrawn_in_brackets_and_changes_nothing_else(toy: str) -> None:
+def test_show_puts_withdrawn_text_in_brackets_and_changes_nothing_else(toy: str) -> None:
     shown, plain = generate(toy, PROMPT, *BANS, "--show"), generate(toy, PROMPT, *BANS)
     assert " [-tapestry" in shown.stdout
     kept = "".join(part.partition("-]")[2] if i else part for i, part in enumerate(shown.stdout.split(" [-")))
     assert kept == plain.stdout
 
 
-def test_a_terminal_shows_the_prompt_dim_and_what_was_withdrawn_struck_through(toy: str) -> None:
+def test_a_terminal_shows_the_prompt_dim_and_withdrawn_text_struck_through(toy: str) -> None:
     colored = {"FORCE_COLOR": "1", "TERM": "xterm"}
     text = generate(toy, PROMPT, *BANS, "--show", env=colored).stdout
     assert text.startswith("\x1b[2mthe")
@@ -182,7 +182,7 @@ def test_the_picture_is_saved_with_and_without_show(toy: str, tmp_path: Path) ->
     assert "line-through" in pictures[0]
 
 
-def test_the_report_says_what_was_withdrawn_and_how_to_repeat_it(toy: str, tmp_path: Path) -> None:
+def test_the_report_contains_withdrawn_texts_and_the_settings_to_repeat_it(toy: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     result = generate(toy, PROMPT, *BANS, "--report", str(path))
     report = json.loads(path.read_text(encoding="utf-8"))
@@ -195,7 +195,7 @@ def test_the_report_says_what_was_withdrawn_and_how_to_repeat_it(toy: str, tmp_p
     assert json.loads(again[: again.rindex("}") + 1])["withdrawn"] == report["withdrawn"]
 
 
-def test_compare_shows_both_texts_and_how_much_each_is_worth(toy: str) -> None:
+def test_compare_shows_both_texts_with_their_counts(toy: str) -> None:
     result = generate(toy, PROMPT, *BANS, "--compare")
     lines = result.stdout.splitlines()
     assert lines[0].startswith("without bans ─")
@@ -207,7 +207,7 @@ def test_compare_shows_both_texts_and_how_much_each_is_worth(toy: str) -> None:
     assert float(counts["per 1,000 words"][0]) > float(counts["per 1,000 words"][1]) == 0
 
 
-def test_compare_says_how_far_the_texts_agree_and_show_which_bans_were_hit(toy: str) -> None:
+def test_compare_reports_the_common_words_of_the_texts_and_show_the_bans_that_were_hit(toy: str) -> None:
     result = generate(toy, PROMPT, *BANS, "--compare", "--show")
     plain, banned = (generate(toy, PROMPT, *bans).stdout.split() for bans in (["--no-bans"], BANS))
     count = next(i for i, pair in enumerate(zip(plain, banned, strict=False)) if pair[0] != pair[1])
@@ -216,7 +216,7 @@ def test_compare_says_how_far_the_texts_agree_and_show_which_bans_were_hit(toy: 
     assert "withdrawn for" not in generate(toy, PROMPT, *BANS).stderr
 
 
-def test_compare_underlines_on_a_terminal_what_the_bans_will_take_away(toy: str) -> None:
+def test_compare_underlines_banned_phrases_of_the_plain_text_on_a_terminal(toy: str) -> None:
     text = generate(toy, PROMPT, *BANS, "--compare", env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
     plain, banned = text.split("with bans \x1b", maxsplit=1)
     assert "\x1b[4;33mtapestry" in plain
@@ -249,7 +249,7 @@ def test_every_command_with_a_model_can_choose_how_it_is_loaded(command: str) ->
         assert f"--{name} " in text
 
 
-def test_where_only_a_ban_is_left_to_say_the_user_has_the_last_word(tmp_path: Path) -> None:
+def test_if_only_banned_text_is_left_on_exhausted_decides(tmp_path: Path) -> None:
     for part in build_toy(sharpness=50):
         part.save_pretrained(tmp_path)
     word = generate(str(tmp_path), PROMPT, "--no-bans", tokens=1).stdout.strip()
@@ -293,7 +293,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_can_not_be_used_is_refused_in_one_sentence(toy: str, case: str) -> None:
+def test_unusable_input_is_refused_in_one_sentence(toy: str, case: str) -> None:
     args, parts = REFUSED[case]
     assert_refused(invoke("generate", PROMPT, "--model", toy, *args), *parts)
 
@@ -330,7 +330,7 @@ def test_a_text_fits_a_grammar(toy: str, tmp_path: Path, bans: list[str]) -> Non
     assert "the text was cut at 2 tokens, maybe inside of the grammar" in cut.stderr
 
 
-def test_an_empty_prompt_is_refused_where_the_model_needs_a_token(toy: str) -> None:
+def test_an_empty_prompt_is_refused_if_the_model_needs_a_token(toy: str) -> None:
     assert_refused(generate(toy, ""), "the prompt is empty")
 
 
@@ -339,7 +339,7 @@ def test_a_prompt_that_is_not_utf_8_is_refused(toy: str) -> None:
     assert_refused(generate(toy, "\udcff"), "the prompt is not UTF-8")
 
 
-def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert_refused(invoke("generate", PROMPT, "--model", str(tmp_path)), "can't be loaded", "folder")
 
 
@@ -350,7 +350,7 @@ def test_the_bundled_model_and_list_are_the_default() -> None:
     assert result.stdout.strip()
 
 
-def test_ctrl_c_ends_with_130_and_leaves_what_was_written(toy: str) -> None:
+def test_ctrl_c_ends_with_130_and_keeps_the_text_written_so_far(toy: str) -> None:
     command = [sys.executable, "-m", "antislop", "generate", PROMPT, "--model", toy, "--max-new-tokens", "19000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -385,7 +385,7 @@ def test_scan_prints_where_each_ban_begins() -> None:
 
 
 @pytest.mark.usefixtures("texts")
-def test_scan_exits_with_0_where_nothing_is_found() -> None:
+def test_scan_exits_with_0_if_nothing_is_found() -> None:
     result = invoke("scan", "clean.txt", *CATS)
     assert (result.exit_code, result.output) == (0, "")
 
@@ -401,7 +401,7 @@ def test_scan_reads_standard_input_and_skips_a_byte_order_mark() -> None:
     assert invoke("scan", "-", *CATS, stdin="\ufeffcat".encode()).stdout == "<stdin>:1:1: cat\n"
 
 
-def test_scan_looks_for_the_bundled_list_unless_told_otherwise(texts: Path) -> None:
+def test_scan_uses_the_bundled_list_by_default(texts: Path) -> None:
     slop = antislop.default_bans()[0].phrase
     (texts / "bans.json").write_text('["dog", ["a cat", 0.5]]', encoding="utf-8")
     assert f"<stdin>:1:4: {slop}\n" in invoke("scan", "-", stdin=f"So {slop}").stdout
@@ -418,7 +418,7 @@ def test_scan_colors_on_a_terminal_only() -> None:
     assert colored.stdout.startswith("\x1b[35msloppy.txt\x1b[0m:1:8: \x1b[1;31mcat\x1b[0m\n")
 
 
-def test_scan_goes_on_after_what_it_can_not_read_and_exits_with_2(texts: Path) -> None:
+def test_scan_continues_after_unreadable_files_and_exits_with_2(texts: Path) -> None:
     (texts / "latin.txt").write_bytes(b"one\ncaf\xe9\n")
     result = invoke("scan", "latin.txt", "missing.txt", ".", "sloppy.txt", *CATS)
     assert result.exit_code == 2
@@ -436,7 +436,7 @@ def test_scan_refuses_a_list_that_can_not_be_used() -> None:
     assert_refused(invoke("scan"), "FILE")
 
 
-def test_a_reader_that_leaves_ends_scan_in_silence(texts: Path) -> None:
+def test_a_reader_that_closes_the_pipe_ends_scan_silently(texts: Path) -> None:
     (texts / "long.txt").write_text("cat\n" * 100_000, encoding="utf-8")
     read, write = os.pipe()
     os.close(read)
@@ -461,7 +461,7 @@ def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> Non
 
 
 @pytest.mark.usefixtures("texts")
-def test_phrases_are_added_to_whatever_list_there_is() -> None:
+def test_phrases_are_added_to_the_list_of_any_source() -> None:
     Path("list.txt").write_text("dog\n", encoding="utf-8")
     text = "A dog, a cat: it is not a cat, but a mouse."
 
@@ -498,7 +498,7 @@ def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> Non
 
 
 @pytest.mark.usefixtures("texts")
-def test_a_list_comes_from_standard_input_where_a_text_does_not() -> None:
+def test_a_list_can_be_read_from_standard_input_if_the_text_is_not() -> None:
     assert invoke("scan", "sloppy.txt", "--bans", "-", stdin="a cat\n").stdout == "sloppy.txt:1:6: a cat\n"
     assert "a cat" in invoke("try", "-", "--text", "sloppy.txt", stdin="a cat\n").stdout
     assert "duplicate" in invoke("lint", "-", stdin="a cat\na cat\n").stdout
@@ -507,7 +507,7 @@ def test_a_list_comes_from_standard_input_where_a_text_does_not() -> None:
 
 
 @pytest.mark.usefixtures("texts")
-def test_entries_that_can_not_be_used_are_left_out_and_named_in_every_command() -> None:
+def test_unusable_entries_are_left_out_and_named_in_every_command() -> None:
     Path("list.json").write_text('["a cat",\n" "]', encoding="utf-8")
     sentence = "list.json:2: the ban ' ' contains no visible character"
     for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["try", "list.json", "--text", "sloppy.txt"]):
@@ -531,7 +531,7 @@ def test_entries_that_can_not_be_used_are_left_out_and_named_in_every_command() 
     ],
     ids=" ".join,
 )
-def test_standard_streams_are_refused_where_they_can_not_serve(args: list[str]) -> None:
+def test_standard_streams_are_refused_if_they_can_not_be_used(args: list[str]) -> None:
     assert_refused(invoke(*args), "-: " if args[0] != "profile" else "standard input can't be read twice")
     assert sorted(path.name for path in Path().iterdir()) == ["clean.txt", "sloppy.txt"]
 
@@ -556,7 +556,7 @@ def test_scan_and_help_do_not_import_torch() -> None:
 @pytest.mark.parametrize(
     ("args", "known"), [("--version", {"__main__"}), ("--help", {"__main__", "cli", "cli.main", "errors"})]
 )
-def test_version_and_help_import_next_to_nothing(args: str, known: set[str]) -> None:
+def test_version_and_help_import_no_command(args: str, known: set[str]) -> None:
     code = (
         "import runpy, sys\n"
         f"sys.argv = ['antislop', '{args}']\n"
@@ -571,7 +571,7 @@ def test_version_and_help_import_next_to_nothing(args: str, known: set[str]) -> 
     assert ended.stdout
 
 
-def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+def test_the_list_of_commands_shows_the_first_line_of_their_help() -> None:
     assert [*COMMANDS] == re.findall(r"│ ([a-z-]+) {2,}[A-Z]", invoke("--help").stdout.split("Commands")[1])
     for name, command in COMMANDS.items():
         real = load_command(name)
@@ -598,7 +598,7 @@ class Cats:
     names: Annotated[list[str] | None, typer.Option("--name")] = None
 
 
-def test_a_group_of_options_is_one_parameter_of_a_command_and_each_of_them_one_of_typer() -> None:
+def test_a_group_of_options_is_one_parameter_of_a_command_and_several_of_typer() -> None:
     taken = []
 
     def feed(food: Annotated[str, typer.Argument()], *, cats: Cats, often: bool = False) -> int:
@@ -627,13 +627,13 @@ def test_shells_can_complete_commands_and_their_options() -> None:
     assert "--install-completion" in invoke("--help").stdout
 
 
-def test_the_module_is_the_command_and_tells_its_version() -> None:
+def test_the_module_runs_as_the_command_and_prints_its_version() -> None:
     result = run("--version")
     assert (result.returncode, result.stdout, result.stderr) == (0, f"antislop {antislop.__version__}\n".encode(), b"")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["scan", "--help"], []])
-def test_the_help_tells_the_exit_statuses(args: list[str]) -> None:
+def test_the_help_lists_the_exit_statuses(args: list[str]) -> None:
     result = invoke(*args)
     assert result.exit_code == 0
     assert "130 interrupted" in " ".join(result.stdout.split())

@@ -1,4 +1,4 @@
-"""The command that makes data sets: nothing is lost, mixed or written over, and one sentence says what is wrong."""
+"""The command that makes data sets: no record is lost, mixed or overwritten, and one sentence reports each fault."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bundled() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase]
 ) -> Path:
-    """An empty current folder with a file of prompts, and a model that need not be loaded again."""
+    """An empty current folder with a file of prompts, and a model that is loaded once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "load_model", lambda _: bundled)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
@@ -101,7 +101,7 @@ def read(name: str = "out.jsonl") -> list[Record]:
 
 
 def texts(name: str = "out.jsonl") -> dict[tuple[str, int, str], str]:
-    """Responses by what tells records apart; none comes twice."""
+    """Responses by the identity of their records, which must be distinct."""
     named = [((record["key"], record["sample"], record["arm"]), record["response"]) for record in read(name)]
     assert len(dict(named)) == len(named)
     return dict(named)
@@ -113,7 +113,7 @@ def write_lines(name: str, *rows: Any) -> str:
 
 
 def at_record(number: int, do: Callable[[], None]) -> Callable[[Journal, Record], None]:
-    """An `append` of journals that does something after so many records."""
+    """Return an `append` of journals that calls `do` after `number` records."""
     append, seen = Journal.append, []
 
     def appending(journal: Journal, record: Record) -> None:
@@ -132,14 +132,14 @@ def interrupt() -> None:
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_prompt_gets_a_response_without_what_is_banned() -> None:
+def test_every_prompt_gets_a_response_without_banned_phrases() -> None:
     assert_made(make(), "5 records, ", " tokens/s, ", " violations per 1,000 words, ", "% withdrawn")
     assert sorted(record["prompt"] for record in read()) == sorted(PROMPTS)
     assert all(record["response"] and not BanList(BANS).find(record["response"]) for record in read())
     assert json.loads(Path("out.jsonl.run.json").read_text())["generation"]["max_new_tokens"] == 12
 
 
-def test_a_folder_holds_the_records_as_a_file_does() -> None:
+def test_an_output_folder_contains_the_same_records_as_a_file() -> None:
     make()
     assert_made(make(out="new/folder"))
     assert texts("new/folder/records.jsonl") == texts()
@@ -167,7 +167,7 @@ def test_both_arms_have_the_same_seeds_and_are_compared_in_the_end() -> None:
     assert texts("banned.jsonl").items() <= both.items()
 
 
-def test_violations_are_told_per_word_of_the_texts_under_bans() -> None:
+def test_violations_are_reported_per_word_of_the_texts_under_bans() -> None:
     both, banned, plain = (
         make("--arms", arms, out=f"{number}.jsonl").stderr
         for number, arms in enumerate(("plain,banned", "banned", "plain"))
@@ -194,7 +194,7 @@ def test_chats_are_written_with_the_template_and_get_their_reply() -> None:
     assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]
 
 
-def test_texts_end_with_stop_strings_and_the_likeliest_token_can_be_taken() -> None:
+def test_stop_strings_end_texts_and_decoding_can_be_greedy() -> None:
     assert_made(make("--stop", "e", "--stop", "o"))
     assert all(re.search(r"[eo]\W*\w{0,9}$", record["response"]) for record in read())
     assert all(record["tokens"] < 12 for record in read())
@@ -208,7 +208,7 @@ def test_texts_end_with_stop_strings_and_the_likeliest_token_can_be_taken() -> N
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_command_goes_on_and_makes_only_what_is_missing() -> None:
+def test_the_same_command_resumes_and_makes_only_missing_records() -> None:
     make()
     whole = texts()
     lines = Path("out.jsonl").read_bytes().splitlines(keepends=True)
@@ -233,7 +233,9 @@ def test_the_same_command_goes_on_and_makes_only_what_is_missing() -> None:
         (["--stop", "."], "with generation.stop_strings=None, and this run has generation.stop_strings=['.']"),
     ],
 )
-def test_what_would_be_mixed_is_refused_with_the_difference_unless_forced(more: list[str], difference: str) -> None:
+def test_a_run_with_other_settings_is_refused_with_the_difference_unless_forced(
+    more: list[str], difference: str
+) -> None:
     make("--limit", "1")
     before = Path("out.jsonl").read_bytes()
     assert_refused(make(*more), difference, "choose another file, the same settings, or --force to mix them")
@@ -242,12 +244,12 @@ def test_what_would_be_mixed_is_refused_with_the_difference_unless_forced(more: 
     assert Path("out.jsonl").read_bytes().startswith(before)
 
 
-def test_a_run_that_found_no_prompts_binds_nobody() -> None:
+def test_a_run_that_found_no_prompts_does_not_restrict_the_next() -> None:
     assert_refused(make(source="typo.txt"), "typo.txt: no such file or folder")
     assert_made(make(), "5 records")
 
 
-def test_records_that_failed_are_told_once_and_tried_again() -> None:
+def test_failed_records_are_reported_once_and_tried_again() -> None:
     rows = [{"prompt": "One"}, {"prompt": " "}, {"prompt": "a " * 600}, {"other": "x"}]
     result = make("--n", "2", source=write_lines("p.jsonl", *rows))
     assert_made(result, "2 records, ", ", 6 failed", status=1)
@@ -261,8 +263,8 @@ def test_records_that_failed_are_told_once_and_tried_again() -> None:
     assert {record["status"] for record in read()} <= {"ok", "conceded"}
 
 
-def test_a_line_without_an_id_is_known_by_its_text() -> None:
-    """One that was inserted on top made another one twice, and was never written itself."""
+def test_a_line_without_an_id_is_identified_by_its_text() -> None:
+    """Keyed by its number, a line inserted at the top made another line's record twice, and had none itself."""
     make()
     before = {record["prompt"]: record for record in read()}
     Path("p.txt").write_text("\n".join(["Anew", *PROMPTS, PROMPTS[0]]) + "\n")
@@ -292,8 +294,8 @@ def test_a_prompt_that_was_edited_under_its_id_is_refused_or_made_again() -> Non
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("pairs2.jsonl")))
 
 
-def test_damaged_lines_cost_their_records_only() -> None:
-    """With pairs they were a dead end: those of the lost records belonged to nobody."""
+def test_a_damaged_line_loses_only_its_own_record() -> None:
+    """With pairs, such a run could not be resumed: the pairs of lost records had no record."""
     pairs = ("--n", "3", "--pairs", "pairs.jsonl")
     make(*pairs)
     whole, paired = texts(), sorted(map(json.dumps, read("pairs.jsonl")))
@@ -337,7 +339,7 @@ def test_damaged_lines_cost_their_records_only() -> None:
         (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype has no effect"),
     ],
 )
-def test_what_can_not_be_used_is_said_in_one_sentence(args: list[str], sentence: str) -> None:
+def test_unusable_input_is_reported_in_one_sentence(args: list[str], sentence: str) -> None:
     Path("folder.jsonl").mkdir()
     write_lines("p.jsonl", {"prompt": "One"})
     Path("notes.txt").write_text("mine\nalso mine\n")
@@ -347,7 +349,7 @@ def test_what_can_not_be_used_is_said_in_one_sentence(args: list[str], sentence:
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_prompts_are_not_written_over_nor_records_read_as_prompts() -> None:
+def test_prompts_are_not_overwritten_and_records_are_not_read_as_prompts() -> None:
     write_lines("p.jsonl", {"prompt": "One"})
     assert_refused(make("--force", source="p.jsonl", out="p.jsonl"), "p.jsonl: is where the prompts are read from")
     assert_refused(make(source=".", out="inside"), "is where the prompts are read from")
@@ -382,7 +384,7 @@ def test_preference_pairs_have_the_columns_that_trainers_expect() -> None:
         assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
 
 
-def test_token_pairs_hold_ids_texts_and_shares_of_what_may_come_instead(
+def test_token_pairs_contain_ids_texts_and_shares_of_alternatives(
     bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase],
 ) -> None:
     assert_made(make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"))
@@ -397,7 +399,7 @@ def test_token_pairs_hold_ids_texts_and_shares_of_what_may_come_instead(
         assert row["tokenizer"] == fingerprint_tokenizer(bundled[1])
 
 
-def test_pairs_of_a_run_that_was_stopped_are_those_of_one_that_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_and_resumed_run_makes_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("--limit", "3", "--pairs-per-ban", "3", *LONGER)
     make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
@@ -408,13 +410,13 @@ def test_pairs_of_a_run_that_was_stopped_are_those_of_one_that_was_not(monkeypat
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("whole.jsonl")))
 
 
-def test_so_many_pairs_of_each_ban_are_kept() -> None:
+def test_at_most_pairs_per_ban_pairs_of_each_ban_are_kept() -> None:
     make("--limit", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "1", *LONGER)
     bans = [row["ban"] for row in read("pairs.jsonl")]
     assert max(map(bans.count, bans)) == 1
 
 
-def test_no_token_is_chosen_or_rejected_in_more_pairs_than_asked_for() -> None:
+def test_no_token_is_chosen_or_rejected_in_more_pairs_than_the_limit() -> None:
     tokens = ("--pairs", "pairs.jsonl", "--pairs-format", "tokens")
     make(*tokens, "--pairs-per-token", "3")
     for numbers in (
@@ -424,7 +426,7 @@ def test_no_token_is_chosen_or_rejected_in_more_pairs_than_asked_for() -> None:
         assert max(map(numbers.count, numbers)) == 3
 
 
-def test_limits_of_pairs_that_have_no_meaning_are_refused() -> None:
+def test_meaningless_limits_of_pairs_are_refused() -> None:
     assert_refused(make("--pairs", "p", "--pairs-per-token", "3"), "is for final-token pairs: pass --pairs-format tok")
     for option, value in (("per-token", "3"), ("per-ban", "3"), ("format", "dpo")):
         assert_refused(make(f"--pairs-{option}", value), f"--pairs-{option} has no effect without a file of pairs")
@@ -454,7 +456,7 @@ def test_pairs_are_not_mixed_and_not_lost() -> None:
 # -- Parquet, cards, the hub ------------------------------------------------------------------------------------------
 
 
-def test_parquet_and_a_card_come_beside_the_records() -> None:
+def test_parquet_and_a_card_are_written_beside_the_records() -> None:
     assert_made(make("--arms", "plain,banned", "--to-parquet", out="out"), "2 Parquet files and README.md in out")
     records = read("out/records.jsonl")
     for arm, of_arm in (("plain", records[:5]), ("banned", records[5:])):
@@ -483,8 +485,8 @@ def test_parquet_and_a_card_come_beside_the_records() -> None:
     assert list(BanList.load("out/bans.txt")) == list(BanList(BANS))
 
 
-def test_only_parquet_files_of_ones_own_are_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of others by such names were deleted."""
+def test_only_parquet_files_that_the_command_wrote_are_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other files with names like those that the command writes were deleted."""
     mine = Path("out/data-00001-of-00007.parquet")
     mine.parent.mkdir()
     mine.write_text("mine")
@@ -524,7 +526,7 @@ def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
     assert {f"`{column}`" for column in read("out/pairs.jsonl")[0]} <= set(re.findall(r"`\w+`", paragraph))
 
 
-def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> None:
+def test_parquet_contains_columns_of_several_types_and_failed_records() -> None:
     rows = [{"prompt": " ", "x": 1}, {"prompt": "One", "x": "two", "meta": {}}, {"prompt": "Day", "big": 2**70}]
     assert_made(make("--to-parquet", source=write_lines("p.jsonl", *rows), out="out"), status=1)
     table = {row["prompt"]: row for row in parquet.read_table("out/data-banned-00000-of-00001.parquet").to_pylist()}
@@ -534,7 +536,7 @@ def test_parquet_holds_columns_of_several_types_and_records_that_failed() -> Non
     assert table["One"]["tokens"] > 0
 
 
-def test_the_bar_of_datasets_does_not_show_and_is_left_as_it_was() -> None:
+def test_the_progress_bar_of_datasets_is_hidden_and_restored_afterwards() -> None:
     assert [line.split()[1] for line in make("--to-parquet", out="out").stderr.split("\n")[:-1]] == [
         "records,",
         "Parquet",
@@ -542,7 +544,7 @@ def test_the_bar_of_datasets_does_not_show_and_is_left_as_it_was() -> None:
     assert not datasets.are_progress_bars_disabled()
 
 
-def test_a_push_that_fails_loses_nothing_and_is_one_sentence() -> None:
+def test_a_failed_push_loses_nothing_and_is_reported_in_one_sentence() -> None:
     result = make("--push-to-hub", "me/it", out="out")
     assert result.exit_code == 2
     (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("antislop:")]
@@ -565,7 +567,7 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- ends -------------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LINE_EVERY", 0.0)
     write_lines("p.jsonl", *({"prompt": prompt} for prompt in PROMPTS))
     for source in ("p.txt", "p.jsonl"):
@@ -583,13 +585,13 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.
     assert ", 2 to go, " in lines[1], "of those that don't exist already"
 
 
-def test_a_bar_shows_on_a_terminal() -> None:
+def test_a_terminal_shows_a_progress_bar() -> None:
     result = make("--n", "2", env={"FORCE_COLOR": "1", "TERM": "xterm"})
     assert_made(result, "\x1b[")
     assert re.search(r"\d/10", result.stderr)
 
 
-def test_how_much_is_to_come_is_known_of_files_only(folder: Path) -> None:
+def test_the_number_of_prompts_is_known_only_for_files(folder: Path) -> None:
     Path("p.txt").write_text("a\n\n \nb\n")
     parquet.write_table(datasets.Dataset.from_dict({"prompt": ["a", "b", "c"]}).data.table, "p.parquet")
     Path("torn.parquet").write_text("no")
@@ -597,7 +599,7 @@ def test_how_much_is_to_come_is_known_of_files_only(folder: Path) -> None:
     assert [jobs.count_records(name) for name in names] == [2, 3, None, None, None, None]
 
 
-def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     make("--n", "4", out="whole.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(1, interrupt))
@@ -609,7 +611,7 @@ def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_gone_on_with(mon
     assert texts() == texts("whole.jsonl")
 
 
-def test_ctrl_c_leaves_out_what_is_made_of_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_skips_the_outputs_that_need_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Journal, "append", at_record(9, interrupt))
     monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: pytest.fail("half a data set was pushed"))
     pairs = ("--pairs", "out/pairs.jsonl", "--pairs-per-ban", "1")
@@ -619,7 +621,7 @@ def test_ctrl_c_leaves_out_what_is_made_of_all_records(monkeypatch: pytest.Monke
     assert max(map(bans.count, bans)) > 1, "which are kept is decided in the end"
 
 
-def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_ends_the_command_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(1, lambda: (interrupt(), interrupt())))  # type: ignore[arg-type,return-value]
         assert make("--n", "4").exit_code == 130
@@ -629,7 +631,7 @@ def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """Let no file grow above so many bytes: a report of the tests that goes to a file must not be written meanwhile."""
+    """Limit all files to `size` bytes: meanwhile, no report of the tests must be written to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -639,7 +641,7 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [1000, 2500])
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(size: int, folder: Path) -> None:
+def test_a_full_disk_is_reported_in_one_sentence_and_the_run_can_be_resumed(size: int, folder: Path) -> None:
     make("--n", "3", out="whole.jsonl")
     with full_disk(size):
         result = make("--n", "3", "--pairs", "pairs.jsonl")
@@ -651,7 +653,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(size: int, folder
     assert texts() == texts("whole.jsonl")
 
 
-def test_a_full_disk_while_parquet_is_written_is_one_sentence() -> None:
+def test_a_full_disk_while_parquet_is_written_is_reported_in_one_sentence() -> None:
     make(out="out")
     with full_disk(Path("out/records.jsonl").stat().st_size):
         result = make("--to-parquet", out="out")
@@ -660,8 +662,8 @@ def test_a_full_disk_while_parquet_is_written_is_one_sentence() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs signals of POSIX")
-def test_a_process_of_its_own_ends_as_one_expects(folder: Path) -> None:
-    """Ctrl-C from a shell, and a reader of the progress that goes away."""
+def test_a_process_of_its_own_handles_ctrl_c_and_a_closed_pipe(folder: Path) -> None:
+    """Ctrl-C from a shell, and a reader of the progress that closes the pipe."""
     Path("p.txt").write_text("\n".join(PROMPTS * 40))
     command = [sys.executable, "-m", "antislop", "dataset", "p.txt", *TINY, "-o"]
     path = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}

@@ -1,4 +1,4 @@
-"""The command that evaluates: from prompts or files to a report, going on where it was stopped, one sentence if not."""
+"""The command that evaluates: from prompts or files to a report, resumable, one sentence for unusable input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bundled() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase]
 ) -> Path:
-    """An empty current folder with prompts and lists, and a model that need not be loaded again."""
+    """An empty current folder with prompts and lists, and a model that is loaded once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(evaluate, "load_model", lambda _: bundled)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
@@ -47,7 +47,7 @@ def folder(
 
 @pytest.fixture(autouse=True)
 def drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw only where figures are looked at: they take most of the time."""
+    """Draw only in tests that look at figures, since drawing takes most of the time."""
     if request.node.name != "test_all_arms_are_written_measured_and_drawn":
         monkeypatch.setattr(html_report, "draw_figures", lambda _: {})
 
@@ -110,7 +110,7 @@ def test_all_arms_are_written_measured_and_drawn() -> None:
     assert summary["versions"]["torch"] and summary["machine"] and summary["date"]
 
 
-def test_figures_are_those_of_the_records() -> None:
+def test_figures_are_computed_from_the_records() -> None:
     make("--held-out", "other.txt")
     summary, records = read(), list(read_records("report/records.jsonl"))
     for arm in ("plain", "banned"):
@@ -122,7 +122,7 @@ def test_figures_are_those_of_the_records() -> None:
         assert not (arm == "banned" and any(BanList(BANS).find(record["response"]) for record in own))
 
 
-def test_the_same_command_goes_on_and_more_arms_can_be_asked_for_later() -> None:
+def test_the_same_command_resumes_and_more_arms_can_be_added_later() -> None:
     make()
     before = Path("report/records.jsonl").read_bytes()
     assert "resuming: 8 of 8 texts exist already" in make().stderr
@@ -134,13 +134,13 @@ def test_the_same_command_goes_on_and_more_arms_can_be_asked_for_later() -> None
     assert read()["arms"]["plain"]["texts"] == 2
 
 
-def test_other_settings_are_not_mixed_in() -> None:
+def test_records_of_other_settings_are_not_mixed_in() -> None:
     make()
     assert_refused(run("--prompts", "p.txt", *SHORT, "--seed", "3"), "seed=0", "seed=3", "--force")
     assert_refused(run("--prompts", "p.txt", *SHORT, "--ban", "house"), "3 bans", "--force")
 
 
-def test_ctrl_c_leaves_records_and_the_command_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_records_and_the_command_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     make(out="whole")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(1, lambda: signal.raise_signal(signal.SIGINT)))
@@ -169,7 +169,7 @@ def texts(out: str) -> dict[Any, str]:
     return {(r["key"], r["sample"], r["arm"]): r["response"] for r in read_records(Path(out, "records.jsonl"))}
 
 
-def test_it_works_with_nothing_but_a_place_for_the_report() -> None:
+def test_only_the_folder_of_the_report_is_required() -> None:
     result = run("--limit", "2", "--max-new-tokens", "8", lists=())
     assert result.exit_code == 0, result.stderr
     summary = read()
@@ -184,7 +184,7 @@ def test_a_list_of_ones_own_has_no_held_out_list_and_the_report_says_so() -> Non
     assert not [row for row in read()["rows"] if "held_out" in row["metric"]]
 
 
-def test_a_list_that_never_occurs_suppresses_nothing_that_could_be_told() -> None:
+def test_a_list_that_never_occurs_has_no_suppression_figure() -> None:
     result = run("--prompts", "p.txt", *SHORT, lists=("--no-bans", "--ban", "xylophone zebra"))
     assert result.exit_code == 0, result.stderr
     row = find(read(), "banned", "made_from_suppressed", "plain")
@@ -199,7 +199,7 @@ def test_one_text_has_no_intervals() -> None:
     assert "There is only one prompt" in Path("report/report.html").read_text()
 
 
-def test_prompts_that_can_not_be_used_are_left_out_and_told() -> None:
+def test_unusable_prompts_are_left_out_and_reported() -> None:
     Path("p.jsonl").write_text('{"prompt": "One day"}\n{"prompt": ""}\n{"prompt": "The old house"}\n')
     result = run("--prompts", "p.jsonl", *SHORT)
     assert result.exit_code == 0, result.stderr
@@ -207,7 +207,7 @@ def test_prompts_that_can_not_be_used_are_left_out_and_told() -> None:
     assert "2 texts could not be generated" in Path("report/report.html").read_text()
 
 
-def test_the_report_knows_no_folders_of_this_machine(folder: Path) -> None:
+def test_the_report_names_no_folders_of_this_machine(folder: Path) -> None:
     run("--prompts", str(folder / "p.txt"), *SHORT, "--limit", "2", lists=("--bans", str(folder / "list.txt")))
     summary = {name: value for name, value in read().items() if name != "command"}
     assert str(folder) not in json.dumps(summary)
@@ -217,7 +217,7 @@ def test_the_report_knows_no_folders_of_this_machine(folder: Path) -> None:
 # -- with files -------------------------------------------------------------------------------------------------------
 
 
-def test_outputs_that_are_there_already_are_measured() -> None:
+def test_existing_outputs_are_measured() -> None:
     write_outputs("a.jsonl", "The cat was here.", "The dog was there.", "A bird.", "The end.")
     write_outputs("b.jsonl", "A cat is here.", "A dog is there.", "The bird.", "An end.")
     result = run("--outputs", "plain=a.jsonl", "--outputs", "banned=b.jsonl")
@@ -233,7 +233,7 @@ def test_outputs_that_are_there_already_are_measured() -> None:
     assert not Path("report/records.jsonl").exists()
 
 
-def test_outputs_are_scored_by_a_model_that_is_given() -> None:
+def test_outputs_are_scored_by_a_given_model() -> None:
     write_outputs("a.jsonl", "The cat was here.", "The dog was there.")
     write_outputs("b.jsonl", "Xq zzgh vv.", "Qqq jjx pl.")
     run("--outputs", "plain=a.jsonl", "--outputs", "banned=b.jsonl", "--model", "given")
@@ -241,7 +241,7 @@ def test_outputs_are_scored_by_a_model_that_is_given() -> None:
     assert "tokenized again" in Path("report/report.html").read_text()
 
 
-def test_records_of_a_data_set_are_told_apart_by_their_arm() -> None:
+def test_records_of_a_data_set_are_grouped_by_their_arm() -> None:
     make("--n", "2")
     result = run("--outputs", "plain=report/records.jsonl", "--outputs", "banned=report/records.jsonl", out="again")
     assert result.exit_code == 0, result.stderr
@@ -255,7 +255,7 @@ def test_records_of_a_data_set_are_told_apart_by_their_arm() -> None:
         assert find(before, arm, name, against) == find(after, arm, name, against)
 
 
-def test_outputs_to_other_prompts_are_compared_as_a_whole() -> None:
+def test_outputs_for_different_prompts_are_compared_without_pairing() -> None:
     Path("a.txt").write_text("The cat was here. The end.")
     Path("b.txt").write_text("A cat is here. An end.")
     result = run("--outputs", "plain=a.txt", "--outputs", "books=b.txt")
@@ -276,7 +276,7 @@ def test_the_table_has_a_row_for_each_estimate() -> None:
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_what_can_not_be_used_is_refused_in_a_sentence() -> None:
+def test_unusable_input_is_refused_in_a_sentence() -> None:
     write_outputs("a.jsonl", "The cat.")
     Path("empty.jsonl").write_text("")
     Path("odd.jsonl").write_text('{"speech": "hm"}\n')
@@ -295,7 +295,7 @@ def test_what_can_not_be_used_is_refused_in_a_sentence() -> None:
     assert_refused(run("--prompts", "p.txt", "--held-out", "missing.txt"), "missing.txt")
 
 
-def test_a_package_that_is_missing_is_named_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     find_module = builtins.__import__
 
     def without(name: str, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The commands about lists: what they find goes to standard output, how it went to standard error."""
+"""The commands about lists: findings go to standard output, summaries and errors to standard error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write(name: str, text: str) -> str:
 CATS = ("--ban", "cat", "--ban", "a testament to")
 
 
-def test_scan_as_json_says_where_each_ban_begins_and_what_stands_there() -> None:
+def test_scan_as_json_contains_the_position_and_the_text_of_each_hit() -> None:
     result = invoke("scan", "--format", "json", "-", *CATS, stdin=TEXT.encode())
     found = json.loads(result.stdout)
     assert result.exit_code == 1
@@ -63,7 +63,7 @@ def test_scan_as_json_says_where_each_ban_begins_and_what_stands_there() -> None
     assert (found[1]["line"], found[1]["column"], found[1]["text"]) == (2, 8, "a  Testament\nto")
 
 
-def test_scan_as_json_is_a_list_where_nothing_is_found_and_where_it_counts() -> None:
+def test_scan_as_json_is_a_list_without_hits_and_with_counts() -> None:
     clean, sloppy = write("clean.txt", "A dog."), write("sloppy.txt", TEXT)
     nothing = invoke("scan", "--format", "json", clean, *CATS)
     assert (nothing.exit_code, json.loads(nothing.stdout)) == (0, [])
@@ -100,7 +100,7 @@ def test_try_shows_hits_rates_and_places_the_most_frequent_first() -> None:
     assert result.stderr == "3 hits in 10 words, 300.00 per 1,000; 2 of 3 bans hit, 1 never\n"
 
 
-def test_try_takes_several_texts_and_as_many_contexts_as_asked_for() -> None:
+def test_try_takes_several_texts_and_a_number_of_contexts() -> None:
     cats, text = write("cats.txt", "cat"), write("text.txt", "cat " * 50)
     result = invoke("try", cats, "--text", text, "--text", "-", "--contexts", "1", stdin="My cat")
     assert "      51     980.77  cat" in result.stdout
@@ -122,7 +122,7 @@ def test_try_highlights_on_a_terminal_and_shows_control_characters() -> None:
     assert "[cat]" not in result.stdout
 
 
-def test_try_as_json_lists_what_was_never_hit() -> None:
+def test_try_as_json_lists_the_bans_without_hits() -> None:
     bans = write("cats.json", '["a testament to", ["cat", 0.5], "mouse"]')
     found = json.loads(invoke("try", bans, "--text", "-", "--format", "json", stdin=TEXT.encode()).stdout)
     assert (found["words"], found["hits"], found["never"]) == (10, 3, ["mouse"])
@@ -144,18 +144,18 @@ def test_try_as_json_lists_what_was_never_hit() -> None:
     }
 
 
-def test_try_takes_the_bundled_list_unless_told_otherwise() -> None:
+def test_try_takes_the_bundled_list_by_default() -> None:
     slop = antislop.default_bans()[0].phrase
     assert slop in invoke("try", "--text", "-", stdin=f"So {slop}").stdout
 
 
-def test_try_finds_nothing_without_a_fault() -> None:
+def test_try_succeeds_if_nothing_is_found() -> None:
     result = invoke("try", write("cats.txt", "cat"), "--text", "-", stdin="")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "0 hits in 0 words, 0.00 per 1,000; 0 of 1 bans hit, 1 never\n"
 
 
-def test_try_refuses_what_it_can_not_use() -> None:
+def test_try_refuses_unusable_input() -> None:
     cats = write("cats.txt", "cat")
     assert_refused(invoke("try", cats), "no text to try the list on", "--text FILE")
     assert_refused(invoke("try", cats, "--text", "nowhere.txt"), "nowhere.txt: can't be read")
@@ -165,7 +165,7 @@ def test_try_refuses_what_it_can_not_use() -> None:
 # -- lint -------------------------------------------------------------------------------------------------------------
 
 
-def test_lint_says_where_what_and_how_to_mend_it() -> None:
+def test_lint_reports_the_place_the_problem_and_a_fix() -> None:
     result = invoke("lint", write("bans.txt", "# mine\na testament to\n\nok\ntestament\nOK\n"), "--ignore", "common")
     assert result.exit_code == 1
     assert result.stdout == (
@@ -177,19 +177,19 @@ def test_lint_says_where_what_and_how_to_mend_it() -> None:
     assert result.stderr == "4 entries: 1 duplicate, 1 contained, 1 short\n"
 
 
-def test_lint_exits_with_0_where_nothing_is_found() -> None:
+def test_lint_exits_with_0_if_nothing_is_found() -> None:
     result = invoke("lint", write("bans.txt", "a testament to\n"))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "1 entry: nothing found\n")
 
 
-def test_lint_reports_what_can_not_be_loaded() -> None:
+def test_lint_reports_entries_that_can_not_be_loaded() -> None:
     result = invoke("lint", write("bans.json", '["a testament to",\n" "]'))
     assert result.exit_code == 1
     assert result.stdout.startswith("bans.json:2: refused: the ban ' ' contains no visible character")
     assert result.stderr == "1 entry: 1 refused\n"
 
 
-def test_lint_as_json_holds_the_same() -> None:
+def test_lint_as_json_contains_the_same_findings() -> None:
     found = json.loads(invoke("lint", write("bans.txt", "whisper\na  Whisper\n"), "--format", "json").stdout)
     assert (found["list"], found["entries"], found["refused"]) == ("bans.txt", 2, [])
     assert found["findings"] == [
@@ -205,7 +205,7 @@ def test_lint_as_json_holds_the_same() -> None:
     ]
 
 
-def test_lint_goes_on_without_word_frequencies_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lint_works_without_word_frequencies_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wordfreq", None)
     result = invoke("lint", write("bans.txt", "eyes\nok\n"))
     assert result.exit_code == 1
@@ -215,7 +215,7 @@ def test_lint_goes_on_without_word_frequencies_and_says_so(monkeypatch: pytest.M
     assert complaint.endswith("pip install 'antislop[lint]'")
 
 
-def test_lint_asks_a_model_s_tokenizer_what_it_can_write(folder: Path) -> None:
+def test_lint_finds_entries_that_a_model_s_tokenizer_can_not_write(folder: Path) -> None:
     tokens = ["[UNK]", "elara", "whisper", "##ed", *"abc"]
     backend = Tokenizer(tokenizer_models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -231,7 +231,7 @@ def test_lint_asks_a_model_s_tokenizer_what_it_can_write(folder: Path) -> None:
     assert_refused(invoke("lint", "bans.txt", "--model", str(folder)), "the tokenizer of", "can't be loaded")
 
 
-def test_lint_refuses_what_it_can_not_use() -> None:
+def test_lint_refuses_unusable_input() -> None:
     assert_refused(invoke("lint", "nowhere.txt"), "nowhere.txt: can't be read")
     assert_refused(invoke("lint", write("bans.txt", "ok"), "--ignore", "speed"), "--ignore speed", "duplicate")
 
@@ -263,7 +263,7 @@ def test_convert_writes_to_standard_output() -> None:
     assert not list(Path().iterdir())
 
 
-def test_convert_reads_compressed_lists_and_does_not_tell_where_they_lay(tmp_path: Path) -> None:
+def test_convert_reads_compressed_lists_and_does_not_write_their_paths(tmp_path: Path) -> None:
     source, out = tmp_path / "bans.json.gz", tmp_path / "bans.txt"
     source.write_bytes(gzip.compress(b'["delve", "a testament to"]'))
     result = invoke("convert", str(source), "-o", str(out))
@@ -281,7 +281,7 @@ def test_convert_overwrites_only_when_forced() -> None:
     assert "cat" in Path("out.txt").read_text(encoding="utf-8")
 
 
-def test_convert_refuses_what_it_can_not_use() -> None:
+def test_convert_refuses_unusable_input() -> None:
     bans = write("bans.txt", "cat\n")
     assert_refused(invoke("convert", "nowhere.txt", "-o", "out.txt"), "nowhere.txt: can't be read")
     assert_refused(invoke("convert", bans, "-o", "nowhere/out.txt"), "nowhere is not a folder")
@@ -290,7 +290,7 @@ def test_convert_refuses_what_it_can_not_use() -> None:
     assert not Path("out.txt").exists()
 
 
-def test_convert_leaves_out_what_can_not_be_used_only_when_told_to() -> None:
+def test_convert_leaves_out_unusable_entries_only_with_lenient() -> None:
     bans = write("bans.json", '["cat",\n" "]')
     assert_refused(invoke("convert", bans, "-o", "out.txt"), "bans.json:2: the ban ' ' contains no visible character")
     assert not Path("out.txt").exists()
@@ -312,7 +312,7 @@ def test_convert_keeps_the_top_and_writes_the_licence() -> None:
 # -- all --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_leaves_ends_each_command_in_silence() -> None:
+def test_a_reader_that_closes_the_pipe_ends_each_command_silently() -> None:
     text, bans = write("long.txt", "cat\n" * 60_000), write("bans.txt", "ok\n" * 20_000)
     read, write_end = os.pipe()
     os.close(read)
@@ -325,7 +325,7 @@ def test_a_reader_that_leaves_ends_each_command_in_silence() -> None:
     os.close(write_end)
 
 
-def test_lists_are_looked_through_without_torch() -> None:
+def test_commands_about_lists_import_no_torch() -> None:
     write("bans.txt", "a testament to\n")
     code = (
         "import sys\n"
@@ -342,7 +342,7 @@ def test_lists_are_looked_through_without_torch() -> None:
 
 
 @pytest.mark.parametrize("command", ["lint", "try", "convert"])
-def test_the_help_tells_the_exit_statuses(command: str) -> None:
+def test_the_help_lists_the_exit_statuses(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert "130 interrupted" in " ".join(result.stdout.split())

@@ -1,4 +1,4 @@
-"""`antislop measure`: tables to standard output, notes to standard error, one sentence for what can't be measured."""
+"""`antislop measure`: tables to standard output, notes to standard error, one sentence for unmeasurable input."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_file_is_a_group_with_all_metrics() -> None:
     assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr
 
 
-def test_json_holds_what_measure_returns_by_group() -> None:
+def test_json_contains_the_results_of_measure_by_group() -> None:
     result = invoke("a.jsonl", "--by", "arm", "--format", "json", "--resamples", "50", "--seed", "3")
     groups = {group["group"]: group for group in json.loads(result.stdout)["groups"]}
     assert list(groups) == ["plain", "banned"]
@@ -68,7 +68,7 @@ def test_json_holds_what_measure_returns_by_group() -> None:
     assert groups["plain"]["texts"] == 3 and groups["plain"]["distance"]["value"] > 0
 
 
-def test_texts_to_one_prompt_are_drawn_together_and_that_is_said() -> None:
+def test_texts_of_one_prompt_are_resampled_together_and_the_notes_say_so() -> None:
     rows = [{"question": f"q{i % 2}", "prompt": f"p{i % 3}", "response": text} for i, text in enumerate(TEXTS * 8)]
     Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for column, options in {"prompt": [], "question": ["--prompt-column", "question"]}.items():
@@ -103,7 +103,7 @@ def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
     assert "list.txt: nothing" not in result.stderr
 
 
-def test_own_lists_take_the_place_of_the_bundled_ones() -> None:
+def test_lists_of_the_user_replace_the_bundled_ones() -> None:
     Path("w.json").write_text('["nobody"]')
     result = invoke("b.jsonl", "--words", "w.json", "--format", "json")
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
@@ -112,7 +112,7 @@ def test_own_lists_take_the_place_of_the_bundled_ones() -> None:
     assert metrics["slop_words"]["distance"]["why"] == "the human value was measured with other lists"
 
 
-def test_own_words_that_never_occur_are_named() -> None:
+def test_words_of_the_user_that_never_occur_are_named() -> None:
     Path("w.json").write_text('["xylophone"]')
     assert "w.json: nothing in it occurs in these texts" in invoke("b.jsonl", "--words", "w.json").stderr
 
@@ -125,7 +125,7 @@ def test_intervals_need_no_package_beyond_the_core(monkeypatch: pytest.MonkeyPat
     assert any(metric["low"] is not None for metric in json.loads(result.stdout)["groups"][0]["metrics"].values())
 
 
-def test_what_cannot_be_measured_is_refused_in_one_sentence() -> None:
+def test_unmeasurable_input_is_refused_in_one_sentence() -> None:
     Path("empty.jsonl").write_text("")
     Path("blank.txt").write_text(" \n")
     Path("w.json").write_text("{}")

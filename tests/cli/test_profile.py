@@ -65,13 +65,13 @@ def test_from_texts_to_a_profile_to_a_list() -> None:
     assert "bans, " in listed.stderr and "forbidden outright; left out: " in listed.stderr
 
 
-def test_the_bundled_baseline_is_taken_unless_told_otherwise() -> None:
+def test_the_bundled_baseline_is_the_default() -> None:
     assert invoke("profile", "sloppy.jsonl", "-o", "profile.json").exit_code == 0
     baseline = Profile.load("profile.json").baseline
     assert baseline is not None and baseline["words"] > 1_400_000
 
 
-def test_what_was_held_against_what_is_said() -> None:
+def test_the_command_prints_which_texts_and_baselines_it_compared() -> None:
     human = ["--baseline", "plain.jsonl", "--baseline", "more.jsonl"]
     write("more.jsonl", PLAIN, prompts=10)
     made = invoke("profile", "sloppy.jsonl", *human, "-o", "profile.json")
@@ -80,7 +80,7 @@ def test_what_was_held_against_what_is_said() -> None:
     assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
 
 
-def test_a_core_install_makes_profiles_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_install_makes_profiles_and_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("scipy", "matplotlib", "wordfreq"):
         monkeypatch.setitem(sys.modules, name, None)
     made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
@@ -96,14 +96,14 @@ def test_a_core_install_makes_profiles_and_says_what_is_missing(monkeypatch: pyt
     assert "wordfreq" in refusal("bans-from", "profile.json")
 
 
-def test_a_profile_goes_through_a_pipe() -> None:
+def test_a_profile_can_be_written_to_a_pipe() -> None:
     made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "-")
     result = CliRunner().invoke(app, ["bans-from", "-", "-o", "-"], input=made.stdout)
     assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
     assert not Path("-").exists()
 
 
-def test_a_list_goes_to_standard_output_where_no_file_is_named() -> None:
+def test_a_list_goes_to_standard_output_if_no_file_is_named() -> None:
     invoke("profile", "sloppy.jsonl", "-o", "profile.json.gz")
     result = invoke("bans-from", "profile.json.gz", "--forbid", "--top", "2")
     assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
@@ -111,7 +111,7 @@ def test_a_list_goes_to_standard_output_where_no_file_is_named() -> None:
     assert "weight=" not in result.stdout
 
 
-def test_names_can_be_left_out_or_alone() -> None:
+def test_names_can_be_left_out_or_kept_alone() -> None:
     invoke("profile", "sloppy.jsonl", "-o", "profile.json")
     assert "elara" not in invoke("bans-from", "profile.json", "--no-names").stdout.split("\n", 2)[2]
     only = invoke("bans-from", "profile.json", "--names-only", "--kinds", "word").stdout
@@ -128,7 +128,7 @@ def test_human_texts_become_a_baseline_the_same_each_time() -> None:
     assert invoke("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
 
 
-def test_more_human_texts_count_where_they_are_reliably_higher() -> None:
+def test_further_human_texts_count_if_their_rates_are_reliably_higher() -> None:
     write("more.jsonl", SLOP, prompts=10, column="human")
     more = ("--also-human", "more.jsonl", "--also-column", "human", "--min-ratio", "0")
     assert invoke("profile", "sloppy.jsonl", *more, "-o", "profile.json").exit_code == 0
@@ -148,7 +148,7 @@ def test_the_halves_share_no_prompt_and_leave_none_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "csv"])
-def test_a_comparison_tells_what_fell_and_what_rose(kind: str) -> None:
+def test_a_comparison_reports_falls_and_rises(kind: str) -> None:
     result = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", kind)
     assert result.exit_code == 0, result.output
     if kind == "text":
@@ -161,7 +161,7 @@ def test_a_comparison_tells_what_fell_and_what_rose(kind: str) -> None:
     assert set(rows[0]) >= {"before", "after", "ratio", "low", "high", "before_count", "after_count"}
 
 
-def test_profiles_compare_as_their_texts_do() -> None:
+def test_comparing_profiles_equals_comparing_their_texts() -> None:
     for name in ("sloppy", "plain"):
         invoke("profile", f"{name}.jsonl", "--min-ratio", "0", "-o", f"{name}.json")
     one = json.loads(invoke("profile", "--compare", "sloppy.json", "plain.json", "--format", "json").stdout)
@@ -176,7 +176,7 @@ def test_a_comparison_is_drawn(suffix: str, mark: bytes) -> None:
     assert Path(f"picture.{suffix}").read_bytes().startswith(mark)
 
 
-def test_a_comparison_calls_files_what_tells_them_apart() -> None:
+def test_a_comparison_names_files_by_the_part_that_differs() -> None:
     stems = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
     assert "sloppy" in stems and ".jsonl" not in stems
     Path("sub").mkdir()
@@ -185,7 +185,7 @@ def test_a_comparison_calls_files_what_tells_them_apart() -> None:
     assert "sloppy.jsonl" in same and "sloppy.ndjson" in same
 
 
-def test_the_same_twice_shows_no_change_and_is_drawn_all_the_same() -> None:
+def test_equal_texts_show_no_change_and_are_drawn() -> None:
     result = invoke("profile", "--compare", "plain.jsonl", "plain.jsonl", "-o", "picture.svg")
     assert (result.exit_code, result.stdout) == (0, "Nothing certainly fell.\nNothing certainly rose.\n")
     assert "no change is certain" in Path("picture.svg").read_text()
@@ -247,7 +247,7 @@ def test_bans_from_refuses(case: str) -> None:
     assert sentence in refusal("bans-from", *arguments)
 
 
-def test_texts_to_too_few_prompts_make_no_profile_and_that_is_said() -> None:
+def test_texts_of_too_few_prompts_make_an_empty_profile_with_a_hint() -> None:
     write("one.jsonl", SLOP, prompts=1)
     made = invoke("profile", "one.jsonl", "-o", "profile.json")
     assert "40 texts, 1 prompt; listed: 0 words, 0 phrases, 0 content n-grams, 0 constructions" in made.stderr
@@ -256,13 +256,13 @@ def test_texts_to_too_few_prompts_make_no_profile_and_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])
-def test_a_profile_that_is_taken_for_a_list_is_named(command: list[str]) -> None:
+def test_a_profile_used_as_a_list_is_recognized(command: list[str]) -> None:
     invoke("profile", "sloppy.jsonl", "-o", "profile.json")
     sentence = "profile.json:1: a profile, not a list: make a list of it with antislop bans-from"
     assert sentence in refusal(command[0], "profile.json", *command[1:])
 
 
-def test_too_little_memory_is_said() -> None:
+def test_too_little_memory_is_reported() -> None:
     from antislop.profiles import counting
 
     with pytest.MonkeyPatch.context() as patch:

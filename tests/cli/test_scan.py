@@ -1,4 +1,4 @@
-"""Texts of any size are searched while they are read: the same places, in bounded memory, from the first one on."""
+"""Texts of any size are searched while they are read: the same hits as at once, immediately, in bounded memory."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def write_text(random: Random, words: int) -> str:
 
 
 def cut(text: str, random: Random) -> list[str]:
-    """A text in pieces, empty ones too."""
+    """Cut a text into pieces, some of which are empty."""
     ends = sorted(random.randrange(len(text) + 1) for _ in range(random.randrange(12)))
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
 def find_at_once(bans: BanList, text: str) -> set[Match]:
-    """What one reading of the whole text finds: the naive twin."""
+    """Search the whole text at once: the naive twin."""
     matcher = bans._matcher
     _, _, result = matcher.read(matcher.phrases.start, matcher.start, text, final=True)
     size = len(text)
@@ -95,7 +95,7 @@ def place_naively(bans: BanList, text: str) -> list[Occurrence]:
 
 
 @pytest.mark.parametrize("seed", range(25 * DEPTH))
-def test_places_do_not_depend_on_how_a_text_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_do_not_depend_on_the_pieces_of_a_text(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
     text = write_text(random, 40)
@@ -118,13 +118,13 @@ def test_a_text_without_an_end_is_searched_in_bounded_memory() -> None:
     assert number > 1000
 
 
-def test_no_text_and_empty_pieces_hold_nothing() -> None:
+def test_no_text_and_empty_pieces_contain_no_hit() -> None:
     for pieces in ([], [""], ["", ""]):
         assert [found.matches for found in EVERY_KIND.search(pieces)] == [[]]
 
 
 def test_long_texts_are_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules look through all that they remember of a piece for each hit in it: time would grow with its square."""
+    """Rules search all that they remember of a piece for each hit in it, so time would grow with the square."""
     sizes: list[int] = []
     read = TextMatcher.read
 
@@ -153,7 +153,7 @@ def scan(*args: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_what_is_found_is_written_before_the_file_is_read_to_its_end(
+def test_hits_are_written_before_the_file_is_read_to_its_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     written_at: list[int] = []
@@ -185,7 +185,7 @@ def test_a_fault_late_in_a_text_is_named_with_its_line(folder: Path) -> None:
         assert re.fullmatch(rf"antislop: bad.txt: not UTF-8 \(.* in line {line}\): save the file as UTF-8\n", said)
 
 
-def test_characters_that_are_cut_between_two_readings_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_span_two_readings_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PIECE", 1)
     Path("a.txt").write_bytes("\ufeffÜber ein Kätzchen 👩‍🚀 Kätzchen".encode())
     Path("a.txt.gz").write_bytes(gzip.compress(Path("a.txt").read_bytes()))
@@ -194,7 +194,7 @@ def test_characters_that_are_cut_between_two_readings_are_read(folder: Path, mon
         assert terminal.read_input(name) == "Über ein Kätzchen 👩‍🚀 Kätzchen"
 
 
-def test_a_compressed_text_is_read_no_further_than_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_text_is_read_up_to_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MIN_BOUND", 30_000)
     Path("bomb.txt.gz").write_bytes(gzip.compress(b"a dog " * 50_000))
     status, out, said = scan("bomb.txt.gz", "--ban", "cat", "--count")
@@ -202,7 +202,7 @@ def test_a_compressed_text_is_read_no_further_than_its_bound(folder: Path, monke
     assert "it unpacks to more than" in said
 
 
-def test_a_bar_is_shown_on_a_terminal_after_silence_and_makes_room_for_output() -> None:
+def test_a_terminal_shows_a_bar_after_a_pause_and_hides_it_for_output() -> None:
     for is_terminal, silence, is_shown in ((True, 0.0, True), (True, 1e9, False), (False, 0.0, False)):
         out = io.StringIO()
         screen = Console(file=out, force_terminal=is_terminal, force_interactive=is_terminal, width=200)
