@@ -475,8 +475,11 @@ def columns_after(
 
 
 @pytest.mark.parametrize("bans", [NEVER, COMMON], ids=["no rewinds", "rewinds"])
-@pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    ("rows", "ending"),
+    [(1, NO_END), (3, NO_END), (3, LIKELY_TO_END)],
+    ids=["one row", "all to the limit", "some end"],
+)
 def test_memory_is_the_window_and_the_horizon_or_the_text(
     family: str, rows: int, ending: dict[str, Any], bans: Sequence[str | Ban]
 ) -> None:

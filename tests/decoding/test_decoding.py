@@ -41,11 +41,11 @@ PIECES = ["a", "b", " ", ".", "ab", " a", "b.", "cat", "the", "s", "é", "ca", "
 PHRASES = ["a", "b", "ab", "cat", "the cat", "a b", "b. a", "cats", "abba", "s s", "é", "a.", "Cat", "t t", "ca"]
 
 
-def test_nothing_banned_is_written_in_10000_random_runs() -> None:
+def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
     """Random models, vocabularies, lists, settings; what stands in a text was conceded or admitted, and said so."""
     chance = random.Random(0)
     struggles = clean = 0
-    for seed in range(10_000 * DEPTH):
+    for seed in range(4000 * DEPTH):
         if seed % 10 == 0:  # a new list for every tenth run: compiling is not what is tested here
             words = Words(None, *chance.sample(PIECES, 7))  # the prompt is special tokens: no edge to touch
             bans = [
@@ -63,8 +63,8 @@ def test_nothing_banned_is_written_in_10000_random_runs() -> None:
         assert not found or conceded, (seed, words.text(tokens), bans)
         struggles += report.rewinds > 0
         clean += not conceded
-    assert struggles > 2000 * DEPTH
-    assert clean > 8000 * DEPTH
+    assert struggles > 800 * DEPTH
+    assert clean > 3200 * DEPTH
 
 
 def written(tokens: tuple[int, ...], words: Words, bans: list[Ban]) -> set[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.caches.cache import TransformersCache
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from antislop.trace.report import Report
+from tests.conftest import DEPTH
+from tests.support.depth import in_turn
 from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -78,11 +81,16 @@ def llama() -> PreTrainedModel:
     return build_model("llama")
 
 
-@pytest.mark.parametrize("bans", ABSENT)
-@pytest.mark.parametrize("settings", SETTINGS)
+@cache
+def absent(bans: str) -> AntiSlop:
+    """A sampler that has nothing to withdraw, compiled once."""
+    return AntiSlop(TOKENIZER, ABSENT[bans])
+
+
+@pytest.mark.parametrize(("settings", "bans"), in_turn(SETTINGS, tuple(ABSENT)))
 def test_where_nothing_matches_the_output_is_generates_own(model: PreTrainedModel, settings: str, bans: str) -> None:
-    sampler = AntiSlop(TOKENIZER, ABSENT[bans])
-    for seed in range(3):
+    sampler = absent(bans)
+    for seed in range(2):
         expected = generate(model, seed=seed, **SETTINGS[settings])
         random_after = torch.rand(1)
         assert torch.equal(generate(model, seed=seed, custom_generate=sampler, **SETTINGS[settings]), expected)
@@ -131,7 +139,7 @@ def test_scores_and_cache_are_those_of_the_kept_tokens(model: PreTrainedModel) -
         assert scores[0, token] > -torch.inf
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2 * DEPTH))
 def test_after_any_rewinds_the_logits_are_those_of_a_fresh_pass(model: PreTrainedModel, seed: int) -> None:
     """Texts twice as long as the windows, and bans so frequent that rewinds nest."""
     sampler = AntiSlop(TOKENIZER, own_phrases(model))
@@ -155,6 +163,7 @@ def straight_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     return torch.cat([model(piece, past_key_values=cache, logits_to_keep=1).logits[:, -1] for piece in pieces])
 
 
+@cache
 def own_phrases(model: PreTrainedModel) -> list[Ban]:
     """What the model likes to write, four characters at a time: bans that it completes over several tokens."""
     texts = [TOKENIZER.decode(generate(model, seed=seed, do_sample=True, **NARROW)[0, 6:]) for seed in range(6)]

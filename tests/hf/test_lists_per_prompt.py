@@ -16,6 +16,7 @@ from antislop.hf.in_flight import Completion
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Rewound, Settled
 from antislop.trace.report import Report
+from tests.support.depth import in_turn
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -53,8 +54,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "token"}, {"method": "text"}, {"draft_bans": True}], ids=str)
-@pytest.mark.parametrize("way", WAYS)
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"method": "token"}, {"method": "text"}, {"draft_bans": True})
+
+
+@pytest.mark.parametrize(("way", "options"), in_turn(WAYS, OPTIONS, each=2), ids=str)
 def test_each_text_is_as_if_alone_under_its_list(llama: PreTrainedModel, way: str, options: dict[str, Any]) -> None:
     asked, rewinds = {**WAYS[way], "seeds": range(6)}, 0
     together = write(AntiSlop(TOKENIZER, OWN, **options), llama, PROMPTS, bans=LISTS, batch_size=4, **asked)

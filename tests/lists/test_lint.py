@@ -256,9 +256,9 @@ def test_real_frequencies_tell_common_words() -> None:
 def test_a_long_list_takes_seconds() -> None:
     frequencies = {f"word{i}": 1e-4 / (i + 1) for i in range(5_000)} | FREQUENCIES
     bans = BanList([f"the {i} voices of {i * 7 % 800} rivers" for i in range(8_000)] + ["voices of 7 rivers"])
-    began = time.perf_counter()
+    began = time.process_time()  # the machine may have more to do
     kinds = Counter(finding.kind for finding in lint(bans, frequencies=frequencies))
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert kinds == {"contained": 10}
 
 
