@@ -8,8 +8,9 @@ Everything is imported when it is first used. `Ban` and `BanList` need neither t
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
     from antislop.callbacks.rewindable import Rewindable
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
     from antislop.sampler import AntiSlop
     from antislop.trace.events import ConcededWarning
     from antislop.trace.report import Report
+else:
+    __getattr__, __dir__ = import_lazily(
+        __name__,
+        {
+            "callbacks.rewindable": ["Rewindable"],
+            "decoding.policy": ["Exhausted"],
+            "hf.pretrained": ["tiny_model"],
+            "lists.ban_list": ["BanList"],
+            "lists.bundled": ["constructions", "default_bans", "held_out_bans", "loops"],
+            "matching.bans": ["Ban", "Match"],
+            "matching.errors": ["BanError"],
+            "matching.scopes": ["Scope"],
+            "patching": ["applied_to"],
+            "sampler": ["AntiSlop"],
+            "trace.events": ["ConcededWarning"],
+            "trace.report": ["Report"],
+        },
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,32 +63,3 @@ __all__ = [
     "loops",
     "tiny_model",
 ]
-
-_LATER = {
-    "AntiSlop": "sampler",
-    "Ban": "matching.bans",
-    "BanError": "matching.errors",
-    "BanList": "lists.ban_list",
-    "ConcededWarning": "trace.events",
-    "Exhausted": "decoding.policy",
-    "Match": "matching.bans",
-    "Report": "trace.report",
-    "Rewindable": "callbacks.rewindable",
-    "Scope": "matching.scopes",
-    "applied_to": "patching",
-    "constructions": "lists.bundled",
-    "default_bans": "lists.bundled",
-    "held_out_bans": "lists.bundled",
-    "loops": "lists.bundled",
-    "tiny_model": "hf.pretrained",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'antislop' has no attribute {name!r}")
-    return getattr(import_module(f"antislop.{_LATER[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

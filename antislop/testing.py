@@ -18,6 +18,8 @@ from torch import Tensor
 
 from antislop.decoding.protocols import PAD, KVCache, LanguageModel, RewindableCache, fill_left
 
+__all__ = ["CHECKS", "ContractError", "Subject", "check_engine"]
+
 ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
 
 

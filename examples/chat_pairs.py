@@ -14,8 +14,8 @@ from pathlib import Path
 
 import antislop
 from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
-from antislop.hf.pretrained import load_model
-from antislop.records.prompts import read_prompts
+from antislop.hf import load_model
+from antislop.records import read_prompts
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import antislop
 from antislop.datasets import ModelRecordMaker, measure_slop, open_journal, write_records
-from antislop.hf.pretrained import load_model
-from antislop.records.journal import read_records
-from antislop.records.prompts import read_prompts
+from antislop.hf import load_model
+from antislop.records import read_prompts, read_records
 
 
 def main() -> None:

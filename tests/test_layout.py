@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import antislop
 
 PACKAGE = Path(antislop.__file__).parent
+REFERENCE = PACKAGE.parent / "docs" / "reference"
 FLOORS = (
-    ("errors", "display", "data"),
+    ("errors", "display", "data", "lazy"),
     ("files",),
     ("matching",),
     ("lists", "records"),
@@ -148,6 +151,55 @@ def test_the_public_surface_is_all_there_and_all_there_is() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Elara'"):
         antislop.Elara  # noqa: B018
     assert (PACKAGE / "py.typed").is_file()
+
+
+PACKAGE_NAMES = [name(path) for path in MODULES if path.name == "__init__.py"]
+WITH_PUBLIC_NAMES = [name(path) for path in MODULES if "__all__ = [" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("module", WITH_PUBLIC_NAMES)
+def test_public_names_are_there_documented_and_in_the_reference(module: str) -> None:
+    owner = importlib.import_module(module)
+    assert sorted(owner.__all__) == sorted(set(owner.__all__))
+    pages = "".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md"))
+    for public in owner.__all__:
+        value = getattr(owner, public)
+        assert public in dir(owner)
+        assert value.__doc__ or not isinstance(value, (type, FunctionType)), public  # aliases have none
+        assert f"<!-- names of {module} -->" in pages or re.search(rf"^::: {module}\.{public}$", pages, re.MULTILINE)
+    with pytest.raises(AttributeError, match="no attribute 'Elara'"):
+        owner.Elara  # noqa: B018
+
+
+@pytest.mark.parametrize("package", PACKAGE_NAMES)
+def test_a_package_has_public_names_or_says_that_it_is_internal(package: str) -> None:
+    owner = importlib.import_module(package)
+    assert ("__all__" in vars(owner)) != ("Internal" in str(owner.__doc__))
+
+
+@pytest.mark.parametrize("package", sorted({*PACKAGE_NAMES} & {*WITH_PUBLIC_NAMES}))
+def test_type_checkers_see_the_names_that_a_package_imports_lazily(package: str) -> None:
+    """They read the imports under `TYPE_CHECKING`; Python reads the mapping beside them."""
+    path = PACKAGE.parent.joinpath(*package.split("."), "__init__.py")
+    block = next(node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    imports = {
+        f"{node.module}.{alias.name}": alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    (call,) = (node for node in ast.walk(block) if isinstance(node, ast.Call))
+    mapping = ast.literal_eval(call.args[1])
+    assert {f"{package}.{module}.{public}": public for module, names in mapping.items() for public in names} == imports
+    assert sorted(imports.values()) == sorted(importlib.import_module(package).__all__)
+
+
+def test_a_package_with_public_names_imports_nothing_of_its_own() -> None:
+    """Only `lazy` comes with it, whatever its modules import."""
+    packages = sorted({*PACKAGE_NAMES} & {*WITH_PUBLIC_NAMES})
+    code = f"import importlib, sys; [importlib.import_module(name) for name in {packages}]; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {module for module in ended.stdout.split() if module.startswith("antislop")} == {*packages, "antislop.lazy"}
 
 
 def test_examples_in_docstrings_run() -> None:

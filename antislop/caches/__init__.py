@@ -1,1 +1,1 @@
-"""Caches of transformers whose rows rewind independently."""
+"""Caches of transformers whose rows rewind independently. Internal: `antislop.hf.TransformersModel` makes them."""

@@ -1,1 +1,4 @@
-"""The caller's logits processors and stopping criteria, called with kept text only."""
+"""The caller's logits processors and stopping criteria, called with kept text only.
+
+Internal, except for `antislop.Rewindable`.
+"""

@@ -1,4 +1,4 @@
-"""The bundled model, lists and scales."""
+"""The bundled model, lists and scales. Internal: `antislop.tiny_model` and `antislop.default_bans` load them."""
 
 from pathlib import Path
 

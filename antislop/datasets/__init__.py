@@ -10,8 +10,9 @@ Each name is imported when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
     from antislop.datasets.endpoint_maker import EndpointMaker
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     from antislop.datasets.samples import MadeRecord, RecordMaker, SampleSpec, plan_samples
     from antislop.datasets.summary import Summary, measure_slop
     from antislop.datasets.writing import open_journal, resume, write_records
+else:
+    __getattr__, __dir__ = import_lazily(
+        __name__,
+        {
+            "endpoint_maker": ["EndpointMaker"],
+            "hub": ["load_records", "push", "write_parquet"],
+            "maker": ["ModelRecordMaker", "RecordMakerBase"],
+            "pair_file": ["PairFile"],
+            "ray_cluster": ["Cluster"],
+            "samples": ["MadeRecord", "RecordMaker", "SampleSpec", "plan_samples"],
+            "summary": ["Summary", "measure_slop"],
+            "writing": ["open_journal", "resume", "write_records"],
+        },
+    )
 
 __all__ = [
     "Cluster",
@@ -42,33 +57,3 @@ __all__ = [
     "write_parquet",
     "write_records",
 ]
-
-_LATER = {
-    "Cluster": "ray_cluster",
-    "EndpointMaker": "endpoint_maker",
-    "MadeRecord": "samples",
-    "ModelRecordMaker": "maker",
-    "PairFile": "pair_file",
-    "RecordMaker": "samples",
-    "RecordMakerBase": "maker",
-    "SampleSpec": "samples",
-    "Summary": "summary",
-    "load_records": "hub",
-    "measure_slop": "summary",
-    "open_journal": "writing",
-    "plan_samples": "samples",
-    "push": "hub",
-    "resume": "writing",
-    "write_parquet": "hub",
-    "write_records": "writing",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -1,1 +1,1 @@
-"""The same prompts in several arms: figures, pages, numbers."""
+"""The same prompts in several arms: figures, pages, numbers. Internal: `antislop eval` is its interface."""

@@ -32,7 +32,7 @@ PIECE = 4096
 """Characters per search step: the rules go through the changes in a piece once for each hit in it."""
 
 
-class Found(NamedTuple):
+class SearchStep(NamedTuple):
     """The matches that one more piece of a text decided, in order, and the place before which no others follow."""
 
     matches: list[Match]
@@ -262,13 +262,13 @@ class BanList(Sequence[Ban]):
         """
         return [match for step in self.search([text]) for match in step.matches]
 
-    def search(self, pieces: Iterable[str]) -> Iterator[Found]:
+    def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
         """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
 
         Memory is bounded by what is undecided, whatever the length of the text. Raises `BanError` for a regex that
         takes too long.
 
-        >>> [found.matches for found in BanList(["a cat"]).search(["so a c", "at sat"])]
+        >>> [step.matches for step in BanList(["a cat"]).search(["so a c", "at sat"])]
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
         """
         matcher, size = self._matcher, 0
@@ -290,7 +290,7 @@ class BanList(Sequence[Ban]):
             settled = size if is_last else size - max(result.open, default=0)
             decided = {match for match in pending if match.start < settled}
             pending -= decided
-            yield Found(sorted(decided, key=lambda match: (match.start, match.end, match.ban.phrase)), settled)
+            yield SearchStep(sorted(decided, key=lambda match: (match.start, match.end, match.ban.phrase)), settled)
 
     @cached_property
     def _matcher(self) -> TextMatcher:

@@ -21,8 +21,6 @@ from antislop.records.sources import SourceRecord, name_source, read_records
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["InputError", "Prompt", "read_prompts"]
-
 COLUMNS = ("prompt", "messages", "conversations")
 KEYS = ("id", "prompt_id", "key")
 AHEAD = 100

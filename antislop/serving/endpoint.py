@@ -57,8 +57,6 @@ from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
 
-__all__ = ["Coverage", "Endpoint", "EndpointCompletion", "EndpointError", "EndpointSampler"]
-
 GAP_TRIES = 16
 """Limit of requests for one token, if the server leaves it out of its answers."""
 

@@ -25,7 +25,7 @@ from transformers import (
 import antislop
 from antislop import AntiSlop, Ban
 from antislop.hf.in_flight import Completion
-from antislop.serving.endpoint import Endpoint, EndpointError, EndpointSampler
+from antislop.serving import Endpoint, EndpointError, EndpointSampler
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from tests.conftest import DEPTH
 from tests.decoding.test_exactness import LETTERS, anywhere, p_value
