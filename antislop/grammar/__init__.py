@@ -8,17 +8,20 @@ xgrammar and llguidance are imported when they are first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
     from antislop.grammar.grammar import Grammar
+else:
+    __getattr__, __dir__ = import_lazily(
+        __name__,
+        {
+            "grammar": ["Grammar"],
+        },
+    )
 
-__all__ = ["Grammar"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from antislop.grammar.grammar import Grammar
-
-    return Grammar
+__all__ = [
+    "Grammar",
+]

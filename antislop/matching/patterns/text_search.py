@@ -63,14 +63,14 @@ class TextSearch(ABC, Generic[S]):
         return ()
 
 
-class Track(Protocol[S]):
+class FoldTrack(Protocol[S]):
     """The patterns of a search that compare under the same folding."""
 
     def read(self, state: S, piece: str, *, final: bool) -> tuple[S, PieceResult]:
         """Read one more piece."""
 
 
-T = TypeVar("T", bound=Track[Any])
+T = TypeVar("T", bound=FoldTrack[Any])
 
 
 class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
