@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
+    MaxLengthCriteria,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
@@ -51,8 +52,9 @@ class Call:
 
     @property
     def capacity(self) -> int:
-        """The maximum number of generated tokens."""
-        return int(self.config.max_length - self.input_ids.shape[1])
+        """The maximum number of generated tokens. A caller's own limit takes the place of the configuration's."""
+        limits = (c.max_length for c in self.stopping_criteria if type(c) is MaxLengthCriteria)
+        return max(1, int(min(limits, default=self.config.max_length) - self.input_ids.shape[1]))
 
     @property
     def pad(self) -> int | None:

@@ -33,8 +33,7 @@ def refuse_arguments(
     _refuse_cache(arguments.get("cache_implementation") or getattr(config, "cache_implementation", None))
     if not hook and arguments.get("streamer") is not None:
         raise ValueError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
-    if arguments.get("tokenizer") not in (None, tokenizer):
-        raise ValueError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
+    _refuse_other_tokenizer(arguments.get("tokenizer"), tokenizer)
     if arguments.get("synced_gpus"):
         raise ValueError("synced_gpus is not supported yet: leave it out, and run the model on one device")
     if arguments.get("custom_generate") is not None:
@@ -61,6 +60,14 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
             "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
             "load the model with another rope_type, 'yarn' or 'linear' for instance"
         )
+
+
+def _refuse_other_tokenizer(other: PreTrainedTokenizerBase | None, tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Raise `ValueError` for a tokenizer with other tokens; the same one may have been loaded twice."""
+    if other is None or other is tokenizer:
+        return
+    if tokenizer is None or other.get_vocab() != tokenizer.get_vocab():
+        raise ValueError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
 
 
 def _refuse_cache(implementation: str | None) -> None:

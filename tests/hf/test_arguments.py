@@ -13,6 +13,7 @@ import torch
 from transformers import (
     DynamicCache,
     GenerationConfig,
+    MaxLengthCriteria,
     PreTrainedModel,
     TextIteratorStreamer,
     TextStreamer,
@@ -22,7 +23,7 @@ from transformers import (
 
 from antislop import AntiSlop, Ban, BanError
 from antislop.trace.events import Settled
-from tests.support.models import build_model, build_tokenizer
+from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, ["ad", "be"])
@@ -195,8 +196,9 @@ def test_a_model_that_asks_no_sampler(llama: PreTrainedModel) -> None:
 
 def test_another_tokenizer_than_the_samplers(llama: PreTrainedModel) -> None:
     with refusing(llama, "tokenizer is not the sampler's"):
-        SAMPLER.generate(llama, TEXT, tokenizer=build_tokenizer(), stop_strings="fa", **ASKED)
-    SAMPLER.generate(llama, TEXT, tokenizer=TOKENIZER, **ASKED)
+        SAMPLER.generate(llama, TEXT, tokenizer=build_spaced_tokenizer(), stop_strings="fa", **ASKED)
+    for same in (TOKENIZER, build_tokenizer()):
+        SAMPLER.generate(llama, TEXT, tokenizer=same, stop_strings="fa", **ASKED)
 
 
 def test_stop_strings_reach_the_sampler_through_generate_and_a_pipeline(llama: PreTrainedModel) -> None:
@@ -241,3 +243,12 @@ def test_a_used_sampler_can_be_copied_and_the_copy_writes_the_same(
     copy = copied(sampler)
     assert torch.equal(seeded(lambda: copy.generate(llama, TEXT, **ASKED)), written)
     assert (copy.bans, copy.method, copy.max_rewinds) == (sampler.bans, "token", 7)
+
+
+@pytest.mark.parametrize("limit", [2, 9, 40])
+def test_a_limit_of_the_callers_own_replaces_the_configurations(llama: PreTrainedModel, limit: int) -> None:
+    own = {"do_sample": False, "max_new_tokens": 20, "stopping_criteria": [MaxLengthCriteria(limit)]}
+    inputs = TOKENIZER(TEXT, return_tensors="pt")
+    expected = llama.generate(**inputs, **own, eos_token_id=None)
+    assert expected.shape[1] == max(limit, inputs["input_ids"].shape[1] + 1)
+    assert torch.equal(AntiSlop(TOKENIZER, []).generate(llama, **inputs, **own, eos_token_id=None), expected)
