@@ -91,7 +91,7 @@ class _Replacement(ABC):
         self.name = name
         self.original = getattr(model, name)
         self.own = {name: vars(model)[name]} if name in vars(model) else {}
-        update_wrapper(self, self.original)
+        update_wrapper(self, self.original, updated=())
         vars(model)[name] = self
 
     def __reduce__(self) -> tuple[Any, ...]:

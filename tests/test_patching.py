@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from copy import deepcopy
+from functools import partial
+from inspect import signature
 from threading import Thread
 from typing import Any
 
 import pytest
 import torch
-from transformers import TextIteratorStreamer, pipeline
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+    pipeline,
+)
 
 import antislop
 from antislop import AntiSlop, applied_to
+from antislop.errors import InputError
 
 MODEL, TOKENIZER = antislop.tiny_model()
 PROMPT = "The old house at the edge of the village"
 INPUTS = dict(TOKENIZER(PROMPT, return_tensors="pt"))
 SAMPLED = {"max_new_tokens": 80, "do_sample": True, "min_p": 0.05}
-GREEDY = {"max_new_tokens": 40, "do_sample": False}
+GREEDY = {"max_new_tokens": 30, "do_sample": False}
 NOTHING = AntiSlop(TOKENIZER, [])
+AIR = AntiSlop(TOKENIZER, ["the air"])
+"""Bans what the model writes greedily."""
 SLOP = AntiSlop(TOKENIZER, antislop.default_bans())
 PIPE = pipeline("text-generation", model=MODEL, tokenizer=TOKENIZER)
 SETTINGS = pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -83,3 +102,279 @@ def test_a_thread_started_inside_runs_under_the_bans() -> None:
         text = "".join(streamer)
         thread.join()
     assert text == TOKENIZER.decode(expected[0])
+
+
+def test_the_innermost_sampler_applies_and_the_outer_one_again() -> None:
+    written = []
+    with applied_to(MODEL, NOTHING):
+        written.append(generate(**GREEDY))
+        with applied_to(MODEL, AIR):
+            written.append(generate(**GREEDY))
+            with applied_to(MODEL, AIR):
+                written.append(generate(**GREEDY))
+            written.append(generate(**GREEDY))
+        written.append(generate(**GREEDY))
+    assert [torch.equal(ids, generate(**GREEDY)) for ids in written] == [True, False, False, False, True]
+
+
+def test_only_this_model_is_changed() -> None:
+    other, _ = antislop.tiny_model()
+    plain = generate(**GREEDY)
+    with applied_to(MODEL, AIR):
+        assert torch.equal(other.generate(**INPUTS, **GREEDY), plain)
+        copied = deepcopy(MODEL)
+        assert torch.equal(copied.generate(**INPUTS, **GREEDY), plain)
+        assert torch.equal(pickle.loads(pickle.dumps(MODEL)).generate(**INPUTS, **GREEDY), plain)
+        assert not torch.equal(generate(**GREEDY), plain)
+
+
+def test_after_an_exception_the_model_is_as_before() -> None:
+    plain = generate(**GREEDY)
+    with pytest.raises(KeyError), applied_to(MODEL, AIR), applied_to(MODEL, NOTHING):
+        raise KeyError
+    with applied_to(MODEL, AIR), pytest.raises(ValueError, match="num_beams=2 is not supported: beams can't"):
+        generate(**GREEDY, num_beams=2)
+    assert torch.equal(generate(**GREEDY), plain)
+
+
+def test_a_generate_of_the_instance_comes_back() -> None:
+    def own(*args: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return type(MODEL).generate(MODEL, *args, **kwargs)
+
+    calls: list[dict[str, Any]] = []
+    MODEL.generate = own
+    try:
+        with applied_to(MODEL, AIR):
+            banned = generate(**GREEDY)
+        assert MODEL.generate is own
+    finally:
+        del MODEL.generate
+    assert torch.equal(banned, AIR.generate(MODEL, **INPUTS, **GREEDY))
+    assert len(calls) == 1 and calls[0]["max_new_tokens"] == GREEDY["max_new_tokens"]
+
+
+def test_a_generate_that_somebody_else_put_over_it_stays() -> None:
+    plain = generate(**GREEDY)
+    with applied_to(MODEL, AIR):
+        inner = MODEL.generate
+        MODEL.generate = lambda *args, **kwargs: inner(*args, **kwargs)
+        theirs = MODEL.generate
+        banned = generate(**GREEDY)
+        with applied_to(MODEL, NOTHING):
+            assert torch.equal(generate(**GREEDY), plain)
+        assert MODEL.generate is theirs
+    assert MODEL.generate is theirs
+    assert torch.equal(generate(**GREEDY), plain)
+    MODEL.generate = inner
+    with applied_to(MODEL, AIR):
+        assert torch.equal(generate(**GREEDY), banned)
+    del MODEL.generate
+
+
+def test_arguments_by_position_are_those_of_generate() -> None:
+    config = GenerationConfig(**GREEDY, stop_strings=["the"])
+    ids = INPUTS["input_ids"]
+    steps = MaxLengthCriteria(ids.shape[1] + 9)
+    penalty = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(3.0)])
+    args = (ids, config, penalty, StoppingCriteriaList([steps]))
+    plain = MODEL.generate(*args, tokenizer=TOKENIZER)
+    assert not torch.equal(plain, MODEL.generate(ids, config, tokenizer=TOKENIZER))
+    with applied_to(MODEL, NOTHING):
+        assert torch.equal(MODEL.generate(*args, tokenizer=TOKENIZER), plain)
+        assert torch.equal(MODEL.generate(None, *args[1:], tokenizer=TOKENIZER, input_ids=ids), plain)
+        with pytest.raises(TypeError, match="got 'generation_config' by position and by name"):
+            MODEL.generate(ids, config, generation_config=config)
+        with pytest.raises(TypeError, match=r"takes up to \d+ arguments by position, and 40 were passed"):
+            MODEL.generate(*[None] * 40)
+        assert signature(MODEL.generate) == signature(type(MODEL).generate.__get__(MODEL))
+
+
+def test_the_output_is_that_of_generate() -> None:
+    plain = generate(**SAMPLED, return_dict_in_generate=True, output_scores=True)
+    with applied_to(MODEL, NOTHING):
+        out = generate(**SAMPLED, return_dict_in_generate=True, output_scores=True)
+    assert isinstance(out, type(plain))
+    assert torch.equal(out.sequences, plain.sequences)
+    assert all(torch.equal(a, b) for a, b in zip(out.scores, plain.scores, strict=True))
+
+
+def test_an_assistant_drafts() -> None:
+    with applied_to(MODEL, AIR):
+        assert torch.equal(generate(**GREEDY, assistant_model=MODEL), generate(**GREEDY))
+
+
+def test_a_tokenizer_that_was_loaded_again_is_the_same() -> None:
+    again = type(TOKENIZER).from_pretrained(MODEL.name_or_path)
+    plain = generate(**GREEDY, tokenizer=TOKENIZER, stop_strings=["the"])
+    with applied_to(MODEL, NOTHING):
+        assert torch.equal(generate(**GREEDY, tokenizer=again, stop_strings=["the"]), plain)
+        again.add_tokens(["<new>"])
+        with pytest.raises(ValueError, match="tokenizer is not the sampler's"):
+            generate(**GREEDY, tokenizer=again, stop_strings=["the"])
+
+
+def test_a_sampler_that_is_passed_comes_first_and_any_other_loop_is_refused() -> None:
+    with applied_to(MODEL, NOTHING):
+        assert not AIR.bans.find(TOKENIZER.decode(generate(**GREEDY, custom_generate=AIR)[0]))
+        assert torch.equal(AIR.generate(MODEL, **INPUTS, **GREEDY), generate(**GREEDY, custom_generate=AIR))
+        for loop in (print, "folder"):
+            with pytest.raises(InputError, match=r"custom_generate is .*, and antislop.applied_to takes that place"):
+                generate(**GREEDY, custom_generate=loop)
+        with pytest.raises(InputError, match="generate_batch asks no sampler"):
+            MODEL.generate_batch([[1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("model", "sampler", "sentence"),
+    [
+        (MODEL, antislop.default_bans(), "sampler is a BanList: pass antislop.AntiSlop"),
+        ("gpt2", NOTHING, "model is a str without a generate method"),
+        (torch.nn.Linear(1, 1), NOTHING, "model is a Linear without a generate method"),
+    ],
+)
+def test_what_can_not_be_applied_is_refused(model: Any, sampler: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence), applied_to(model, sampler):
+        pass
+
+
+def test_it_decorates_functions() -> None:
+    assert not AIR.bans.find(TOKENIZER.decode(applied_to(MODEL, AIR)(generate)(**GREEDY)[0]))
+
+
+def test_contexts_may_be_left_in_any_order() -> None:
+    def hold(sampler: AntiSlop) -> Iterator[None]:
+        with applied_to(MODEL, sampler):
+            yield
+
+    plain = generate(**GREEDY)
+    first, second = hold(AIR), hold(NOTHING)
+    next(first), next(second)
+    assert torch.equal(generate(**GREEDY), plain)
+    first.close()
+    assert torch.equal(generate(**GREEDY), plain)
+    first = hold(AIR)
+    next(first)
+    run_in_thread(second.close)
+    run_in_thread(first.close)
+    with applied_to(MODEL, AIR):
+        assert not torch.equal(generate(**GREEDY), plain)
+    assert torch.equal(generate(**GREEDY), plain)
+
+
+def test_each_task_of_asyncio_has_its_own() -> None:
+    async def write(sampler: AntiSlop) -> torch.Tensor:
+        with applied_to(MODEL, sampler):
+            await asyncio.sleep(0)  # until the other has entered its own
+            ids = generate(**GREEDY)
+            await asyncio.sleep(0)
+            return ids
+
+    async def write_all() -> list[torch.Tensor]:
+        return await asyncio.gather(write(AIR), write(NOTHING))
+
+    plain = generate(**GREEDY)
+    assert [torch.equal(ids, plain) for ids in asyncio.run(write_all())] == [False, True]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_four_threads_enter_and_leave_in_any_order(order: tuple[int, ...]) -> None:
+    """Each writes with its own sampler, while all four are applied, and two leave before the others."""
+    expected = [sampler.generate(MODEL, **INPUTS, **GREEDY) for sampler in (NOTHING, AIR, NOTHING, AIR)]
+    assert torch.equal(expected[0], generate(**GREEDY))
+    everybody_is_in = threading.Barrier(4)
+    turns = [threading.Event() for _ in range(5)]
+    written: list[torch.Tensor] = [torch.empty(0)] * 4
+
+    def write(number: int) -> None:
+        with applied_to(MODEL, (NOTHING, AIR)[number % 2]):
+            everybody_is_in.wait()
+            written[number] = MODEL.generate(**INPUTS, **GREEDY)
+            turns[order.index(number)].wait()
+        turns[order.index(number) + 1].set()
+
+    threads = [Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    turns[0].set()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(ids, other) for ids, other in zip(written, expected, strict=True))
+
+
+def test_a_thread_without_a_sampler_uses_that_of_the_others_unless_they_are_several() -> None:
+    outcomes: list[Any] = []
+
+    def write() -> None:
+        try:
+            outcomes.append(MODEL.generate(**INPUTS, **GREEDY))
+        except InputError as error:
+            outcomes.append(str(error))
+
+    def enter_another(sampler: AntiSlop) -> None:
+        with applied_to(MODEL, sampler):
+            run_in_thread(write)
+
+    with applied_to(MODEL, NOTHING), applied_to(MODEL, AIR):
+        run_in_thread(write)
+        run_in_thread(lambda: enter_another(AIR))
+        run_in_thread(lambda: enter_another(NOTHING))
+        run_in_thread(lambda: copy_context().run(write))
+        run_in_thread(partial(copy_context().run, write))
+    run_in_thread(write)
+    expected = AIR.generate(MODEL, **INPUTS, **GREEDY)
+    assert torch.equal(outcomes[0], expected)
+    assert torch.equal(outcomes[1], expected)
+    assert "this one has applied none: write `with antislop.applied_to(model, sampler):`" in outcomes[2]
+    assert torch.equal(outcomes[3], expected)
+    assert torch.equal(outcomes[4], expected)
+    assert torch.equal(outcomes[5], generate(**GREEDY))
+
+
+def test_a_call_that_began_inside_keeps_its_sampler() -> None:
+    inside, outside = threading.Event(), threading.Event()
+
+    class Wait(StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            inside.set()
+            outside.wait()
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    written: list[torch.Tensor] = []
+    call = partial(MODEL.generate, **INPUTS, **GREEDY, stopping_criteria=[Wait()])
+    with applied_to(MODEL, AIR):
+        thread = Thread(target=lambda: written.append(MODEL.generate(*call.args, **call.keywords)))
+        thread.start()
+        inside.wait()
+    outside.set()
+    thread.join()
+    assert torch.equal(written[0], AIR.generate(MODEL, **INPUTS, **GREEDY))
+
+
+def test_wrappers_of_a_model() -> None:
+    model, _ = antislop.tiny_model()
+    compiled, plain = torch.compile(model, backend="eager"), generate(**GREEDY)
+    for wrapped in (model, compiled, torch.nn.DataParallel(model)):
+        with applied_to(wrapped, AIR):
+            for called in (model, compiled):
+                assert not torch.equal(called.generate(**INPUTS, **GREEDY), plain)
+        assert torch.equal(compiled.generate(**INPUTS, **GREEDY), plain)
+
+
+@pytest.mark.filterwarnings("ignore")  # some of peft's
+def test_a_peft_model() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    plain, _ = antislop.tiny_model()
+    adapted = peft.get_peft_model(plain, config).eval()
+    for model in (adapted, adapted.get_base_model()):
+        expected = adapted.generate(**INPUTS, **GREEDY)
+        with applied_to(model, NOTHING):
+            assert torch.equal(adapted.generate(**INPUTS, **GREEDY), expected)
+        banned = AntiSlop(TOKENIZER, [TOKENIZER.decode(expected[0, -4:])])
+        with applied_to(model, banned):
+            ids = adapted.generate(**INPUTS, **GREEDY)
+        assert not torch.equal(ids, expected)
+        assert torch.equal(ids, banned.generate(adapted, **INPUTS, **GREEDY))
+        assert torch.equal(adapted.generate(**INPUTS, **GREEDY), expected)
+    assert not [name for name in ("generate", "generate_batch") if name in vars(plain) or name in vars(adapted)]
