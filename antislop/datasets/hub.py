@@ -47,8 +47,8 @@ _CARD = """\
 # {title}
 
 {records:,} responses to the prompts of `{source}`, written by `{model}` with
-[antislop](https://github.com/antislop/antislop) {version}: where the model wrote a banned phrase, the sampler went back
-to its start and drew again from the same probabilities, without those that lead into the phrase.
+[antislop](https://github.com/antislop/antislop) {version}: if the model wrote a banned phrase, the sampler rewound to
+its start and drew again from the same probabilities, without the tokens that lead into the phrase.
 
 | configuration | responses | banned phrases per 1,000 words |
 |---|---|---|
@@ -73,7 +73,7 @@ Banned phrases were counted in the finished responses. `load_dataset(…)` loads
 
 Those of the prompts; `prompt`, `response`, `messages` if the prompt was a chat; `key`, `sample`, `arm` and `seed`,
 which decide a response together with the settings above; `status` ("ok", "error", or "conceded" for a response in which
-a banned phrase was let through because no alternative was left) and `error`; `tokens`, `prompt_tokens`,
+a banned phrase stays because no alternative was left) and `error`; `tokens`, `prompt_tokens`,
 `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`; `seconds` from the prompt to the end.
 
 {pairs}## License and limits
@@ -94,7 +94,7 @@ sentence or paragraph; `rejected`, the withdrawn text, continued by the model wi
 Columns of the preference pairs, one position each: `context_ids`, the tokens before it; `rejected_id`, the token that
 began the ban; `chosen_ids`, the alternatives, and `chosen_shares`, their probabilities without the banned ones; the
 same as texts in `context_with_chat_template`, `rejected_decoded` and `multi_chosen_decoded`; `ban`; `tokenizer`, a
-fingerprint of what the ids mean; `key` and `sample` of the response.
+fingerprint of the tokenizer; `key` and `sample` of the response.
 
 """,
 }

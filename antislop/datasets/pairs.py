@@ -185,7 +185,7 @@ def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
     """Return the index at which both sides of a pair begin, within `shared`, their common text.
 
     A word that continues in one of `sides` belongs to both sides, and so does the space before it: tokenizers cut in
-    front of words and spaces, so that the tokens of the prompt are a prefix of those of prompt and completion.
+    front of words and spaces, so that the tokens of the prompt are a prefix of the tokens of prompt and completion.
     """
     begins, is_in_word = find_words(shared, is_in_word=False)
     if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):

@@ -22,7 +22,7 @@ SENTENCE = "Do not use any of these words or phrases: "
 
 
 class Request:
-    """Adds a request to avoid the phrases of bans to prompts: as many phrases as fit, the first ones.
+    """Adds a request to avoid the phrases of bans to prompts: the first phrases, as many as fit.
 
     Regexes and token ids can't be requested and are left out. A model with a chat template gets the request in its
     system message, after an existing one; any other model gets it before the text.

@@ -244,7 +244,7 @@ def _watching(head: str) -> Iterator[None]:
     def respond(number: int, frame: FrameType | None) -> None:
         if is_lost.is_set():
             raise InputError(
-                f"the head of the cluster, {head}, does not answer any more: start it anew, and run it again to resume"
+                f"the head of the cluster, {head}, does not answer: restart it, and run the command again to resume"
             )
         if callable(handler):
             handler(number, frame)

@@ -201,11 +201,13 @@ def summarize(evaluation: Evaluation) -> str:
     )
     compared_arms = [arm for arm in evaluation.sizes if arm != PLAIN]
     if PLAIN not in evaluation.sizes or not compared_arms:
-        return f"Measured are {texts}. There is nothing to compare them with."
+        return f"Measured are {texts}. There is no arm to compare them with."
     arm = "banned" if "banned" in compared_arms else compared_arms[0]
     parts = [
         _format_part(evaluation, arm, "made_from_suppressed", "of the list’s hits are gone", "{}\u00a0%"),
-        _format_part(evaluation, arm, "held_out_only_suppressed", "of those of the held-out list alone", "{}\u00a0%"),
+        _format_part(
+            evaluation, arm, "held_out_only_suppressed", "of the hits of the held-out list alone", "{}\u00a0%"
+        ),
     ]
     costs = [
         _format_part(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),

@@ -84,8 +84,8 @@ class Metric:
     source: str = _OWN
     formula: Formula | None = None
     count: Count | None = None
-    missing: str = "nothing to count in"
-    undefined: str = "nothing to count in"
+    missing: str = "a sum is unknown"
+    undefined: str = "division by 0"
     reads: int = 0
 
     @property

@@ -58,7 +58,8 @@ def estimate(
     """Return estimates by name of the values that `compute` returns, bootstrapped over groups of texts.
 
     sums: [groups] each. compute: from sums [...] by name to values [...] by name; NaN and infinity are undefined.
-    explain: returns why the value of a name is undefined. unbounded: why a defined value has no interval.
+    explain: returns the reason for which the value of a name is undefined. unbounded: the reason for which a defined
+    value has no interval.
     resamples, level, seed: see `bootstrap`.
     """
 

@@ -163,7 +163,7 @@ def _explain(name: str, tally: Tally, human: Humans, sums: Sums) -> str:
     if name in human.metrics and name in _OF_LISTS and human.scale != tally.scale.fingerprint:
         return "the human value was measured with other lists"
     if name == _OVERALL:
-        return "nothing to count in"
+        return "no metric is defined"
     if name not in human.metrics:
         return "there is no human value: it depends on the amount of text"
     metric = next(metric for metric in METRICS if metric.name == name)

@@ -117,7 +117,7 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
     if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
         return "common words"
     if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
-        return "fragments and phrases without a telling word"
+        return "fragments and phrases without a distinctive word"
     return None
 
 

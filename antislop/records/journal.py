@@ -20,7 +20,7 @@ from antislop.files import open_bytes, open_to_append, read_json, replace_text, 
 
 Record: TypeAlias = dict[str, Any]
 
-_FORCE = "use --force to write it anew"
+_FORCE = "use --force to overwrite it"
 
 
 class Journal:

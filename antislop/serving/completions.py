@@ -90,7 +90,7 @@ class Endpoint:
         """Return up to `max_tokens` positions after a prompt of token ids, each with its likeliest `alternatives`.
 
         The server draws from the unchanged distribution of the model, or writes the likeliest tokens if `greedy`.
-        stop: an event; once it is set, nothing more is sent. Raises `EndpointError`.
+        stop: an event; once it is set, no further attempt is made. Raises `EndpointError`.
         """
         dialect = DIALECTS[self.api]
         settings = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else 1.0, "seed": seed, **NEUTRAL}
@@ -109,7 +109,7 @@ class Endpoint:
         return answer._replace(retries=retries)
 
     def close(self) -> None:
-        """Close the idle connections; they are opened anew when needed."""
+        """Close the idle connections; they are reopened when needed."""
         while self._idle:
             self._idle.pop().close()
 

@@ -356,7 +356,7 @@ class _Text:
     def _read(self, positions: Sequence[Position]) -> tuple[Tensor, list[int]]:
         """Return log-probabilities [positions, vocab], -inf beyond the alternatives, and the server's tokens.
 
-        Both end at the first token that is not among its alternatives: it is never drawn, so nothing after it is used.
+        Both end at the first token that is not among its alternatives: it is never drawn, so the rest is not used.
         """
         names, tokens, rows = self._sampler._names, list[int](), list[Tensor]()
         for position in positions:

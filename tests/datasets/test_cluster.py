@@ -188,7 +188,7 @@ def test_a_head_that_dies_is_a_sentence(before: Any, monkeypatch: pytest.MonkeyP
             head.close()
             threading.Event().wait(60)
 
-    with pytest.raises(InputError, match=f"the head of the cluster, {name}, does not answer any more: start it anew"):
+    with pytest.raises(InputError, match=f"the head of the cluster, {name}, does not answer: restart it"):
         lose()
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -247,7 +247,7 @@ def test_a_page_without_figures_and_changes_is_whole() -> None:
     bare = evaluate({"mine": [Output(None, 0, "One text.")]}, made_from=BanList(["never"]), resamples=10)
     page = render_page(bare, ABOUT, {})
     assert "There is no plain arm" in page
-    assert "nothing to compare them with" in summarize(bare)
+    assert "no arm to compare them with" in summarize(bare)
     assert "unknown" in page
 
 
