@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The models of the tests are too small for more threads, and pytest-xdist already keeps every core busy.
+# The models of the tests are too small to gain from more threads, and pytest-xdist already keeps every core busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with interrupts ignored, and the tests of Ctrl-C send interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -45,6 +45,6 @@ def test_a_script_of_ci_can_be_run_and_names_targets_and_tests_that_exist(script
     assert [path for path in re.findall(r"\btests/[\w/.]+", text) if not (ROOT / path).exists()] == []
 
 
-def test_the_script_of_ci_makes_all_that_is_checked() -> None:
+def test_the_script_of_ci_runs_all_checks() -> None:
     made = re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert made == ["demo", "docs", "test", "test-versions", "check", "package", "eval-quick"]

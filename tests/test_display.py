@@ -1,4 +1,4 @@
-"""What strangers wrote, in texts, names and answers, can't steer the terminal that it is shown on, or a spreadsheet."""
+"""Texts, names and answers of strangers can't control the terminal that shows them, or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068
 
 
 def find_controls(shown: str, *, is_terminal: bool) -> str:
-    """What of a text would steer a terminal, but for what rich writes itself if it is one."""
+    """Return the control characters of a text, except those that rich writes itself to a terminal."""
     rest = RICH.sub("", shown) if is_terminal else shown
     return "".join(c for c in rest if (unicodedata.category(c) == "Cc" or c in DIRECTIONS) and c not in "\n\t")
 
@@ -85,7 +85,7 @@ LIST = f"list{HOSTILE}.txt"
         ("generate", HOSTILE, "--bans", f"nowhere{HOSTILE}"),
     ],
 )
-def test_no_command_prints_what_would_steer_the_terminal(args: tuple[str, ...], is_terminal: bool) -> None:
+def test_no_command_prints_characters_that_control_the_terminal(args: tuple[str, ...], is_terminal: bool) -> None:
     result = CliRunner().invoke(app, list(args), env=TERMINAL if is_terminal else {"COLUMNS": "300"})
     assert result.exception is None or isinstance(result.exception, SystemExit)
     assert result.output
@@ -111,7 +111,7 @@ def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_char
     assert shown.count("␛]0;mine␇␛[2J�2J�gnp�␈y") == 2
 
 
-def test_tables_statuses_and_bars_are_cleaned_wherever_the_text_in_them_is_from() -> None:
+def test_tables_statuses_and_bars_are_cleaned_for_text_of_any_source() -> None:
     """Also what looks like markup of rich is no markup."""
     screen = console()
     name = f"[/red]{HOSTILE}"
@@ -146,7 +146,7 @@ def test_a_picture_of_a_text_has_no_direction_characters() -> None:
     assert to_rich([TextPiece(f"{HOSTILE}\n", "kept")]).plain == "x␛]0;mine␇␛[2J�2J�gnp�␈y\n"
 
 
-def test_json_says_the_same_after_its_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_value_after_its_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     everything = "".join(chr(code) for code in range(0x3000) if not 0xD800 <= code < 0xE000)
     whole = json.dumps({everything: [everything]}, ensure_ascii=False, indent=1)
     assert json.loads(escape_json(whole)) == json.loads(whole)
@@ -185,6 +185,6 @@ def test_arms_that_look_like_formulas_are_quoted_in_the_tables_of_measure() -> N
 
 
 @pytest.mark.parametrize("path", sorted(Path(antislop.__file__).parent.rglob("*.py")), ids=str)
-def test_whoever_writes_a_table_quotes_its_formulas(path: Path) -> None:
+def test_every_module_that_writes_a_table_quotes_its_formulas(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert ("csv.writer" not in source and "csv.DictWriter" not in source) or "quote_formula" in source

@@ -57,7 +57,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
                 exec(code, names)
 
 
-def test_each_list_format_is_shown_as_it_is_read(tmp_path: Path) -> None:
+def test_the_example_of_each_list_format_is_read_as_that_format(tmp_path: Path) -> None:
     page = DOCS / "reference" / "formats.md"
     shown = set()
     for block in read_blocks(page, "text", "json", "csv", "yaml"):
@@ -107,21 +107,21 @@ def test_the_kinds_of_patterns_have_a_page() -> None:
     assert {kind.__name__ for kind in KINDS.values()} <= set(re.findall(r"\.([A-Z]\w+)$", page, flags=re.MULTILINE))
 
 
-def test_the_files_that_newcomers_are_sent_to_exist() -> None:
+def test_the_files_that_contributing_names_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     paths = [path for path in re.findall(r"`([\w.]+/[\w./]*)`", text) if path not in ("site/",)]
     assert len(paths) > 10
     assert [path for path in paths if not path.startswith("../shared") and not (ROOT / path).exists()] == []
 
 
-def test_the_picture_of_the_house_shows_every_room() -> None:
+def test_the_picture_of_the_packages_shows_every_package() -> None:
     picture = (DOCS / "house.svg").read_text(encoding="utf-8")
     rooms = {path.name for path in Path(antislop.__file__).parent.iterdir() if not path.name.startswith(("_", "py."))}
     assert rooms <= set(re.findall(r"[\w.]+", " ".join(re.findall(r'font-weight="700"[^>]*>([^<]*)<', picture))))
 
 
 class Site(HTMLParser):
-    """What a page of the site names: ids, links, and what a browser loads with it."""
+    """The ids and links of a page of the site, and the files that a browser loads with it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def site(folder: Path) -> dict[Path, Site]:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    """Where a server of this machine shows the site."""
+    """The address of a local server of the site."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002

@@ -1,4 +1,4 @@
-"""The evaluation answers each of its questions, small; and what it measures with is right."""
+"""The evaluation answers each of its questions with small runs, and its measuring functions are correct."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_the_solved_first_token_rule_is_the_one_that_the_tests_run() -> None:
         assert off < exactness.noise(solved, solved, times, 1)[2] * 1.1
 
 
-def test_the_noise_is_told_from_a_difference() -> None:
-    """The comparison can fail: the first-token rule is found out by as many draws as the quick setting takes."""
+def test_a_difference_exceeds_the_noise() -> None:
+    """The comparison can fail: with the draws of the quick setting, the first-token rule is outside of the noise."""
     exactness = load("exactness")
     case = exactness.CASES[3]
     expected = rejection_distribution(case.model(1), case.words, case.bans)
@@ -98,7 +98,7 @@ def test_the_naive_oracle_sees_a_phrase_when_its_end_is_decided(cut: int) -> Non
     assert phrases.find(after, since=len(before), is_final=False) == (2 if is_new else None)
 
 
-def test_the_naive_oracle_writes_none_of_its_phrases_and_as_much_as_is_asked_for() -> None:
+def test_the_naive_oracle_writes_none_of_its_phrases_and_the_wanted_number_of_tokens() -> None:
     naive, (model, tokenizer) = load("naive"), antislop.tiny_model()
     banned = ["the", "a", "of", "and his"]
     written = naive.write_naively(model, tokenizer, [0], naive.Phrases(banned), tokens=60, seed=1)
@@ -113,7 +113,7 @@ def test_without_phrases_all_writers_write_the_same() -> None:
     assert writers.write_banned(task, ()).texts == writers.write_oracle(task, ["zzzz"]).texts
 
 
-def test_surprise_is_what_the_model_says_of_its_own_tokens() -> None:
+def test_surprise_is_the_negative_log_likelihood_of_the_tokens() -> None:
     import torch
 
     qualities, measuring = load("qualities"), load("speed.measuring")
@@ -128,7 +128,7 @@ def test_surprise_is_what_the_model_says_of_its_own_tokens() -> None:
         assert found.entropy[number] == pytest.approx(entropy.item(), abs=1e-4)
 
 
-def test_what_is_undefined_says_so() -> None:
+def test_undefined_figures_are_printed_as_undefined() -> None:
     qualities = load("qualities")
     same = np.ones(5)
     assert str(qualities.estimate(qualities.excess_ratio, same, same, same, seed=1)) == "undefined"
@@ -138,7 +138,7 @@ def test_what_is_undefined_says_so() -> None:
     assert held.low < held.value == 24.5 < held.high and not math.isnan(held.low)
 
 
-def test_diversity_falls_where_texts_repeat_each_other() -> None:
+def test_diversity_falls_if_texts_repeat_each_other() -> None:
     qualities = load("qualities")
     repeated, different = ["one two three four five"] * 2, ["one two three four five", "six seven eight nine ten"]
     assert qualities.measure_distinct(repeated, 2) == 0.5 < qualities.measure_distinct(different, 2) == 1.0

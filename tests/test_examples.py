@@ -1,4 +1,4 @@
-"""The examples run as their first lines say, go on where they were stopped, and write what they promise."""
+"""The examples run as their first lines say, resume if they were stopped, and write the outputs that they promise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_corpus_of_stories_is_written_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_corpus_of_stories_is_written_and_resumed(tmp_path: Path) -> None:
     command = ("story_corpus.py", "--samples", "1", "--max-new-tokens", "30")
     first = run(*command, folder=tmp_path)
     assert first.returncode == 0, first.stderr

@@ -1,6 +1,6 @@
-"""A file is replaced as a whole or not at all; its mode and its links are kept; no other file is touched.
+"""A file is replaced as a whole or not at all; its mode and its links are kept; no other file is changed.
 
-No module but `antislop.files` opens files by itself.
+Only the module `antislop.files` opens files.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_no_name_that_a_stranger_could_guess_is_written_to(write: Callable[[Path
     assert victim.read_text() == "mine"
 
 
-def test_what_fails_half_way_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("old")
 
@@ -151,13 +151,13 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_an_error_of_the_operating_system(data: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_raises_an_os_error(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(data)
     with pytest.raises(OSError, match="not gzip, or cut off"):
         read_bytes(tmp_path / "a.gz")
 
 
-def test_lines_before_a_damage_are_read(tmp_path: Path) -> None:
+def test_lines_before_damage_are_read(tmp_path: Path) -> None:
     lines = "".join(f"{number * number}\n" for number in range(90_000))
     (tmp_path / "a.gz").write_bytes(gzip.compress(lines.encode())[:-1000])
     found = []
@@ -172,7 +172,7 @@ def test_lines_before_a_damage_are_read(tmp_path: Path) -> None:
     assert lines.startswith("".join(found))
 
 
-def test_what_is_saved_under_a_compressed_name_is_compressed_and_loads(tmp_path: Path) -> None:
+def test_a_list_saved_under_a_compressed_name_is_compressed_and_loads(tmp_path: Path) -> None:
     for name in ("a.txt", "a.txt.gz", "a.txt.GZ"):
         BanList(["a cat"]).save(tmp_path / name)
         assert list(BanList.load(tmp_path / name)) == list(BanList(["a cat"]))
@@ -198,7 +198,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("data", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_json_is_refused_in_a_sentence(data: bytes | None, sentence: str, tmp_path: Path) -> None:
+def test_invalid_json_is_refused_in_a_sentence(data: bytes | None, sentence: str, tmp_path: Path) -> None:
     if data is not None:
         (tmp_path / "a.json").write_bytes(data)
     with pytest.raises(InputError, match=sentence) as caught:
@@ -264,5 +264,5 @@ def test_opening_a_file_is_noticed(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["text.replace('a', 'b')", "files.read_text(path)", "read_bytes(path)", "import zlib"])
-def test_other_calls_are_not_taken_for_it(line: str) -> None:
+def test_other_calls_are_not_mistaken_for_opening_a_file(line: str) -> None:
     assert list(find_openers(ast.parse(line))) == []

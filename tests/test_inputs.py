@@ -1,4 +1,4 @@
-"""What is put in beside ids: embeddings, adapters, models that have their cache turned off."""
+"""Inputs other than ids: embeddings, adapters, and models whose cache is turned off."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_adapter_of_peft() -> None:
 
 
 def test_a_model_whose_cache_is_turned_off_gets_one() -> None:
-    """As MPT's is. A cache is how it goes back, and changes nothing about what is written."""
+    """As in MPT. The sampler rewinds a cache, which does not change the text."""
     model = build_model("llama")
     model.generation_config.use_cache = False
     torch.manual_seed(0)

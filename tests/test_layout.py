@@ -1,4 +1,4 @@
-"""Imports point down only, torch and transformers stay where they belong, and the public surface is what it says."""
+"""Imports point down only, torch and transformers are imported by few packages, and the public names are complete."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def name(path: Path) -> str:
 
 
 def find_imports(path: Path) -> Iterator[str]:
-    """Yield the full names of all modules of the package that a module imports, wherever it does."""
+    """Yield the full names of all modules of the package that a module imports, at its top or in functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -92,7 +92,7 @@ def test_no_imports_go_in_circles() -> None:
 
 
 def imported_with(*modules: str) -> set[str]:
-    """Import modules in a process of their own and return the packages that came with them."""
+    """Import modules in a process of their own and return the packages that were imported with them."""
     code = (
         f"import importlib, sys; [importlib.import_module(name) for name in {modules}];"
         "print(*{name.partition('.')[0] for name in sys.modules})"
@@ -105,7 +105,7 @@ def list_modules(*packages: str) -> list[str]:
     return sorted(module for module in KNOWN - {"antislop"} if module.split(".")[1] in packages)
 
 
-def test_what_reads_and_counts_texts_imports_no_torch() -> None:
+def test_packages_that_read_and_count_texts_import_no_torch() -> None:
     assert not imported_with(*list_modules(*WITHOUT_TORCH)) & {"torch", "transformers", "tokenizers"}
 
 
@@ -127,7 +127,7 @@ FILLED_AT_RANDOM = {"rand", "randn", "randint", "randperm", "normal"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
-def test_whoever_draws_from_a_generator_says_on_which_device(path: Path) -> None:
+def test_every_draw_from_a_generator_names_its_device(path: Path) -> None:
     """Without it torch draws on the CPU, and refuses a generator of another device."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in FILLED_AT_RANDOM:
@@ -143,7 +143,7 @@ def test_bans_are_found_without_torch_and_transformers() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_public_surface_is_all_there_and_all_there_is() -> None:
+def test_the_public_names_are_complete() -> None:
     assert sorted(antislop.__all__) == antislop.__all__
     for name in antislop.__all__:
         assert getattr(antislop, name).__doc__, name

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
+def test_the_wheel_contains_all_files_of_the_package(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,
@@ -50,7 +50,7 @@ def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
     assert wheel.stat().st_size < 10e6
 
 
-def test_the_source_distribution_holds_what_its_own_tests_need(tmp_path: Path) -> None:
+def test_the_source_distribution_contains_the_files_that_its_tests_need(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: nothing lists the project's files")
     subprocess.run(
@@ -78,7 +78,7 @@ def test_the_source_distribution_holds_what_its_own_tests_need(tmp_path: Path) -
         "constructions.json",
     ],
 )
-def test_what_is_shipped_is_what_its_provenance_describes(file: str) -> None:
+def test_the_bundled_data_are_those_that_their_provenance_describes(file: str) -> None:
     digest = hashlib.sha256((FOLDER / file).read_bytes()).hexdigest()
     assert digest in (ROOT / "data" / "README.md").read_text(encoding="utf-8")
 
@@ -89,7 +89,7 @@ def test_each_file_of_data_has_a_line_about_its_source() -> None:
     assert {name for name in names if f"`{name}" not in table} == set()
 
 
-def test_the_model_card_says_what_the_model_is() -> None:
+def test_the_model_card_describes_the_bundled_model() -> None:
     import yaml
 
     card = (FOLDER / "tiny" / "README.md").read_text(encoding="utf-8")
@@ -151,13 +151,13 @@ def test_the_bundled_list_is_long_and_its_phrases_are_distinct() -> None:
     assert len({ban.phrase.lower() for ban in bans}) == len(bans)
 
 
-def test_the_held_out_list_comes_from_other_prompts_and_shares_but_a_part() -> None:
+def test_the_held_out_list_comes_from_other_prompts_and_shares_only_a_part() -> None:
     made_from, held_out = ({ban.phrase for ban in bans} for bans in (antislop.default_bans(), antislop.held_out_bans()))
     assert len(held_out) > 500
     assert 0.2 < len(made_from & held_out) / len(held_out) < 0.8
 
 
-def test_the_bundled_list_forbids_or_makes_at_least_six_times_rarer() -> None:
+def test_each_ban_of_the_bundled_list_makes_its_phrase_at_least_six_times_rarer() -> None:
     weights = [ban.weight for ban in antislop.default_bans()]
     assert weights.count(0) > 0.3 * len(weights)
     assert 0 < max(weights) < 0.17

@@ -1,4 +1,4 @@
-"""What type checkers know of the sampler where it is used as in the README. Only mypy reads this; nothing runs it."""
+"""The sampler used as in the README, for type checkers: only mypy reads this file, and nothing runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import assert_type
 
     def use(settings: dict[str, Any]) -> None:
-        """Write in the ways that return different things."""
+        """Call the methods that return different types."""
         model, tokenizer = antislop.tiny_model()
         sampler = AntiSlop(tokenizer, [Ban("delve", exempt=["Delveland"], scopes=[Scope("outside", "quotes")])])
         out = sampler.generate(model, **settings, return_dict_in_generate=True, output_scores=True)

@@ -62,7 +62,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def single(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[Record]]:
-    """What one process makes."""
+    """The records that one process makes."""
     torch.set_num_threads(1)
     return write(tmp_path_factory.mktemp("single"), ModelRecordMaker(*load_model(model), BANS, **OPTIONS))
 
@@ -93,13 +93,13 @@ def write(
 
 
 def same(one: Sequence[Record], other: Sequence[Record]) -> bool:
-    """Whether rows are the same, but for their order and how long they took."""
+    """Return whether rows are the same, except for their order and seconds."""
     rows = [sorted(json.dumps({**row, "seconds": 0}, sort_keys=True) for row in rows) for rows in (one, other)]
     return rows[0] == rows[1]
 
 
 def find_workers() -> list[int]:
-    """Return the processes of Ray's that hold models, of those that this one started, its cluster's among them."""
+    """Return the Ray processes with models among the descendants of this process, including its cluster's."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -144,7 +144,7 @@ def test_a_cluster_whose_workers_are_killed_makes_what_one_process_makes(
 
 
 @needs_ray
-def test_a_cluster_stays_when_the_work_is_done_or_left(model: str, address: str) -> None:
+def test_a_cluster_keeps_running_after_the_work_is_done_or_abandoned(model: str, address: str) -> None:
     import ray
 
     cluster = Cluster(model, BANS, address=address, workers=1, **OPTIONS)
@@ -160,7 +160,7 @@ def test_a_cluster_stays_when_the_work_is_done_or_left(model: str, address: str)
 
 
 @needs_ray
-def test_what_a_worker_can_not_do_is_a_sentence(tmp_path: Path, address: str) -> None:
+def test_a_fault_of_a_worker_is_reported_in_one_sentence(tmp_path: Path, address: str) -> None:
     specs = list(plan_samples(PROMPTS, samples=1, arm="banned"))
     with pytest.raises(InputError, match=r"a worker failed: the model '.*/none' can't be loaded"):
         list(Cluster(str(tmp_path / "none"), BANS, address=address, workers=1, **OPTIONS).make(specs))
@@ -168,15 +168,17 @@ def test_what_a_worker_can_not_do_is_a_sentence(tmp_path: Path, address: str) ->
 
 @needs_ray
 @pytest.mark.parametrize("port", [1, 99999])
-def test_a_cluster_that_is_not_there_is_a_sentence(model: str, port: int) -> None:
+def test_a_missing_cluster_is_reported_in_one_sentence(model: str, port: int) -> None:
     specs = plan_samples(PROMPTS, samples=1, arm="banned")
     with pytest.raises(InputError, match=rf"no cluster at 127.0.0.1:{port} .*: start it with ray start"):
         list(Cluster(model, BANS, address=f"127.0.0.1:{port}", **OPTIONS).make(specs))
 
 
 @pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN, lambda *_: None])
-def test_a_head_that_dies_is_a_sentence(before: Any, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
-    """Ray waited for a minute, and ended the process with status 1 and no word. before: what an interrupt did."""
+def test_a_crash_of_the_head_is_reported_in_one_sentence(
+    before: Any, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    """Ray waited for a minute, and ended the process with status 1 and no message. before: the interrupt handler."""
     request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, before)))
     monkeypatch.setattr(ray_cluster, "WATCH_EVERY", 0.01)
     monkeypatch.setattr(ray_cluster, "LOST_AFTER", 0.05)
@@ -193,21 +195,21 @@ def test_a_head_that_dies_is_a_sentence(before: Any, monkeypatch: pytest.MonkeyP
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_while_the_head_lives_stays_one() -> None:
+def test_an_interrupt_while_the_head_runs_stays_an_interrupt() -> None:
     with socket.create_server(("127.0.0.1", 0)) as head, pytest.raises(KeyboardInterrupt):  # noqa: SIM117
         with ray_cluster._watching(f"127.0.0.1:{head.getsockname()[1]}"):
             signal.raise_signal(signal.SIGINT)
 
 
 @needs_ray
-def test_without_orders_no_cluster_is_looked_for(model: str) -> None:
+def test_without_orders_no_cluster_is_started(model: str) -> None:
     assert list(Cluster(model, BANS, address="127.0.0.1:1", **OPTIONS).make([])) == []
     with pytest.raises(ValueError, match="workers is 0"):
         Cluster(model, BANS, workers=0, **OPTIONS)
 
 
 @needs_ray
-def test_a_command_that_is_killed_with_its_cluster_goes_on(tmp_path: Path, model: str) -> None:
+def test_a_command_that_was_killed_with_its_cluster_resumes(tmp_path: Path, model: str) -> None:
     rows = [{"id": f"r{i}", "prompt": text} for i, text in enumerate(["a b", "c", "d d d", " "] * 6)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "bans.txt").write_text("c\nab\n")
@@ -239,7 +241,7 @@ def test_a_command_that_is_killed_with_its_cluster_goes_on(tmp_path: Path, model
         assert one and same(one, other)
 
 
-def test_bans_go_to_workers(model: str) -> None:
+def test_bans_are_sent_to_workers(model: str) -> None:
     assert list(pickle.loads(pickle.dumps(BANS))) == list(BANS)
     every = [*antislop.default_bans(), *antislop.constructions(), Ban.tokens([1, 2]), Ban.words(["a", "b"], gap=1)]
     assert pickle.loads(pickle.dumps(every)) == every

@@ -27,7 +27,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("before", ["", "He came home. She saw that "])
-def test_a_text_is_stopped_by_the_first_token_that_shows_that_its_sentence_has_ended(
+def test_the_first_token_that_shows_the_end_of_a_sentence_ends_the_text(
     text: str, before: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     vocabulary = Vocabulary.of(tokenizer)

@@ -1,4 +1,4 @@
-"""A data set is the same however it is made: in one go or killed many times, in any order, batch or company."""
+"""A data set is the same whether it is made at once or killed and resumed many times, in any order and batch."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def make(prompts: Iterable[Prompt] = PROMPTS, *, samples: int = 2, arm: Arm = "b
 
 
 def by_identity(records: Iterable[Record]) -> dict[Any, Record]:
-    """Records by what tells them apart, without the time that they took."""
+    """Records by their identity, without their seconds."""
     named = [(identify(record), {k: v for k, v in record.items() if k != "seconds"}) for record in records]
     assert len(dict(named)) == len(named), "none comes twice"
     return dict(named)
 
 
 def write(folder: Path, prompts: Sequence[Prompt] = PROMPTS, **options: Any) -> tuple[list[Record], list[Record]]:
-    """Make a data set with pairs, going on where it was stopped; return records and pairs that are there then."""
+    """Make or resume a data set with pairs; return its records and pairs."""
     with Journal(folder / "out.jsonl", {}, identify=identify, is_done=lambda r: r["status"] != "error") as journal:
         pairs = PairFile(folder / "pairs.jsonl", journal, kind="dpo")
         engine = maker(pairs="dpo", **options)
@@ -71,7 +71,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record],
     return write(tmp_path_factory.mktemp("undisturbed"))
 
 
-def test_a_record_holds_the_columns_of_its_prompt_and_what_became_of_it() -> None:
+def test_a_record_contains_the_columns_of_its_prompt_and_its_result() -> None:
     (record,) = make([Prompt("k", "a b", None, {"topic": "x"})], samples=1)
     assert record["topic"] == "x"
     assert (record["prompt"], record["key"], record["sample"], record["arm"]) == ("a b", "k", 0, "banned")
@@ -91,7 +91,7 @@ def test_a_record_is_the_same_in_any_subset_order_and_batch() -> None:
         assert some == {identity: whole[identity] for identity in some}
 
 
-def test_both_arms_have_the_same_seeds_and_the_plain_one_says_what_is_banned() -> None:
+def test_both_arms_have_the_same_seeds_and_the_plain_one_writes_banned_phrases() -> None:
     plain, banned = make(arm="plain"), make()
     seeds = {(r["key"], r["sample"]): r["seed"] for r in plain}
     assert seeds == {(r["key"], r["sample"]): r["seed"] for r in banned}
@@ -107,7 +107,7 @@ def test_another_seed_makes_other_records() -> None:
 
 
 def test_a_prompt_and_its_response_read_as_the_tokenizer_decodes_both() -> None:
-    """SentencePiece decoders remove the space in front of the response when they get it alone."""
+    """SentencePiece decoders remove the space in front of the response if they decode it alone."""
     tokenizer = build_spaced_tokenizer()
     settings = {**GENERATION, "suppress_tokens": [*range(len(tokenizer), 48)]}
     seam = ModelRecordMaker(MODEL, tokenizer, BANS, settings=settings, seed=5, batch_size=3)
@@ -152,7 +152,7 @@ def test_a_chat_gets_its_reply() -> None:
         (Prompt("bad", "a " * 400, None, {}), "more than the model's 512: shorten it"),
     ],
 )
-def test_a_prompt_that_can_not_be_used_is_a_record_and_the_others_go_on(prompt: Prompt, sentence: str) -> None:
+def test_an_unusable_prompt_is_a_failed_record_and_the_others_continue(prompt: Prompt, sentence: str) -> None:
     records = make([*PROMPTS[:2], prompt, *PROMPTS[2:]], samples=1)
     assert len(records) == 7
     (failed,) = [record for record in records if record["status"] == "error"]
@@ -161,10 +161,10 @@ def test_a_prompt_that_can_not_be_used_is_a_record_and_the_others_go_on(prompt: 
     assert by_identity(r for r in records if r is not failed) == by_identity(make(samples=1))
 
 
-def test_a_prompt_without_probabilities_is_a_record_on_each_resume_and_the_others_go_on(
+def test_a_prompt_without_probabilities_is_a_failed_record_on_each_resume_and_the_others_continue(
     tmp_path: Path, undisturbed: tuple[list[Record], list[Record]]
 ) -> None:
-    """One NaN ended the run with a traceback, and each that went on with it."""
+    """One NaN ended the run with a traceback, and each resumed run too."""
     bad = Prompt("bad", "j", None, {})
     with poisoned(MODEL, TOKENIZER("j")["input_ids"][0]):
         for _ in range(2):
@@ -215,8 +215,8 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_writes_nothing_twi
             return
 
 
-def test_a_text_that_failed_on_its_way_leaves_no_pairs() -> None:
-    """They would come twice when it is made again, or bar the way to that."""
+def test_a_text_that_failed_half_way_leaves_no_pairs() -> None:
+    """Otherwise they would be written twice when the text is made again, or prevent that."""
 
     class Breaking(ModelRecordMaker):
         def _report(self, *args: Any, **kwargs: Any) -> Record:
@@ -240,8 +240,8 @@ def test_two_journals_do_not_write_pairs_into_one_file_at_a_time(tmp_path: Path)
         PairFile(tmp_path / "pairs.jsonl", other, kind="dpo")
 
 
-def test_a_prompt_that_changed_is_found_while_it_is_written_too(tmp_path: Path) -> None:
-    """Who doesn't call `resume` is told at the prompt, and who does before any text is made."""
+def test_a_changed_prompt_is_detected_while_writing_too(tmp_path: Path) -> None:
+    """A caller of `resume` gets the error before any text is made, other callers at the prompt."""
     changed = [PROMPTS[0], Prompt("p1", "d", None, {})]
     with open_journal(tmp_path / "out.jsonl", {}) as journal:
         list(write_records(maker(), lambda: PROMPTS[:2], journal))
@@ -277,7 +277,7 @@ def test_pairs_are_of_texts_that_were_written(undisturbed: tuple[list[Record], l
         assert row["chosen"].endswith(".") or text == row["prompt"] + row["chosen"]
 
 
-def test_pairs_do_not_depend_on_what_their_texts_and_continuations_were_batched_with() -> None:
+def test_pairs_do_not_depend_on_the_batches_of_their_texts_and_continuations() -> None:
     def pairs(prompts: Sequence[Prompt], **options: Any) -> list[str]:
         specs = plan_samples(prompts, samples=3, arm="banned")
         made = maker(pairs="dpo", **options).make(specs)
@@ -291,7 +291,7 @@ def test_pairs_do_not_depend_on_what_their_texts_and_continuations_were_batched_
     assert pairs(shuffled, batch_size=2) == [row for row in whole if json.loads(row)["key"] in keys]
 
 
-def test_a_rejected_text_is_what_the_model_without_bans_writes_after_the_withdrawn_tokens() -> None:
+def test_a_rejected_text_continues_the_withdrawn_tokens_without_bans() -> None:
     """The naive way: each text alone, to a fixed length, and cut afterwards."""
     engine, naive = maker(pairs="dpo", batch_size=2), AntiSlop(TOKENIZER, [])
     assert engine._pair_maker is not None
@@ -355,13 +355,13 @@ def test_a_summary_adds_up_what_was_made() -> None:
     assert "3 conceded, 1 failed" in summary.describe()
 
 
-def test_a_list_has_a_fingerprint_of_what_it_forbids() -> None:
+def test_a_list_has_a_fingerprint_of_its_bans() -> None:
     prints = {fingerprint_bans(BanList(bans)) for bans in (BANS, BANS[1:], [*BANS[:-1], Ban("ea")])}
     assert len(prints) == 3
     assert fingerprint_bans(BanList(BANS, source="x")) == fingerprint_bans(BanList(BANS, source="y"))
 
 
-def test_a_text_takes_no_longer_than_a_moment() -> None:
+def test_the_seconds_of_a_text_are_at_most_those_of_the_run() -> None:
     began = time.monotonic()
     assert all(0 <= record["seconds"] <= time.monotonic() - began for record in make())
 

@@ -1,4 +1,4 @@
-"""A data set that is published says what it is, in the words of the hub, and which file holds what."""
+"""The card of a published data set describes it in the terms of the hub, and names the content of each file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_any_folder_name_is_a_title(title: str) -> None:
     assert f"\n# {title}\n" in card.text
 
 
-def test_what_is_no_english_has_no_language_unless_it_is_named() -> None:
+def test_texts_that_are_not_english_have_no_language_unless_it_is_named() -> None:
     assert find_language([record(0, response=GERMAN)]) is None
     assert find_language([record(0, response=None), record(1, response=ENGLISH)]) == "en"
     assert find_language([record(0, response=None)]) is None
@@ -122,7 +122,7 @@ def test_the_list_beside_a_card_is_the_one_that_was_used(tmp_path: Path) -> None
         assert list(BanList.load(tmp_path / "out" / LIST)) == list(bans)
 
 
-def test_a_list_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+def test_a_list_of_another_origin_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / LIST).write_text("mine")
     path = write_records(tmp_path / "records.jsonl", [record(0)])
     with pytest.raises(InputError, match=r"bans\.txt: was not written by this command"):

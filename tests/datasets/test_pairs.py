@@ -1,6 +1,6 @@
-"""Preference pairs say what a model wanted to write and what it wrote instead, in a context that it kept.
+"""Preference pairs contain the withdrawn text and the text written instead, after a context that was kept.
 
-Both sides are whole sentences, since trainers take them for whole texts.
+Both sides are whole sentences, since trainers treat them as whole texts.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def rewound(length: int, withdrawn: tuple[int, ...], ban: Ban = BANS[0]) -> Rewo
 EVENTS = [Drawn(3), Drawn(0), Drawn(1), rewound(1, (0, 1)), Drawn(2), Drawn(3), Drawn(3)]
 
 
-def test_a_correction_is_a_place_of_the_final_text_and_what_was_withdrawn_there() -> None:
+def test_a_correction_is_a_position_of_the_final_text_and_the_text_withdrawn_there() -> None:
     (correction,) = find_corrections(EVENTS, [3, 2, 3, 3])
     assert (correction.place, correction.rejected, correction.banned) == (1, (0, 1), 2)
 
@@ -132,7 +132,7 @@ def test_a_paragraph_and_the_end_of_the_text_end_a_side_too() -> None:
     assert (row["chosen"], row["rejected"]) == (" happy", " unsettling it")
 
 
-def test_a_pair_whose_kept_text_ends_in_mid_sentence_is_left_out_before_it_costs_anything() -> None:
+def test_a_pair_whose_kept_text_ends_in_mid_sentence_is_left_out_without_a_continuation() -> None:
     for tokens in (ids(" She", " was", " happy"), ids(" She", " was", " Mr", ".", " Then")):
         drafts, counts = draft(corrected(" un", "settling"), SOURCE._replace(tokens=tokens))
         assert (drafts, counts) == ([], {"kept_unfinished": 1})
@@ -171,7 +171,7 @@ def test_a_pair_whose_text_ends_where_the_ban_began_is_left_out() -> None:
 
 
 def test_both_sides_begin_at_the_edge_of_a_word_and_with_its_space() -> None:
-    """The tokens of the prompt are a prefix of those of prompt and completion then, in every tokenizer."""
+    """Then the tokens of the prompt are a prefix of those of prompt and completion, in every tokenizer."""
     kept = SOURCE._replace(tokens=ids(" She", " was", " un", "ly", ".", " Then"))
     row, _ = finish(corrected("settling", place=3, banned=1), ".", " Then", source=kept)
     assert row is not None
@@ -201,7 +201,7 @@ def test_texts_in_scripts_without_spaces_have_sentences_and_words() -> None:
     assert (row["prompt"], row["chosen"], row["rejected"]) == ("我", "来了。", "走了。")
 
 
-def test_what_was_counted_is_said_in_phrases() -> None:
+def test_counts_are_written_as_phrases() -> None:
     assert describe_counts({"continued_tokens": 1234, "respelled": 0}) == [
         "1,234 tokens written to continue withdrawn text"
     ]
@@ -280,7 +280,7 @@ def test_pairs_with_the_same_context_and_the_same_rejected_text_come_once() -> N
     assert drop_duplicates([b, a, c]) == kept
 
 
-def test_capping_keeps_so_many_of_each_ban_in_order_and_at_random() -> None:
+def test_capping_keeps_a_limited_number_of_pairs_of_each_ban_in_order_and_at_random() -> None:
     kept = cap_per_ban(ROWS, limit=3, seed=1)
     assert Counter(row["ban"] for row in kept) == dict.fromkeys("0123", 3)
     assert kept == [row for row in ROWS if row in kept]
@@ -304,7 +304,7 @@ def test_no_token_is_rejected_or_chosen_more_often_than_the_limit() -> None:
 
 
 @given(seed=st.integers(0, 99))
-def test_which_pairs_are_kept_does_not_depend_on_the_order_in_which_they_were_written(seed: int) -> None:
+def test_the_choice_of_pairs_does_not_depend_on_their_order(seed: int) -> None:
     shuffled = random.Random(seed).sample(ROWS, len(ROWS))
     for cap in (cap_per_ban, cap_per_token):
         kept = [row["context_with_chat_template"] for row in cap(ROWS, limit=3, seed=seed)]

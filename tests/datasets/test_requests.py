@@ -1,4 +1,4 @@
-"""What a prompt asks for is what fits, and the user's own words stay as they are."""
+"""The request for banned phrases fits into the prompt, and leaves the user's own words unchanged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def count(prompt: Prompt) -> int:
     return len(TOKENIZER(prompt.text)["input_ids"])
 
 
-def test_all_phrases_are_asked_for_in_front_of_the_text_where_nothing_limits_it() -> None:
+def test_without_a_limit_the_request_before_the_text_names_all_phrases() -> None:
     asked, number = Request(map(Ban, PHRASES), TOKENIZER).put(Prompt("k", "One day", None, {}), room=None)
     assert number == 5
     assert asked.text == SENTENCE + '"ab", "c d", "feed", "aaaa", "bead a cab".\n\nOne day'
 
 
 @given(st.integers(0, 200))
-def test_as_many_phrases_as_fit_are_asked_for(room: int) -> None:
+def test_the_request_names_as_many_phrases_as_fit(room: int) -> None:
     prompt = Prompt("k", "abc", None, {})
     texts = [
         f"{SENTENCE}{', '.join(f'{chr(34)}{p}{chr(34)}' for p in PHRASES[:n])}.\n\nabc" if n else "abc"
@@ -40,7 +40,7 @@ def test_as_many_phrases_as_fit_are_asked_for(room: int) -> None:
     assert number == best
 
 
-def test_what_has_no_words_is_not_asked_for() -> None:
+def test_bans_without_words_are_not_named_in_the_request() -> None:
     bans = [Ban.regex("a+b"), Ban.tokens([3]), Ban("always", weight=1.0), Ban("rare", weight=0.5)]
     assert Request(bans, TOKENIZER).phrases == ["rare"]
     prompt = Prompt("k", "a", None, {})
@@ -48,7 +48,7 @@ def test_what_has_no_words_is_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize("system", [None, "Be brief."])
-def test_a_chat_is_asked_in_its_system_message(system: str | None) -> None:
+def test_a_chat_gets_the_request_in_its_system_message(system: str | None) -> None:
     tokenizer = copy.deepcopy(TOKENIZER)
     tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[go]"
     before = [] if system is None else [{"role": "system", "content": system}]

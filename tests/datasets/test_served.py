@@ -1,4 +1,4 @@
-"""Data sets from a model that is served elsewhere, over HTTP."""
+"""Data sets from a model behind an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def served_by(url: str) -> list[str]:
     return ["--base-url", url, "--model", "tiny", "--tokenizer", str(FOLDER / "tiny")]
 
 
-def test_records_of_a_server_hold_nothing_banned_and_say_how_far_its_alternatives_reached(
+def test_records_of_a_server_contain_no_ban_and_report_the_coverage_of_its_alternatives(
     tmp_path: Path, tiny: Any
 ) -> None:
     model, tokenizer = tiny
@@ -84,7 +84,7 @@ def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(tm
         assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
 
 
-def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path: Path, tiny: Any) -> None:
+def test_a_text_that_the_server_fails_is_a_failed_record_and_made_again_later(tmp_path: Path, tiny: Any) -> None:
     model, tokenizer = tiny
     with serve(following(model), tokenizer) as server:
         server.bad_prompts[tuple(tokenizer("One day")["input_ids"])] = 400
@@ -95,7 +95,7 @@ def test_a_text_that_the_server_fails_is_a_record_and_made_again_later(tmp_path:
     assert sorted(record["status"] for record in read(tmp_path)) == ["error", "ok", "ok"]
 
 
-def test_an_answer_of_no_number_is_a_failed_record_and_the_run_goes_on(tmp_path: Path, tiny: Any) -> None:
+def test_an_answer_with_nan_is_a_failed_record_and_the_run_continues(tmp_path: Path, tiny: Any) -> None:
     model, tokenizer = tiny
 
     def spoil(answer: Any) -> Any:
@@ -137,7 +137,7 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
         (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url contains a user name, a password"),
     ],
 )
-def test_what_an_endpoint_can_not_use_is_refused_in_one_sentence(
+def test_options_that_an_endpoint_can_not_use_are_refused_in_one_sentence(
     tmp_path: Path, args: tuple[str, ...], sentence: str
 ) -> None:
     result = invoke(tmp_path, *args)

@@ -1,4 +1,4 @@
-"""TRL reads preference pairs as they are meant: whole sentences after the prompt that the model read."""
+"""TRL reads preference pairs as intended: whole sentences after the prompt that the model read."""
 
 from __future__ import annotations
 

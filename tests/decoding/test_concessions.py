@@ -78,7 +78,7 @@ WAYS = (write_by_hook, write, write_stream, write_many)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_sampler_warns_once_of_what_it_let_through(llama: PreTrainedModel, way: Any) -> None:
+def test_a_sampler_warns_once_of_conceded_phrases(llama: PreTrainedModel, way: Any) -> None:
     sampler = AntiSlop(TOKENIZER, banned_strings=["aa"])
     with pytest.warns(ConcededWarning, match="the banned 'aa' was let through at token 0") as caught:
         way(sampler, llama)
@@ -91,7 +91,7 @@ def test_a_sampler_warns_once_of_what_it_let_through(llama: PreTrainedModel, way
         way(AntiSlop(TOKENIZER, banned_strings=["aa"]), llama)
 
 
-def test_without_a_concession_nobody_is_warned(llama: PreTrainedModel) -> None:
+def test_without_a_concession_there_is_no_warning(llama: PreTrainedModel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AntiSlop(TOKENIZER, banned_strings=["aa"], on_exhausted="stop").generate(llama, PROMPT, **ASKED)
@@ -113,7 +113,7 @@ SAMPLED: dict[str, Any] = {"do_sample": True, "top_k": 0}
 
 
 @pytest.mark.parametrize("asked", [GREEDY, SAMPLED, {**SAMPLED, "min_p": 0.05}], ids=["greedy", "sampled", "min-p"])
-def test_a_phrase_without_an_alternative_is_conceded_and_not_dodged(story: Any, asked: dict[str, Any]) -> None:
+def test_a_phrase_without_a_likely_alternative_is_conceded(story: Any, asked: dict[str, Any]) -> None:
     """Not "Once upon a timeson", of which the model thinks 3 in 100,000,000,000,000."""
     model, tokenizer, inputs = story
     sampler = AntiSlop(tokenizer, ["once upon a time"])
@@ -125,7 +125,7 @@ def test_a_phrase_without_an_alternative_is_conceded_and_not_dodged(story: Any, 
 
 
 @pytest.mark.parametrize("asked", [GREEDY, {**SAMPLED, "min_p": 0.05}], ids=["greedy", "min-p"])
-def test_a_step_back_is_taken_where_the_text_allows_it(story: Any, asked: dict[str, Any]) -> None:
+def test_one_more_token_is_withdrawn_if_the_text_allows_it(story: Any, asked: dict[str, Any]) -> None:
     """After " upon" comes " a", and then " time": there is no way out but from before " upon"."""
     model, tokenizer, _ = story
     sampler = AntiSlop(tokenizer, ["a time"])

@@ -96,7 +96,7 @@ class _Characters(Words):
         return self._text
 
 
-def test_greedy_is_deterministic_and_takes_the_best_of_what_is_left() -> None:
+def test_greedy_is_deterministic_and_takes_the_likeliest_remaining_token() -> None:
     """After "a" the best is "b" (0.6); "ab" banned leaves 0.9 x 0.4 = 0.36 of "a" against 0.1 of "c"."""
     model = table((0.0, 0.6, 0.4, 0.0), (1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), (0.9, 0.0, 0.1, 0.0), length=2)
     texts = {run(model, LETTERS, [anywhere("ab")], prompt=(3, 3), do_sample=False)[0] for _ in range(5)}
@@ -175,7 +175,7 @@ def test_a_model_that_knows_only_the_phrase_concedes_it_and_says_so() -> None:
     assert all(e.violation.ban.phrase == "aa" for e in report.events if isinstance(e, Conceded))
 
 
-def test_detection_goes_on_after_a_concession() -> None:
+def test_detection_continues_after_a_concession() -> None:
     """What was let through at 0, and is found again at 1, 2 and 3."""
     _, report = run(table(*ONLY_A, length=5), LETTERS, [anywhere("aa")], prompt=(1, 1))
     starts = {e.violation.start for e in report.events if isinstance(e, (Conceded, Rewound))}
@@ -190,7 +190,7 @@ def test_stop_ends_the_text_before_the_phrase() -> None:
     assert report.conceded == 0
 
 
-def test_stop_leaves_nothing_banned_at_the_end_that_it_makes() -> None:
+def test_stop_does_not_complete_another_ban_by_ending_the_text() -> None:
     """The word was free while "s" followed; ending the text before "s.s." must not leave it there."""
     words = Words("cat", "s", ".", "x")
     model = table(
@@ -220,7 +220,7 @@ def test_total_work_is_bounded() -> None:
     assert report.conceded > 0
 
 
-def test_where_truncation_hid_the_alternatives_they_are_looked_up_in_the_raw_logits() -> None:
+def test_alternatives_hidden_by_truncation_are_taken_from_the_raw_logits() -> None:
     """top-k of 1 leaves nothing but the banned token; the second best is taken, not the concession."""
     model = table(*[(0.6, 0.3, 0.09, 0.01)] * 4, length=3, processors=[TopKLogitsWarper(1)])
     tokens, report = run(model, LETTERS, [anywhere("a")], prompt=(3, 3))
@@ -271,7 +271,7 @@ def test_noise_below_the_phrase_is_no_alternative(do_sample: bool) -> None:
 
 
 @pytest.mark.parametrize("do_sample", [True, False])
-def test_a_step_back_is_better_than_a_longer_word(do_sample: bool) -> None:
+def test_withdrawing_one_more_token_is_preferred_to_a_longer_word(do_sample: bool) -> None:
     """Nearly all that follows "a " is banned; going back to "the " reads better than the 0.0005 of "times"."""
     model = after_a(once_upon_a_time(5e-4))
     for seed in range(20):
@@ -282,7 +282,7 @@ def test_a_step_back_is_better_than_a_longer_word(do_sample: bool) -> None:
 
 
 @pytest.mark.parametrize("do_sample", [True, False])
-def test_a_longer_word_is_better_than_a_concession(do_sample: bool) -> None:
+def test_a_longer_word_is_preferred_to_a_concession(do_sample: bool) -> None:
     """The prompt ends in "a ", which can't be taken back, and "times" is likelier than the floor."""
     model = after_a(once_upon_a_time(5e-4, the=1.0))
     for seed in range(20):
@@ -292,14 +292,14 @@ def test_a_longer_word_is_better_than_a_concession(do_sample: bool) -> None:
         assert report.conceded == 0
 
 
-def test_a_longer_word_of_which_more_is_left_is_drawn_as_often_as_ever() -> None:
+def test_a_longer_word_above_the_mass_floor_is_drawn_by_its_probability() -> None:
     """Above the floor of mass nothing is preferred: 0.002 of "times" are exactly as good as 0.002 of anything else."""
     tokens, report = run(after_a(once_upon_a_time(2e-3)), TIME, [Ban("time")], prompt=(3, 3), do_sample=False)
     assert TIME.text(tokens).startswith("a times")
     assert report.conceded == 0
 
 
-def test_the_floors_are_the_policys() -> None:
+def test_the_floors_are_those_of_the_policy() -> None:
     """Without floors the smallest alternative is drawn; with a higher one, a likelier one is none."""
     model = after_a(once_upon_a_time(1e-7, the=1.0))
     texts = [
@@ -333,13 +333,13 @@ def test_the_text_does_not_end_because_everything_else_is_banned() -> None:
     assert any(isinstance(event, Rewound) for event in report.events), "and the report says how it came to that"
 
 
-def test_end_tokens_beyond_the_vocabulary_do_no_harm() -> None:
+def test_end_tokens_beyond_the_vocabulary_are_ignored() -> None:
     """Some configurations name an end token that the model can't draw."""
     model = table(*ONLY_A, length=3, eos=frozenset({99}))
     assert run(model, LETTERS, [anywhere("aa")], prompt=(1, 1))[1].conceded == 2
 
 
-def test_where_all_that_follows_is_banned_the_token_before_is_taken_back() -> None:
+def test_if_all_continuations_are_banned_the_token_before_is_withdrawn() -> None:
     """After "a" come only banned tokens: step back and choose "d" instead of stopping or conceding."""
     model = table((0.0, 0.5, 0.5, 0.0), *[(0.7, 0.0, 0.0, 0.3)] * 3, length=4)
     for seed in range(50):
@@ -377,7 +377,7 @@ def test_text_that_ends_in_a_mere_prefix_is_kept_whole() -> None:
     assert report.violations == 0
 
 
-def test_a_phrase_that_begins_in_the_prompt_is_caught_or_not_as_asked() -> None:
+def test_prompt_lookback_decides_whether_a_phrase_that_begins_in_the_prompt_is_caught() -> None:
     model = table(*[(0.0, 0.5, 0.5, 0.0)] * 4, length=1)
     texts = {lookback: set() for lookback in (True, False)}
     for lookback, seen in texts.items():
@@ -403,7 +403,7 @@ def test_an_entry_longer_than_the_text_never_matters() -> None:
     assert report.violations == 0
 
 
-def test_what_is_kept_of_a_long_text_does_not_grow_with_it() -> None:
+def test_the_stored_state_does_not_grow_with_the_text() -> None:
     """No distribution is stored for settled text."""
     torch.manual_seed(0)
     model = table((0.1, 0.7, 0.1, 0.1), (0.1, 0.1, 0.7, 0.1), (0.1, 0.1, 0.1, 0.7), (0.7, 0.1, 0.1, 0.1), length=300)
@@ -420,7 +420,7 @@ def test_what_is_kept_of_a_long_text_does_not_grow_with_it() -> None:
     assert most <= 12
 
 
-def test_rows_go_their_own_ways() -> None:
+def test_rows_of_one_loop_are_independent() -> None:
     """Two rows in one loop: each one's events tell its own text, and both get a pass while both need one."""
     model = Markov(4, seed=0, length=12)
     matcher = Matcher([anywhere("ab"), anywhere("cc")], LETTERS)

@@ -79,7 +79,7 @@ def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: 
     assert guesses.accepted > 100
 
 
-def test_a_drafted_ban_takes_part_in_drawing() -> None:
+def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
     """The draft mostly proposes what is banned; to draw afresh just then would favor what it seldom proposes."""
     model = Markov(4, seed=5, length=3)
     bans = [anywhere("b"), anywhere("ac", 0.5)]
@@ -98,7 +98,9 @@ def test_a_drafted_ban_takes_part_in_drawing() -> None:
     left=st.lists(st.floats(0, 1), min_size=4, max_size=4),
     proposal=st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
 )
-def test_drawing_beside_a_proposal_draws_from_what_is_left(left: list[float], proposal: list[float]) -> None:
+def test_drawing_beside_a_proposal_draws_from_the_remaining_probability(
+    left: list[float], proposal: list[float]
+) -> None:
     """The chance of a token, summed over all proposed ones, is its own; of equal distributions all are accepted."""
     if sum(left) < 0.1:
         return
@@ -140,7 +142,7 @@ def test_a_draft_never_reads_past_a_ban_or_the_end() -> None:
     assert all("ab" not in LETTERS.text(tokens) and len(tokens) < 10 for tokens in seen)
 
 
-def test_with_weights_a_draft_may_go_on_past_nothing_that_needs_a_coin() -> None:
+def test_with_weights_no_more_tokens_are_accepted_than_drafted() -> None:
     model = Markov(4, seed=3, length=12)
     bans = [anywhere("ab", 0.5), anywhere("c", 0.9)]
     for seed in range(20):
@@ -174,7 +176,7 @@ def test_the_rest_of_a_long_ban_is_read_in_one_pass() -> None:
     )
 
 
-def test_nothing_is_drafted_before_two_tokens_of_a_ban_are_there() -> None:
+def test_nothing_is_drafted_before_two_tokens_of_a_ban() -> None:
     words = Words(*"abcd")
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
@@ -187,7 +189,7 @@ def test_nothing_is_drafted_before_two_tokens_of_a_ban_are_there() -> None:
     assert drafter.propose(row).proposed == [2, 3]
 
 
-def test_a_beginning_that_led_nowhere_is_not_drafted_for_ever() -> None:
+def test_a_beginning_that_is_never_completed_is_not_drafted_for_ever() -> None:
     words = Words(*"abcd")
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
@@ -210,7 +212,7 @@ def test_the_common_start_is_shared_by_more_than_half(texts: list[list[int]]) ->
         assert sum(text[: len(start) + 1] == [*start, token] for text in texts) * 2 <= len(texts)
 
 
-def test_text_that_goes_on_is_encoded_without_a_space_before_it() -> None:
+def test_a_continuation_is_encoded_without_a_space_before_it() -> None:
     _, tokenizer = tiny_model()
     vocabulary = Vocabulary.of(tokenizer)
     for text in (" to behold", " of the", "'s"):
@@ -239,7 +241,7 @@ def asked(source: str, model: PreTrainedModel) -> dict[str, object]:
 @pytest.mark.filterwarnings("ignore")  # transformers warns of its own assistants' settings
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral"])
-def test_greedy_texts_are_the_same_whoever_drafts(family: str, source: str) -> None:
+def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) -> None:
     model = build_model(family)
     sampler = AntiSlop(TOKENIZER, COMMON)
     plain = sampler.generate(model, INPUTS, **ASKED)

@@ -100,7 +100,7 @@ def expected_of(case: str, seed: int) -> dict[tuple[int, ...], float]:
 
 
 @pytest.mark.parametrize(("case", "seed"), in_turn(CASES, [1, 2]))
-def test_exact_draws_as_rejection_sampling_with_replacement_would(case: str, seed: int) -> None:
+def test_method_exact_draws_as_rejection_sampling_with_replacement_would(case: str, seed: int) -> None:
     words, bans = CASES[case]
     model = Markov(len(words), seed=seed)
     assert p_value(draw(model, words, bans, times=TIMES), expected_of(case, seed)) > 1e-4
@@ -115,7 +115,7 @@ PROCESSORS: dict[str, list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_exact_is_exact_after_the_logits_processors(name: str) -> None:
+def test_method_exact_is_exact_after_the_logits_processors(name: str) -> None:
     model = Markov(4, seed=3, processors=PROCESSORS[name])
     bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
     expected = rejection_distribution(model, LETTERS, bans)
@@ -130,7 +130,7 @@ def test_exact_is_exact_after_the_logits_processors(name: str) -> None:
         max_size=4,
     ),
 )
-def test_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> None:
+def test_method_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> None:
     singles = {ban.phrase for ban in bans if len(set(ban.phrase)) == 1 and ban.weight == 0}
     if len({phrase[0] for phrase in singles}) > 2:  # leave something to say
         return
@@ -141,7 +141,7 @@ def test_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
+def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
     """Which is the model conditioned on the whole text, each weight multiplying the odds of a text."""
     words, bans = CASES[case]
     model = Markov(len(words), seed=1)
@@ -152,7 +152,7 @@ def test_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
     assert p_value(drawn, expected) > 1e-4
 
 
-def test_text_and_exact_are_different_distributions() -> None:
+def test_method_text_and_method_exact_are_different_distributions() -> None:
     """And the test above tells them apart."""
     words, bans = CASES["one phrase"]
     model = Markov(len(words), seed=1)
@@ -162,7 +162,7 @@ def test_text_and_exact_are_different_distributions() -> None:
     assert p_value(drawn, conditioned_distribution(model, words, bans)) > 1e-4
 
 
-def test_text_streams_nothing_before_the_end() -> None:
+def test_method_text_streams_nothing_before_the_end() -> None:
     words, bans = CASES["nested starts"]
     model = Markov(len(words), seed=1, length=12)
     rewinds = 0
@@ -179,7 +179,7 @@ def test_text_streams_nothing_before_the_end() -> None:
 
 
 @pytest.mark.parametrize("case", ["one phrase", "a weight of 0.3", "nested starts", "word edges with weights"])
-def test_token_draws_as_the_classic_rule_does(case: str) -> None:
+def test_method_token_draws_as_the_first_token_rule_does(case: str) -> None:
     words, bans = CASES[case]
     model, times = Markov(len(words), seed=4), 1000 * DEPTH
     drawn = draw(model, words, bans, times=times, method="token")
@@ -190,7 +190,7 @@ def test_token_draws_as_the_classic_rule_does(case: str) -> None:
     assert chi2_contingency(table).pvalue > 1e-4
 
 
-def test_a_wrong_rule_is_found_out() -> None:
+def test_the_check_rejects_a_wrong_rule() -> None:
     """The tests above can fail: the first-token rule is not exact, and the same check says so."""
     words, bans = CASES["one phrase"]
     model = Markov(len(words), seed=1)
@@ -198,7 +198,7 @@ def test_a_wrong_rule_is_found_out() -> None:
     assert p_value(draw(model, words, bans, times=6000, method="token"), expected) < 1e-6
 
 
-def test_a_rewind_goes_on_to_an_earlier_start_as_often_as_it_would_by_walking_there() -> None:
+def test_a_rewind_continues_to_an_earlier_start_as_often_as_by_walking_there() -> None:
     """After "b", "c" leads back to the start of the text and "d" back to itself.
 
     Being thrown back by "d" must not spare a text what is known of "c": without `Node.bounce`, too many begin with "b".
@@ -235,7 +235,7 @@ def test_nested_bans_draw_on_the_device_of_the_rows_generator(monkeypatch: pytes
     assert set(devices) == {FarGenerator.device}
 
 
-def test_the_way_back_from_below_a_ban_that_stayed_counts_its_coin() -> None:
+def test_an_exit_below_a_ban_that_stayed_counts_its_coin() -> None:
     """After "b", "c" stays in half of the cases, and then mostly leads on to "bcd", back to the very start."""
     model = Markov(4, sharpness=0.0, length=3)
     model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))

@@ -90,7 +90,7 @@ def engine_of(model: Markov, *, rows: int) -> BatchEngine:
 
 @pytest.mark.parametrize("places", [1, 3, 8])
 @pytest.mark.parametrize("case", LISTS)
-def test_texts_in_flight_are_those_that_each_prompt_gets_alone(case: str, places: int) -> None:
+def test_texts_in_flight_equal_those_of_each_prompt_alone(case: str, places: int) -> None:
     """Prompts of 2 to 7 tokens, texts that end apart, more prompts than places and fewer."""
     model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher(LISTS[case], WORDS)
     prompts = [(0,) * (2 + 3 * n % 6) for n in range(7)]
@@ -280,7 +280,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.mark.parametrize("check", [*CHECKS, *STATE_CHECKS], ids=lambda check: check.__name__)
 @torch.no_grad()
-def test_both_implementations_keep_to_the_contract(subject: Subject, check: Callable[[Subject], None]) -> None:
+def test_all_implementations_meet_the_contract(subject: Subject, check: Callable[[Subject], None]) -> None:
     check(subject)
 
 
@@ -289,7 +289,7 @@ def test_every_check_is_listed() -> None:
     assert named == {*CHECKS, *STATE_CHECKS}
 
 
-def test_an_exact_rewind_keeps_all_that_was_asked_for(subject: Subject) -> None:
+def test_an_exact_rewind_keeps_the_requested_number_of_tokens(subject: Subject) -> None:
     cache = subject.read(ONE, TWO)
     assert cache.rewind(1, 2) == 2
     with pytest.raises(ValueError, match="6"):

@@ -34,7 +34,7 @@ def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows
     return [tuple(row.tokens) for row in batch]
 
 
-def test_places_that_nobody_takes_are_kept_up_and_do_not_matter() -> None:
+def test_free_places_of_a_batch_do_not_matter() -> None:
     markov = Markov(4, length=12)
     matcher, texts = Matcher([Ban("ab", edges="anywhere"), Ban("c", edges="anywhere")], LETTERS), []
     for places in (3, 5):
@@ -46,7 +46,7 @@ def test_places_that_nobody_takes_are_kept_up_and_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("case", ["one phrase", "a weight of 0.3", "nested starts", "word edges with weights"])
-def test_rows_that_end_apart_are_drawn_as_rejection_sampling_would(case: str) -> None:
+def test_rows_that_end_independently_are_drawn_as_rejection_sampling_would(case: str) -> None:
     words, bans = CASES[case]
     markov = Markov(len(words), seed=1, eos=frozenset({len(words) - 1}))
     matcher, drawn = Matcher(bans, words), Counter[tuple[int, ...]]()

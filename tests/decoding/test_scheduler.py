@@ -141,7 +141,7 @@ def test_texts_submitted_while_others_are_written_join_them() -> None:
     assert not reader.is_alive()
 
 
-def test_what_was_submitted_before_closing_is_written() -> None:
+def test_texts_submitted_before_closing_are_written() -> None:
     scheduler = Scheduler(specs()[:2], places=1, is_open=True)
     number = scheduler.submit(specs()[2])
     scheduler.close()

@@ -1,8 +1,8 @@
-"""The code of documents, run as readers run it who copy one block after the other into a shell or an interpreter.
+"""Run the code of documents as a reader would who copies one block after the other into a shell or an interpreter.
 
-Python blocks run; those with a title, which need a hub or a server, are compiled only. Commands of `antislop` run, but
-those that need another model, a server, a cluster or the hub are only parsed. For other commands, what they name has to
-exist: targets of make, extras, modules.
+Python blocks run; blocks with a title, which need a hub or a server, are only compiled. Commands of `antislop` run, but
+commands that need another model, a server, a cluster or the hub are only parsed. For other commands, the targets of
+make, extras and modules that they name have to exist.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ABSENT = re.compile(
     r"^[A-Z]{2,}$|^(ray|openai)$|^https?:|^--(push-to-hub|device-map|chat|system|install-completion)$|/.*-Instruct$"
 )
-"""Arguments that a test has nothing for: placeholders such as NAME, clusters, servers, the hub, models of chats."""
+"""Arguments that no test can provide: placeholders such as NAME, clusters, servers, the hub, models of chats."""
 
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 _STORY = "It's not just a dance; it's a testament to her will.\nA whisper, barely above a whisper, hung in the air.\n"
 
 
 class Block(NamedTuple):
-    """A block of code of a document. line: that of its first line. title: what stands behind the language."""
+    """A block of code of a document. line: the number of its first line. title: the text after the language."""
 
     path: Path
     line: int
@@ -86,7 +86,7 @@ def read_commands(block: Block) -> Iterator[list[str]]:
 
 
 def run_command(arguments: list[str]) -> None:
-    """Run a command of `antislop`, or see that what another one names exists."""
+    """Run a command of `antislop`; for other commands, check that the things they name exist."""
     program, *rest = arguments
     if program != "antislop":
         check_command(program, rest)
@@ -113,7 +113,7 @@ def parse_command(arguments: list[str]) -> None:
 
 
 def check_command(program: str, arguments: list[str]) -> None:
-    """See that what a command of another program names exists."""
+    """Check that the targets, extras or modules that another program's command names exist."""
     if program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert arguments[0] in targets, f"make {arguments[0]}"
@@ -131,6 +131,6 @@ def check_command(program: str, arguments: list[str]) -> None:
 
 
 def _shorten(arguments: list[str]) -> list[str]:
-    """Return options that make a command quick: what is short is as right as what is long."""
+    """Return options that make a command quick, since a short run tests the same."""
     has_length = arguments[0] in ("generate", "dataset", "eval") and "--max-new-tokens" not in arguments
     return ["--max-new-tokens", "24"] if has_length else []

@@ -1,7 +1,7 @@
-"""Tiny models of every kind of layer that remembers, with random weights, large enough that positions matter.
+"""Tiny models of every kind of layer with a memory, with random weights that are large enough that positions matter.
 
-Windows and chunks are shorter than the texts of the tests. All have the vocabulary of `models`: what decodes with its
-tokenizer runs on any of them.
+Windows and chunks are shorter than the texts of the tests. All models have the vocabulary of `models`, and so its
+tokenizer.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ IMAGE = 0
 
 @dataclass(frozen=True)
 class Family:
-    """A configuration, and how much larger than at initialization its matrices have to be.
+    """A configuration, and the factor by which its matrices are larger than at initialization.
 
-    Larger, a model is surer and minds positions more; too large, it says one thing, and bfloat16 is lost.
+    A larger factor makes a model surer and more dependent on positions; if it is too large, the model writes one token
+    only, and bfloat16 is too imprecise.
     """
 
     config: PreTrainedConfig
@@ -194,7 +195,7 @@ REFUSED: dict[str, PreTrainedConfig] = {
     "rwkv": RwkvConfig(**_SMALL),
     "xlnet": XLNetConfig(**_IDS, d_model=32, n_layer=2, n_head=4, d_inner=48),
 }
-"""Families that remember what they have read where no rewind reaches it."""
+"""Families that store the tokens they have read in states that no rewind reaches."""
 
 FAMILIES = tuple(_FAMILIES)
 WINDOWED = frozenset({"mistral", "gemma3", "gpt-neo", "gpt-oss", "llama4"})
@@ -207,7 +208,7 @@ _IMAGE_TOKENS = 4  # of an image of 4 by 4 patches, merged two by two
 
 
 def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A model of two layers that is sure of little and minds the order of its tokens."""
+    """A model of two layers with broad distributions, which depends on the order of its tokens."""
     torch.manual_seed(seed)
     kind: Any = AutoModelForCausalLM
     if family in ENCODER_DECODER:
@@ -230,7 +231,7 @@ def build_refused(family: str) -> PreTrainedModel:
 
 
 def prepare(family: str, *prompts: Sequence[int], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """What `generate` needs for prompts: padded on the left, or on the right where an encoder reads them.
+    """Return the inputs of `generate` for prompts: padded on the left, or on the right for an encoder.
 
     Each prompt of a vision model begins with an image of its own.
     """

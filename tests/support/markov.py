@@ -1,4 +1,4 @@
-"""The protocols of `antislop.inference` without transformers: a Markov model of order 2 whose cache is its tokens."""
+"""The engine protocols without transformers: a Markov model of order 2 whose cache contains its tokens."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class MarkovCache:
         self._rows[row], self._settled[row] = list(other._rows[0]), other._settled[0]
 
     def read(self, row: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """Take in more tokens of a row; return its latest two, 0 where there are fewer."""
+        """Append tokens to a row; return its latest two, with 0 for missing ones."""
         self._rows[row] += tokens
         before, last = [0, 0, *self._rows[row][-2:]][-2:]
         return before, last
 
 
 class MarkovModel:
-    """What comes after two tokens has the logits table[before, last], [vocab]."""
+    """The token after two tokens has the logits table[before, last], [vocab]."""
 
     def __init__(self, table: Tensor, *, eos: frozenset[int] = frozenset()) -> None:
         self._table = table

@@ -69,7 +69,7 @@ def build_spaced_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(family: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A model of two layers; windows, where there are any, are shorter than the texts of the tests."""
+    """A model of two layers; its windows, if any, are shorter than the texts of the tests."""
     torch.manual_seed(seed)
     if family == "llama":
         model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(**_SHAPE))
@@ -101,7 +101,7 @@ def build_model(family: str = "llama", *, seed: int = 0, dtype: torch.dtype = to
 
 @contextmanager
 def poisoned(model: PreTrainedModel, token: int) -> Iterator[None]:
-    """Have a model give NaN from where it reads a token, in all that it remembers of it, too."""
+    """Make a model return NaN once it has read a token, and in all states that depend on it."""
 
     def poison(_: torch.nn.Module, read: tuple[torch.Tensor], embedded: torch.Tensor) -> torch.Tensor:
         return embedded.masked_fill((read[0] == token)[..., None], torch.nan)

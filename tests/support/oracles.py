@@ -1,4 +1,4 @@
-"""The naive twins: obvious, slow, and written without a look at the code they check."""
+"""The naive twins: obvious, slow, and independent of the code that they check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.toys import PROMPT, Markov, Words
 
 
 def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
-    """Where a ban stands in an ASCII text; at the end of one that goes on, its right edge is still open."""
+    """Find the occurrences of a ban in an ASCII text; at the end of an unfinished text, its right edge is open."""
     where, phrase = (text, ban.phrase) if ban.pattern.case_sensitive else (text.lower(), ban.phrase.lower())
     for start in range(len(text) - len(phrase) + 1):
         end = start + len(phrase)
@@ -39,13 +39,13 @@ def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple
 
 
 def cut_at(text: str, places: Sequence[int]) -> list[str]:
-    """Pieces of a text, empty ones among them, the last one included."""
+    """Cut a text into pieces, some of which may be empty; the last piece ends with the text."""
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     return [text[start:end] for start, end in pairwise(edges)]
 
 
 def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
-    """Where a sequence of words stands in an ASCII text: from each first word to the nearest possible last one."""
+    """Find a sequence of words in an ASCII text: from each first word to the nearest possible last one."""
     pattern = ban.pattern
     assert isinstance(pattern, WordSequence)
     items, skip_stop_words = pattern.items, pattern.skip_stop_words
@@ -56,7 +56,7 @@ def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
         return between[word - 1] != "'" and not (skip_stop_words and words[word][0] in stop_words())
 
     def reach(item: int, word: int) -> set[int]:
-        """The last words of all ways to read the sequence on from an item that stands at a word."""
+        """Return the last words of all ways to match the rest of the sequence from an item at a word."""
         if item + 1 == len(items):
             return {word}
         ends, passed = set(), 0
@@ -74,7 +74,7 @@ def sequence_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 
 
 def matches(pattern: str, text: str, *, max_span: int = 200) -> Iterator[tuple[int, int]]:
-    """Where a regex matches, one match after the other."""
+    """Find the matches of a regex, one after the other."""
     compiled, start = regex.compile(pattern), 0
     while start < len(text):
         match = compiled.match(text, start, start + max_span)
@@ -84,19 +84,19 @@ def matches(pattern: str, text: str, *, max_span: int = 200) -> Iterator[tuple[i
 
 
 def phrase_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
-    """Where a phrase stands in an ASCII text that ends, and has no two white spaces in a row."""
+    """Find a phrase in a finished ASCII text without two white spaces in a row."""
     return occurrences(text.replace("\n", " "), ban)
 
 
 def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
-    """Where a ban of any kind stands, whether it counts there or not."""
+    """Find a ban of any kind, including occurrences that its rules exempt."""
     if isinstance(ban.pattern, Regex):
         return matches(ban.phrase, text, max_span=ban.pattern.max_span)
     return (phrase_occurrences if isinstance(ban.pattern, Phrase) else sequence_occurrences)(text, ban)
 
 
 def scope_at(text: str, scope: Scope) -> list[bool]:
-    """Per character whether a ban counts there: the text is read from one delimiter to the next."""
+    """Return for each character whether the ban applies to it: the text is read from one delimiter to the next."""
     span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
     opened, ended, at, counts = "", False, 0, []
     while at < len(text):
@@ -110,7 +110,7 @@ def scope_at(text: str, scope: Scope) -> list[bool]:
 
 
 def word_at(text: str, place: int) -> int:
-    """How many words have begun up to a character."""
+    """Return the number of words that have begun up to a character."""
     return len(regex.findall(r"(?<![a-z])[a-z]", text[: place + 1]))
 
 
@@ -131,13 +131,13 @@ def counting(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 
 @cache
 def decided(text: str, ban: Ban, letters: tuple[str, ...]) -> set[tuple[int, int]]:
-    """The occurrences that count whatever follows, as far as three more letters tell."""
+    """The occurrences that count with every continuation; three more letters are tried."""
     longer = (text + "".join(more) for size in range(4) for more in product(letters, repeat=size))
     return set.intersection(*(set(counting(each, ban)) for each in longer))
 
 
 def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
-    """(start token, index of the ban) of each ban that stands in the tokens."""
+    """(start token, index of the ban) of each occurrence in the tokens."""
     owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
     text = words.text(tokens)
     return {
@@ -160,7 +160,7 @@ def _letters(words: Words) -> tuple[str, ...]:
 
 
 def completed(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> list[tuple[int, int]]:
-    """The bans that the last token completes, the one that starts first in front."""
+    """The bans that the last token completes, in order of their starts."""
     before = standing(tokens[:-1], words, bans, is_final=False)
     return sorted(standing(tokens, words, bans, is_final=is_final) - before)
 
@@ -211,7 +211,7 @@ def absorb(
     jumps: Sequence[tuple[tuple[int, ...], tuple[int, ...], float]],
     texts: Sequence[tuple[int, ...]],
 ) -> dict[tuple[int, ...], float]:
-    """How often a chain that starts at the first prefix ends in each text."""
+    """The probability that a chain from the first prefix ends in each text."""
     row = {prefix: i for i, prefix in enumerate(prefixes)}
     among = np.eye(len(prefixes))
     for source, target, mass in jumps:
@@ -228,7 +228,7 @@ def absorb(
 def first_token_text(
     model: Markov, words: Words, bans: Sequence[Ban], generator: np.random.Generator
 ) -> tuple[int, ...]:
-    """The classic rule: on a violation multiply its first token's probability by the weight, once, and draw again."""
+    """The first-token rule: on a violation multiply its first token once by the weight, and draw again."""
     applied: set[tuple[tuple[int, ...], int]] = set()
     tokens: tuple[int, ...] = ()
     while not tokens or not model.ends(tokens):

@@ -1,7 +1,7 @@
 """A real HTTP server on 127.0.0.1 that completes as vLLM, llama.cpp's server, SGLang or a bare OpenAI clone would.
 
-It runs any model that says what may follow some tokens, draws with a seed, and fails when told to. What each kind asks
-for and answers is written down from its documentation and source, not from the client under test.
+It runs any function from tokens to logits, draws with a seed, and fails on request. The requests and answers of each
+kind follow its documentation and source, not the client under test.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 Model = Callable[[list[int]], Tensor]
-"""Logits [vocab] of what may follow some tokens."""
+"""Returns the logits [vocab] of the token after some tokens."""
 
 
 class Served(ThreadingHTTPServer):
     """kind: "vllm", "llama.cpp", "sglang" or "strings".
 
-    failures: what to do with the next requests instead of answering: "drop", "slow", "silent" (no log-probabilities), a
-    status, or (status, headers). Bytes are sent as they are, a function returns another answer for an answer, and a
-    `Misbehavior` never ends. bad_prompts: prompts that begin so always fail, with a status. requests: all so far.
-    skew: draw from another temperature than is told, as a server that can't be trusted does.
+    failures: how the next requests fail: "drop", "slow", "silent" (no log-probabilities), a status, or (status,
+    headers). Bytes are sent unchanged, a function returns another answer for an answer, and a `Misbehavior` never ends.
+    bad_prompts: prompts with these beginnings always fail, with a status. requests: all requests so far. skew: draw at
+    another temperature than the log-probabilities claim, as an untrustworthy server does.
     """
 
     daemon_threads = True
@@ -141,7 +141,7 @@ def _sglang(text: str, written: Sequence[tuple[int, Tensor, list[int]]]) -> dict
 
 
 class Misbehavior(Enum):
-    """Answers that never end: one byte now and then, as many as go through, or one interim answer after the other."""
+    """Answers that never end: slow single bytes, bytes as fast as possible, or one interim answer after the other."""
 
     DRIP = (b"HTTP/1.1 200 OK\r\nX: ", b"x", 0.01)
     FLOOD = (b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536, 0.0)
@@ -150,7 +150,7 @@ class Misbehavior(Enum):
     SLOW_CONTINUE = (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01)
 
     def write(self, send: Callable[[bytes], Any], stopping: threading.Event) -> None:
-        """Send until nobody listens any more."""
+        """Send until the client closes the connection."""
         head, part, pause = self.value
         send(head)
         while not stopping.wait(pause):
@@ -235,7 +235,7 @@ def serve(
 
 
 def _let_go(server: Served) -> None:
-    """Wait for the threads that still answer, up to a second."""
+    """Wait for threads that are still answering, up to a second."""
     until = time.monotonic() + 1
     while server.busy and time.monotonic() < until:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Small things to test with: a vocabulary of a few strings, a Markov model without transformers, a way to run it."""
+"""Toys for tests: a vocabulary of a few strings, a Markov model without transformers, and a function that runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 
 
 class Words:
-    """Surfaces that are spelled out; `None` is a special token, whose content may be given by its id."""
+    """A vocabulary of given surfaces; `None` is a special token, whose content may be given by its id."""
 
     def __init__(self, *surfaces: str | bytes | None, contents: Mapping[int, str] | None = None) -> None:
         self.byte_tokens: frozenset[int] = frozenset()  # those of byte fallback

@@ -1,4 +1,4 @@
-"""What was withdrawn stands where it was written, what is kept is the text, and neither takes the other's place."""
+"""Withdrawn text is shown at the position where it was written, and the kept pieces are the text."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def text_of(pieces: Sequence[TextPiece]) -> str:
     return "".join(piece.text for piece in pieces if piece.kind != "withdrawn")
 
 
-def test_withdrawn_text_stands_before_what_was_written_instead() -> None:
+def test_withdrawn_text_is_shown_before_the_text_written_instead() -> None:
     events = [*drawn(ME, A, TESTAMENT, TO), rewound(1, A, TESTAMENT, TO), *drawn(A, QUIET), *ended(ME, A, QUIET)]
     assert shown(events) == "I [-a testament to-] a quiet"
 
 
-def test_a_rewind_inside_what_replaced_other_text_keeps_the_order_of_time() -> None:
+def test_a_rewind_inside_replacement_text_keeps_the_order_of_time() -> None:
     events = [
         *drawn(ME, A, TESTAMENT, TO),
         rewound(2, TESTAMENT, TO),
@@ -68,7 +68,7 @@ def test_a_rewind_inside_what_replaced_other_text_keeps_the_order_of_time() -> N
     assert shown(events) == "I [-a-] [-testament to-] [-tapestry.-] quiet"
 
 
-def test_withdrawn_pieces_that_would_touch_are_set_apart() -> None:
+def test_adjacent_withdrawn_pieces_are_separated() -> None:
     events = [*drawn(ME), rewound(0, ME), *drawn(YOU), rewound(0, YOU), *drawn(A), *ended(A)]
     assert shown(events) == "[-I-] [-You-] a"
 
@@ -95,7 +95,7 @@ def test_withdrawn_text_waits_for_text_before_it_that_may_still_be_withdrawn() -
     assert text_pieces.add(Settled((ME,))) == [TextPiece("I", "kept"), TextPiece(" a", "withdrawn", (0, 2))]
 
 
-def test_what_stands_though_banned_is_marked_to_the_character() -> None:
+def test_a_conceded_phrase_is_marked_to_the_character() -> None:
     events = [
         *drawn(ME, CAT, S),
         Conceded(violation("cat", 1, 2)),
@@ -113,7 +113,7 @@ def test_what_stands_though_banned_is_marked_to_the_character() -> None:
     ]
 
 
-def test_what_was_conceded_is_marked_without_colors_too() -> None:
+def test_conceded_text_is_marked_without_colors_too() -> None:
     events = [*drawn(ME, A, TESTAMENT, TO), Conceded(violation("a testament to", 1, 3)), *ended(ME, A, TESTAMENT, TO)]
     assert shown(events) == "I [!a testament to!]"
     text_pieces = TextPieces(WORDS)
@@ -123,7 +123,7 @@ def test_what_was_conceded_is_marked_without_colors_too() -> None:
 
 
 @pytest.mark.parametrize(("show", "text"), [(True, "I [!a testament to!]\n"), (False, "I a testament to\n")])
-def test_a_writer_marks_what_was_conceded_only_if_it_shows_what_happened(show: bool, text: str) -> None:
+def test_a_writer_marks_conceded_text_only_if_it_shows_withdrawn_text(show: bool, text: str) -> None:
     out = io.StringIO()
     writer = ConsoleWriter(Console(file=out), show_withdrawn=show)
     writer.write([TextPiece("I ", "kept"), TextPiece("a testament to", "conceded")])
@@ -148,7 +148,7 @@ def test_events_without_a_picture_add_nothing() -> None:
     assert TextPieces(WORDS).add(Forwarded(1, 0)) == []
 
 
-def test_a_character_over_several_tokens_comes_out_whole_on_both_sides() -> None:
+def test_a_character_of_several_tokens_is_shown_whole_on_both_sides() -> None:
     old, new = "a — b".encode(), "a ’s".encode()
     events = [*drawn(*old), rewound(2, *old[2:]), *drawn(*new[2:]), *ended(*new)]
     assert shown(events, Bytes()) == "a [-— b-]’s"
@@ -167,7 +167,7 @@ def test_both_sides_of_a_rewind_within_a_run_of_byte_tokens_show_their_own_chara
     assert shown([*first, *drawn(4), *ended(0, 4)], words) == "[-cat-] [-é-]\ndog"
 
 
-def test_bytes_that_never_became_a_character_are_left_out_where_withdrawn_and_shown_where_kept() -> None:
+def test_bytes_of_an_incomplete_character_are_hidden_if_withdrawn_and_shown_if_kept() -> None:
     half = "—".encode()[:2]
     assert shown([*drawn(*half), rewound(0, *half), *drawn(*half), *ended(*half)], Bytes()) == "�"
 
@@ -197,7 +197,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Event], list[int], list[int]]:
 
 
 @given(histories())
-def test_what_is_not_withdrawn_is_the_text(history: tuple[list[Event], list[int], list[int]]) -> None:
+def test_the_pieces_that_are_not_withdrawn_are_the_text(history: tuple[list[Event], list[int], list[int]]) -> None:
     events, tokens, _ = history
     text_pieces = TextPieces(Bytes())
     pieces = [piece for event in events for piece in text_pieces.add(event)]
@@ -216,7 +216,7 @@ def test_every_letter_that_was_written_is_shown_once_and_in_order_of_time(
 
 
 @given(st.integers(0, 300))
-def test_a_real_run_can_be_followed(seed: int) -> None:
+def test_the_pieces_of_a_real_run_are_its_text_and_its_withdrawals(seed: int) -> None:
     words = Words("a", "b", "c", "d")
     bans = [Ban("abc", edges="anywhere"), Ban("ca", edges="anywhere", weight=0.5), Ban("dd", edges="anywhere")]
     tokens, report = run(Markov(4, seed=seed, length=12), words, bans)
@@ -227,7 +227,7 @@ def test_a_real_run_can_be_followed(seed: int) -> None:
     assert len(withdrawn.replace(" ", "")) == report.withdrawn_tokens
 
 
-def test_what_goes_with_a_ban_is_told_from_the_ban() -> None:
+def test_withdrawn_text_beside_a_ban_is_distinguished_from_the_ban() -> None:
     ban = Violation(Ban("cat"), 1, 2)
     text_pieces = TextPieces(WORDS)
     pieces = [
@@ -284,7 +284,7 @@ def test_mark_conceded_marks_a_ban_that_began_in_the_prompt() -> None:
     assert marked([*drawn(TO), *ended(TO)], [Ban("testament to")], (A, TESTAMENT)) == [TextPiece(" to", "conceded")]
 
 
-def test_mark_conceded_settles_what_no_ban_can_reach_and_changes_nothing_else() -> None:
+def test_mark_conceded_settles_text_that_no_ban_can_reach_and_changes_nothing_else() -> None:
     matcher = Matcher([Ban("a testament to")], WORDS)
     events: list[Event] = [Forwarded(1, 0), *drawn(QUIET, A, TESTAMENT), *ended(QUIET, A, TESTAMENT)]
     assert list(mark_conceded(iter(events), matcher, matcher.start())) == [
@@ -335,9 +335,7 @@ def test_a_terminal_without_color_gets_brackets_too(environment: dict[str, str])
 
 
 @given(st.lists(st.text("ab \n—漢", max_size=9), max_size=12), st.integers(8, 30))
-def test_a_terminal_breaks_lines_between_words_and_loses_nothing_but_the_space_there(
-    texts: list[str], width: int
-) -> None:
+def test_a_terminal_breaks_lines_at_spaces_and_drops_only_these_spaces(texts: list[str], width: int) -> None:
     lines = written([TextPiece(text, "kept") for text in texts], terminal=True, width=width)
     assert lines.split() == "".join(texts).split()
     fits = all(Text(word).cell_len <= width for word in "".join(texts).split())
@@ -357,7 +355,7 @@ def test_a_word_waits_until_it_is_whole() -> None:
 # -- summarize, save_svg ----------------------------------------------------------------------------------------------
 
 
-def test_the_summary_is_one_line_and_tells_concessions_only_where_there_are_any() -> None:
+def test_the_summary_is_one_line_and_mentions_concessions_only_if_any_occurred() -> None:
     report = Report(violations=1, withdrawn_tokens=3, forward_passes=1203)
     line = summarize(report, seconds=2.0, kept_tokens=100)
     assert line == "100 tokens, 1 violation, 3 withdrawn tokens, 1,203 forward passes, 50.0 tokens/s"
@@ -365,7 +363,7 @@ def test_the_summary_is_one_line_and_tells_concessions_only_where_there_are_any(
     assert ", 1 violation, 1 conceded, 3 withdrawn" in summarize(report, seconds=2.0, kept_tokens=100)
 
 
-def test_the_summary_of_nothing_does_not_divide_by_nothing() -> None:
+def test_the_summary_of_an_empty_run_does_not_divide_by_zero() -> None:
     assert summarize(Report(), seconds=0.0, kept_tokens=0).endswith("0.0 tokens/s")
 
 

@@ -39,7 +39,7 @@ def llama() -> PreTrainedModel:
     return build_model("llama")
 
 
-def test_a_report_holds_the_texts_that_were_withdrawn() -> None:
+def test_a_report_contains_the_withdrawn_texts() -> None:
     report = Report.of(EVENTS, surfaces=WORDS)
     assert report.withdrawn == [
         Withdrawal(" a testament to", 3, Violation(BAN, 3, 5)),
@@ -92,7 +92,7 @@ def test_the_texts_are_those_of_the_tokenizer(llama: PreTrainedModel) -> None:
 @pytest.mark.parametrize(
     ("family", "kind"), [("llama", GenerateDecoderOnlyOutput), ("t5", GenerateEncoderDecoderOutput)]
 )
-def test_an_output_is_transformers_own_with_two_fields_more(family: str, kind: type) -> None:
+def test_an_output_is_that_of_transformers_with_two_more_fields(family: str, kind: type) -> None:
     model = build_model() if family == "llama" else build(family)
     prompt = torch.tensor([[5, 9, 4]])
     asked = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 4, "return_dict_in_generate": True}
@@ -105,7 +105,7 @@ def test_an_output_is_transformers_own_with_two_fields_more(family: str, kind: t
     assert torch.equal(ours[0], theirs[0])
 
 
-def test_a_sampler_shows_what_it_bans_and_how() -> None:
+def test_the_representation_of_a_sampler_shows_its_bans_and_options() -> None:
     bans = BanList(["a", "b"], source="slop.txt")
     assert repr(AntiSlop(TOKENIZER, bans)) == "<AntiSlop: 2 bans from slop.txt, method='exact', on_exhausted='concede'>"
     shown = repr(AntiSlop(TOKENIZER, ["a"], method="token", on_exhausted="stop"))

@@ -26,7 +26,7 @@ def llama() -> PreTrainedModel:
 
 
 def settled_lengths(events: Sequence[Event]) -> Iterator[tuple[int, int]]:
-    """(length of the text, length that is settled) after each event."""
+    """(length of the text, settled length) after each event."""
     length = settled = 0
     for event in events:
         if isinstance(event, Drawn):
@@ -44,7 +44,7 @@ def random_phrases(chance: random.Random) -> list[Ban]:
 
 
 def random_kinds(chance: random.Random) -> list[Ban]:
-    """Regexes, sequences with gaps, exempt phrases, and occurrences that are free."""
+    """Regexes, sequences with gaps, exempt phrases, and allowed occurrences."""
     a, b, c = chance.sample("abcd", 3)
     return [
         Ban.regex(f"{a}.{{0,2}}{b}", weight=chance.choice([0, 0.5])),
@@ -62,7 +62,7 @@ def random_kinds(chance: random.Random) -> list[Ban]:
     [(Words("a", "b", "c", "d", "ab", "cd"), random_phrases), (Words("a", "b", "c ", " d", "ab ", ". "), random_kinds)],
     ids=["phrases", "all kinds"],
 )
-def test_what_was_settled_is_never_taken_back_in_2000_random_runs(
+def test_settled_text_is_never_withdrawn_in_2000_random_runs(
     words: Words, random_bans: Callable[[random.Random], list[Ban]]
 ) -> None:
     chance = random.Random(0)
@@ -83,8 +83,8 @@ def test_what_was_settled_is_never_taken_back_in_2000_random_runs(
     assert held > 5
 
 
-def test_text_that_touches_no_ban_is_held_for_one_token_only() -> None:
-    """One, because the last token may still be stepped back over."""
+def test_text_that_touches_no_ban_is_held_back_by_one_token_only() -> None:
+    """One token, because the last token may still be withdrawn."""
     tokens, report = run(Markov(4, seed=0, length=30), Words("a", "b", "c", "d"), [Ban("zz")])
     assert len(tokens) == 30
     assert max(length - settled for length, settled in settled_lengths(report.events)) <= 2
@@ -109,7 +109,7 @@ def test_streamed_text_is_the_text_of_the_final_tokens(llama: PreTrainedModel, s
 
 
 def test_characters_are_streamed_whole_and_an_incomplete_one_at_the_end_too() -> None:
-    """The replacement character reaches the reader only where the text itself ends within a character."""
+    """The replacement character is streamed only if the text itself ends within a character."""
     raw = "Ü€😀".encode()
     events = [Settled((byte,)) for byte in (*raw, raw[0])]
     assert list(stream_text(events, Bytes())) == ["Ü", "€", "😀", "\ufffd"]
@@ -139,7 +139,7 @@ def test_a_streamer_gets_the_prompt_then_each_token_once_then_the_end(llama: Pre
     assert [token for (token,) in streamer.calls[1:-1]] == ids[0, PROMPT.shape[1] :].tolist()
 
 
-def test_transformers_own_iterator_streamer_comes_to_its_end(llama: PreTrainedModel) -> None:
+def test_the_iterator_streamer_of_transformers_ends(llama: PreTrainedModel) -> None:
     streamer = TextIteratorStreamer(TOKENIZER, skip_prompt=True, timeout=60)
     sampler = AntiSlop(TOKENIZER, COMMON)
     asked = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 20, "streamer": streamer}
@@ -151,7 +151,7 @@ def test_transformers_own_iterator_streamer_comes_to_its_end(llama: PreTrainedMo
     assert text == TOKENIZER.decode(ids[0, PROMPT.shape[1] :])
 
 
-def test_a_reader_that_stops_early_leaves_nothing_behind(llama: PreTrainedModel) -> None:
+def test_a_stream_that_is_closed_early_releases_the_model(llama: PreTrainedModel) -> None:
     """The model is free for other calls, and gradients are as they were."""
     sampler = AntiSlop(TOKENIZER, COMMON)
     asked = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 30, "do_sample": True}
