@@ -26,7 +26,9 @@ PROMPTS = (
 )
 UNTIL = ["\n\n", ". She"]
 TOKENS = 40
-BANS = BanList([*antislop.default_bans(), "the old", "air was", "eyes", Ban.regex(r"was (a|the)\b")])
+BANS = BanList([*antislop.default_bans(), "the old", "air was", "eyes", Ban.regex(r"was (a|the)\b")]).with_options(
+    weight=0.0
+)
 
 model, tokenizer = antislop.tiny_model()
 

@@ -22,7 +22,7 @@ from datasets import Dataset  # noqa: E402
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 PROMPTS = ["The old house at the edge of the village", "One day", "She opened the door and", "He had never seen"]
-BANS = BanList([*antislop.default_bans(), "eyes", "the old", "was a", "air"])
+BANS = BanList([*antislop.default_bans(), "eyes", "the old", "was a", "air"]).with_options(weight=0.0)
 COMMON_WORDS = BanList(["the", "his", "was"])
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 COMMON = {

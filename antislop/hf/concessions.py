@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 from antislop.matching.token_matcher import Violation
 from antislop.trace.events import ConcededWarning
@@ -14,6 +15,10 @@ class ConcessionWarner:
 
     def __init__(self) -> None:
         self._has_warned = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have copies warn again: they may be in another process."""
+        return type(self), ()
 
     def __call__(self, violation: Violation) -> None:
         """Warn, if this is the first concession."""

@@ -255,6 +255,10 @@ class BanList(Sequence[Ban]):
         origin = f" from {self.source}" if self.source else ""
         return f"<BanList of {len(self)}{origin}: {shown}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is compiled, and changes as texts are read."""
+        return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct")}
+
     def find(self, text: str) -> list[Match]:
         """Return every occurrence of every ban in a text, in order; they may overlap.
 

@@ -201,9 +201,13 @@ class Matcher:
         self._situations: dict[tuple[Pending, PhraseStates, int], _Situation] = {}
         self._kept = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out remembered transitions: they are computed again, and nested deeper than pickle can follow."""
-        return {**self.__dict__, "_situations": {}, "_kept": 0}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have copies compile the bans anew.
+
+        What was learned of texts is nested deeper than pickle can follow, and would change what a hash of the matcher
+        is, by which `datasets` finds results that it has.
+        """
+        return type(self), (self._bans, self._surfaces)
 
     @property
     def slow(self) -> list[Ban]:

@@ -1,0 +1,104 @@
+"""Whoever calls `generate` gets text without bans: pipelines in batches and chats, and `datasets.map`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import load_dataset
+from datasets.fingerprint import Hasher
+from transformers import TextStreamer, pipeline
+
+import antislop
+from antislop import AntiSlop, Ban, BanList
+
+MODEL, TOKENIZER = antislop.tiny_model()
+TOKENIZER.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+PROMPTS = ["The old house", "One day", "She opened the door and"]
+CHAT = [{"role": "user", "content": "Tell me a story."}]
+SETTINGS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "min_p": 0.05}
+BANS = BanList([*antislop.default_bans(), "eyes", Ban.regex(r"was (a|the)\b")]).with_options(weight=0.0)
+PIPE = pipeline("text-generation", model=MODEL, tokenizer=TOKENIZER)
+
+
+def make_sampler() -> AntiSlop:
+    return AntiSlop(TOKENIZER, BANS)
+
+
+def write(*args: Any, **settings: Any) -> Any:
+    torch.manual_seed(5)
+    return PIPE(*args, **{**SETTINGS, **settings})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        (PROMPTS, {"batch_size": 2}),
+        (PROMPTS[0], {"num_return_sequences": 2}),
+        (PROMPTS[0], {"return_full_text": False}),
+        (PROMPTS[0], {"stop_sequence": "."}),
+        (CHAT, {}),
+        ([CHAT, CHAT], {"batch_size": 2}),
+        ([*CHAT, {"role": "assistant", "content": "Once upon"}], {"continue_final_message": True}),
+    ],
+    ids=["batch", "sequences", "completion", "stop", "chat", "chats", "prefilled"],
+)
+def test_a_pipeline_writes_the_same_by_either_door(inputs: Any, options: dict[str, Any]) -> None:
+    sampler = make_sampler()
+    by_argument = write(inputs, **options, custom_generate=sampler)
+    with antislop.applied_to(MODEL, sampler):
+        assert write(inputs, **options) == by_argument
+    assert len(BANS.find(str(by_argument))) == len(BANS.find(str(inputs)))
+    empty = AntiSlop(TOKENIZER, [])
+    assert write(inputs, **options, custom_generate=empty) == write(inputs, **options)
+
+
+def test_a_pipeline_streams_under_applied_to_only() -> None:
+    class Pieces(TextStreamer):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            pieces.append(text)
+
+    pieces: list[str] = []
+    streamer = Pieces(TOKENIZER, skip_prompt=True)
+    with antislop.applied_to(MODEL, make_sampler()):
+        answer = write(PROMPTS[0], streamer=streamer, return_full_text=False)
+    assert "".join(pieces) == answer[0]["generated_text"]
+    with pytest.raises(ValueError, match=r"does not hand its streamer to a custom_generate"):
+        write(PROMPTS[0], streamer=streamer, custom_generate=make_sampler())
+
+
+def test_a_data_set_is_mapped_once(tmp_path: Path) -> None:
+    """The second time `datasets` finds what it has: what a sampler has read does not change its hash."""
+    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{prompt}"}}\n' for prompt in PROMPTS))
+    data = load_dataset("json", data_files=str(tmp_path / "prompts.jsonl"), cache_dir=str(tmp_path), split="train")
+    sampler, model = make_sampler(), MODEL
+
+    def complete(rows: dict[str, list[str]], numbers: list[int]) -> dict[str, list[str]]:
+        done = sampler.generate_many(model, rows["prompt"], seeds=numbers, **SETTINGS)
+        return {"text": [completion.text for completion in sorted(done, key=lambda each: each.number)]}
+
+    first = data.map(complete, batched=True, batch_size=2, with_indices=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AntiSlop, "generate_many", None)
+        again = data.map(complete, batched=True, batch_size=2, with_indices=True)
+    assert list(again["text"]) == list(first["text"])
+    assert first["prompt"] == PROMPTS
+    assert not any(map(BANS.find, first["text"]))
+
+
+@pytest.mark.parametrize("use", ["generate", "copy", "find"])
+def test_the_hash_of_a_sampler_is_that_of_its_bans_and_options(use: str) -> None:
+    sampler = make_sampler()
+    before = Hasher.hash(sampler)
+    if use == "generate":
+        sampler.generate(MODEL, PROMPTS[0], **SETTINGS)
+    elif use == "find":
+        sampler.bans.find("It was a door.")
+    else:
+        sampler = pickle.loads(pickle.dumps(sampler))
+    assert Hasher.hash(sampler) == before == Hasher.hash(make_sampler())
+    assert Hasher.hash(AntiSlop(TOKENIZER, [*BANS, "other"])) != before
+    assert Hasher.hash(AntiSlop(TOKENIZER, sampler.bans, max_rewinds=3)) != before
