@@ -1,4 +1,4 @@
-"""The command line: commands, their options, and what they write to the terminal.
+"""The command line: commands, their options, and their output on the terminal.
 
 Internal: the commands are public, their code is not.
 """

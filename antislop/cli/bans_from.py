@@ -35,7 +35,7 @@ class EntryOptions:
     min_ratio: Annotated[
         float,
         typer.Option(
-            min=0, help="Keep entries whose ratio to human usage is, even at its interval's low end, this high."
+            min=0, help="Keep entries whose ratio to human usage is at least this, at the lower end of its interval."
         ),
     ] = 10.0
     top: Annotated[
@@ -68,7 +68,7 @@ class NameOptions:
 
     @property
     def choice(self) -> NameChoice:
-        """The choice, from whichever option makes it."""
+        """The choice, from `--names` or its shortcuts."""
         if self.no_names and self.names_only:
             raise InputError("--no-names and --names-only leave nothing: pass one of them")
         if self.names is not NameChoice.ALL and (self.no_names or self.names_only):
@@ -93,8 +93,8 @@ def bans_from(
 ) -> int:
     """Make a list of bans from a profile.
 
-    The weight of a ban is 1 over its ratio, so that phrases which people write as well become as rare as theirs. An
-    entry that doesn't occur in human writing is forbidden. The list is linted, and entries at fault are left out.
+    The weight of a ban is 1 over its ratio, so that phrases become as rare as in human writing. An entry that doesn't
+    occur in human writing is forbidden. The list is linted, and entries with findings are left out.
     """
     from antislop.lists.text_format import write_lines
     from antislop.profiles.profiles import Profile
@@ -120,18 +120,17 @@ def bans_from(
         else:
             bans.save(out, licence=licence)
     forbidden = sum(ban.weight == 0 for ban in bans)
-    why = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
-    warn(f"{len(bans):,} bans, {forbidden:,} of them forbidden outright; left out: {why or 'nothing'}")
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
+    warn(f"{len(bans):,} bans, {forbidden:,} of them forbidden outright; left out: {reasons or 'nothing'}")
     return 0
 
 
-def _describe(made: Profile) -> str:
+def _describe(profile: Profile) -> str:
     """Return the source of a list, for its header."""
-    half = made.made_with.get("half")
-    human = made.baseline or {"name": "nothing", "words": 0}
+    half = profile.made_with.get("half")
+    human = profile.baseline or {"name": "nothing", "words": 0}
     return (
-        f"{', '.join(made.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
-        f"{made.texts:,} texts, {made.prompts:,} prompts, {made.words:,} words, against {human['words']:,} words of "
-        f"{human['name']}; {describe_command()}; "
-        f"{date.today().isoformat()}"
+        f"{', '.join(profile.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
+        f"{profile.texts:,} texts, {profile.prompts:,} prompts, {profile.words:,} words, "
+        f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
     )

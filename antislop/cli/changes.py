@@ -28,17 +28,17 @@ class ComparisonOptions:
 
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="A B", help="Compare two profiles, or texts: which entries fell, and which rose."),
+        typer.Option(metavar="A B", help="Compare two profiles, or texts: the entries that fell, and those that rose."),
     ] = None
     output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = TableFormat.TEXT
-    top: Annotated[int, typer.Option(min=1, help="Lines of a comparison, for each direction.")] = 15
+    top: Annotated[int, typer.Option(min=1, help="Lines of a comparison per direction.")] = 15
 
 
 def check_picture(out: Path) -> None:
-    """Refuse a file that can't become a picture."""
+    """Refuse a path that can't be written as a picture."""
     check_writable(out)
     if out.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise InputError(f"{out}: not a kind of picture: name it .svg, .png or .pdf")
+        raise InputError(f"{out}: not a format of pictures: name it .svg, .png or .pdf")
     if find_spec("matplotlib") is None:
         raise InputError("a picture needs the package matplotlib: pip install 'antislop[eval]', or leave out -o")
 

@@ -1,6 +1,6 @@
 """The command `antislop dataset`: from prompts to a data set, resumable.
 
-Data goes to files, progress to standard error: a bar on a terminal, else a line now and then.
+Data goes to files, progress to standard error: a bar on a terminal, else a line every few seconds.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class ArmsChoice(str, Enum):
 
     @property
     def arms(self) -> list[Arm]:
-        """The arms in the order in which they are made."""
-        every: tuple[Arm, ...] = ("plain", "banned")
-        return [arm for arm in every if arm in self.value.split(",")]
+        """The arms, in the order in which they are made."""
+        all_arms: tuple[Arm, ...] = ("plain", "banned")
+        return [arm for arm in all_arms if arm in self.value.split(",")]
 
 
 class PairFormatChoice(str, Enum):
@@ -58,7 +58,7 @@ class PairFormatChoice(str, Enum):
 
 @dataclass(frozen=True)
 class PairOptions:
-    """Which preference pairs are made."""
+    """The preference pairs to make."""
 
     pairs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write preference pairs made from withdrawn text.")
@@ -82,7 +82,7 @@ class PairOptions:
 
     @property
     def made_kind(self) -> PairFormat | None:
-        """The format of the pairs to make; None if none are."""
+        """The format of the pairs to make; None if no pairs are made."""
         return None if self.pairs is None else self.kind
 
     def check(self, *, arms: ArmsChoice) -> None:
@@ -92,9 +92,9 @@ class PairOptions:
             "--pairs-per-ban": self.pairs_per_ban,
             "--pairs-per-token": self.pairs_per_token,
         }
-        given = [name for name, value in limits.items() if value is not None]
-        if self.pairs is None and given:
-            raise InputError(f"{given[0]} has no effect without a file of pairs: pass --pairs FILE, or leave it out")
+        names = [name for name, value in limits.items() if value is not None]
+        if self.pairs is None and names:
+            raise InputError(f"{names[0]} has no effect without a file of pairs: pass --pairs FILE, or leave it out")
         if self.pairs_per_token is not None and self.kind != "tokens":
             raise InputError("--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out")
         if self.pairs is not None and arms is ArmsChoice.PLAIN:
@@ -103,7 +103,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """The files made from all records at the end."""
+    """The files that are made from all records at the end."""
 
     to_parquet: Annotated[
         bool, typer.Option("--to-parquet", help="Also write Parquet files and a card into the folder.")
@@ -125,7 +125,7 @@ class _Target:
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
-        """Refuse what can't be written, and what would overwrite the prompts or be read as prompts."""
+        """Refuse paths that can't be written, that would overwrite the prompts, or be read as prompts."""
         if export.is_wanted and self.out == self.records:
             raise InputError(
                 f"{self.out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"
@@ -178,17 +178,17 @@ def dataset(
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     on_cluster = engine.engine is EngineChoice.RAY
     job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=on_cluster)
-    made = _DataSet(job, target, tokenizer, bans=banned)
-    summary = made.write(maker, pairs, force=force)
+    data_set = _DataSet(job, target, tokenizer, bans=banned)
+    summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:
         return 130
     with writing(out):
-        made.finish(pairs.made_kind, export)
+        data_set.finish(pairs.made_kind, export)
     return 1 if summary.failed else 0
 
 
 def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
-    """Refuse paths that would overwrite the prompts, be read as prompts, or are no files. paths: those to write."""
+    """Refuse paths that would overwrite the prompts, be read as prompts, or are no files. paths: to be written."""
     for path in [out, *paths]:
         with writing(path):
             path.exists()  # raises for a name that no file can have
@@ -204,7 +204,7 @@ def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is not a file: choose another path")
         if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
-            raise InputError(f"{path}: is where the prompts are read from: choose another path")
+            raise InputError(f"{path}: is a source of the prompts: choose another path")
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class _DataSet:
 
     @property
     def _content(self) -> dict[str, Any]:
-        """What decides the records, as the journal and the card name it."""
+        """The settings that determine the records, as in the journal and the card."""
         return {**asdict(self.job.spec), "n": self.job.samples, "arms": ",".join(self.job.arms)}
 
     def _report(self, journal: Journal, resumed: Resumed) -> None:
@@ -259,8 +259,8 @@ class _DataSet:
         if resumed.changed:
             say(f"{resumed.changed:,} records are made again, since their prompts have changed")
         if len(journal):
-            others = f", {resumed.unasked:,} of them for other prompts" if resumed.unasked else ""
-            say(f"resuming: {len(journal):,} records exist already{others}")
+            suffix = f", {resumed.unasked:,} of them for other prompts" if resumed.unasked else ""
+            say(f"resuming: {len(journal):,} records exist already{suffix}")
 
     def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
         from antislop.datasets.pair_file import PairFile
@@ -269,20 +269,20 @@ class _DataSet:
         if path is None:
             return None
         if len(journal) and not path.exists():
-            say(f"{path} is new: it gets no pairs of the records that exist already")
+            say(f"{path} is new: it gets no pairs of existing records")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             return PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
 
     def _finish_pairs(self, file: PairFile, options: PairOptions) -> None:
         with writing(file.path):
-            kept = file.finish(
+            count = file.finish(
                 per_ban=options.pairs_per_ban, per_token=options.pairs_per_token, seed=self.job.spec.seed
             )
-        say("; ".join([f"{kept:,} pairs in {file.path}", *describe_counts(file.counts)]))
+        say("; ".join([f"{count:,} pairs in {file.path}", *describe_counts(file.counts)]))
 
     def _count_missing(self, journal: Journal) -> int | None:
-        """Return how many records are still to be made; None if unknown."""
+        """Return the number of records to be made; None if unknown."""
         counts = [count for count in (count_records(self.job.spec.source), self.job.limit) if count is not None]
         missing = min(counts, default=0) * self.job.samples * len(self.job.arms) - len(journal)
         return missing if missing > 0 else None

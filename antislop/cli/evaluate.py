@@ -1,4 +1,4 @@
-"""The command `antislop eval`: texts to the same prompts in several arms, measured, as a page, figures and tables.
+"""The command `antislop eval`: texts to the same prompts in several arms, measured; as a page, figures and tables.
 
 Data goes to files, progress to standard error. Records are kept, so that a run can be resumed.
 """
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from antislop.evaluation.outputs import Output
 
 OPENINGS = FOLDER / "openings.txt"
-"""The prompts if none are given."""
+"""The default prompts."""
 DEFAULT_ARMS = "plain,banned"
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Where the texts come from: a model and prompts, or files."""
+    """The source of the texts: a model and prompts, or files."""
 
     prompts: Annotated[
         str | None,
@@ -59,7 +59,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Outputs by arm, how they were made, and notes for the reader of the report."""
+    """Outputs by arm, their settings, and notes for readers of the report."""
 
     outputs: dict[str, list[Output]]
     made_with: dict[str, Any]
@@ -75,7 +75,7 @@ def evaluate(
         list[Path] | None,
         typer.Option(
             metavar="LIST",
-            help="A list made from other texts: shows whether slop beyond the list falls or rises.",
+            help="A list made from other texts: measures slop beyond the list.",
             show_default="the other half of the bundled one",
         ),
     ] = None,
@@ -84,7 +84,7 @@ def evaluate(
     generation: GenerationOptions,
     force: ForceOption = False,
 ) -> int:
-    """Measure what bans do: texts to the same prompts with and without them, or existing texts.
+    """Measure the effect of bans: texts to the same prompts with and without them, or existing texts.
 
     Writes report.html, its figures as SVG and PNG, summary.csv, summary.json and records.jsonl into the folder. To
     resume after an interruption, run the same command again.
@@ -96,7 +96,7 @@ def evaluate(
     made_from = collect_bans(bans)
     if not made_from:
         raise InputError("--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE")
-    other = _load_held_out(held_out, bans)
+    held_out_list = _load_held_out(held_out, bans)
     spec = model.spec
     generation.check()
     if source.outputs:
@@ -111,8 +111,8 @@ def evaluate(
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:
         return 130
-    evaluation = _evaluate(texts.outputs, made_from, other, seed=generation.seed)
-    _save(out, evaluation, _describe(texts, made_from, other, seed=generation.seed, began=began))
+    evaluation = _evaluate(texts.outputs, made_from, held_out_list, seed=generation.seed)
+    _save(out, evaluation, _describe(texts, made_from, held_out_list, seed=generation.seed, began=began))
     return 0
 
 
@@ -126,7 +126,7 @@ def _check_folder(out: Path) -> None:
 def _describe(
     texts: _Texts, made_from: BanList, held_out: BanList | None, *, seed: int, began: datetime
 ) -> dict[str, Any]:
-    """Return how the report was made, as `write_report` takes it."""
+    """Return the conditions of the report, in the form of `write_report`."""
     return {
         "command": shlex.join(["antislop", *sys.argv[1:]]),
         "made_with": texts.made_with,
@@ -150,12 +150,12 @@ def _require_packages() -> None:
 
 def _read_arms(arms: str) -> tuple[Arm, ...]:
     """Return the arms named on the command line, in the order in which they run."""
-    every: tuple[Arm, ...] = get_args(Arm)
+    all_arms: tuple[Arm, ...] = get_args(Arm)
     names = [name.strip() for name in arms.split(",")]
     for name in names:
-        if name not in every:
-            raise InputError(f"there is no arm {name!r}: name some of {', '.join(every)}, separated by commas")
-    return tuple(arm for arm in every if arm in names)
+        if name not in all_arms:
+            raise InputError(f"there is no arm {name!r}: name some of {', '.join(all_arms)}, separated by commas")
+    return tuple(arm for arm in all_arms if arm in names)
 
 
 def _load_held_out(files: list[Path] | None, bans: BanOptions) -> BanList | None:
@@ -165,7 +165,7 @@ def _load_held_out(files: list[Path] | None, bans: BanOptions) -> BanList | None
 
 
 def _name(place: str | None) -> str | None:
-    """Return the last part of a path, or an id unchanged: a report doesn't reveal the folders of the machine."""
+    """Return the last part of a path, or an id unchanged: a report must not reveal the folders of the machine."""
     is_path = place is not None and os.path.exists(os.path.expanduser(place))  # noqa: PTH110, PTH111 - never raises
     return Path(place or "").expanduser().resolve().name if is_path else place
 
@@ -199,38 +199,38 @@ class _Run:
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
         with open_journal(self.path, {**asdict(spec), "antislop": __version__}, force=force) as journal:
             self.job.resume(journal, lambda: prompts, force=force)
-            wanted = self._list_wanted(prompts)
-            missing = sum(identity not in journal for identity in wanted)
-            if missing < len(wanted):
-                say(f"resuming: {len(wanted) - missing:,} of {len(wanted):,} texts exist already")
+            identities = self._list_identities(prompts)
+            missing = sum(identity not in journal for identity in identities)
+            if missing < len(identities):
+                say(f"resuming: {len(identities) - missing:,} of {len(identities):,} texts exist already")
             self.job.run(maker, lambda: prompts, journal, total=missing)
         if self.job.is_stopped:
             say("stopped; run the same command again to resume")
             return None
-        return self._collect(wanted)
+        return self._collect(identities)
 
-    def _list_wanted(self, prompts: Sequence[Prompt]) -> set[tuple[str, int, str]]:
-        """Return the identities of the records that this run asks for."""
+    def _list_identities(self, prompts: Sequence[Prompt]) -> set[tuple[str, int, str]]:
+        """Return the identities of the records of this run."""
         return {(prompt.key, i, arm) for prompt in prompts for i in range(self.job.samples) for arm in self.job.arms}
 
-    def _collect(self, wanted: set[tuple[str, int, str]]) -> _Texts:
-        """Return the wanted texts of all that the journal holds."""
+    def _collect(self, identities: set[tuple[str, int, str]]) -> _Texts:
+        """Return the texts of some records of the journal."""
         from antislop.datasets.samples import identify
         from antislop.evaluation.outputs import make_output
 
-        records = [record for record in read_records(self.path) if identify(record) in wanted]
-        written = [record for record in records if record["status"] != "error"]
+        records = [record for record in read_records(self.path) if identify(record) in identities]
+        successes = [record for record in records if record["status"] != "error"]
         outputs: dict[str, list[Output]] = {arm: [] for arm in self.job.arms}
-        for record in written:
+        for record in successes:
             outputs[record["arm"]].append(make_output(record))
-        return _Texts(outputs, self._describe(), _note(written, failed=len(records) - len(written)))
+        return _Texts(outputs, self._describe(), _note(successes, failed=len(records) - len(successes)))
 
     def _describe(self) -> dict[str, Any]:
-        """Return how the texts were made, as the report shows it."""
+        """Return the settings of the texts, for the report."""
         spec = {name: value for name, value in asdict(self.job.spec).items() if name not in ("bans", "seed", "split")}
         source = "24 openings" if spec["source"] == "openings" else str(_name(spec["source"]))
-        more = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
-        return {**spec, "model": _name(spec["model"]), "source": source, **more}
+        options = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
+        return {**spec, "model": _name(spec["model"]), "source": source, **options}
 
 
 def _note(records: Sequence[Record], *, failed: int) -> list[str]:
@@ -239,7 +239,9 @@ def _note(records: Sequence[Record], *, failed: int) -> list[str]:
     if failed:
         notes.append(f"{failed:,} texts could not be generated and are left out.")
     if counts := [record["asked_phrases"] for record in records if "asked_phrases" in record]:
-        notes.append(f"The prompt-only arm named {min(counts):,} to {max(counts):,} phrases: as many as fitted.")
+        notes.append(
+            f"The prompt-only arm named {min(counts):,} to {max(counts):,} phrases: as many as fit into the prompt."
+        )
     return notes
 
 
@@ -247,13 +249,13 @@ def _note(records: Sequence[Record], *, failed: int) -> list[str]:
 
 
 def _check_outputs(source: SourceOptions, generation: GenerationOptions) -> None:
-    given = {
+    options = {
         "--prompts": source.prompts is not None,
         "--n": generation.n != 1,
         "--arms": source.arms != DEFAULT_ARMS,
     }
-    for name, is_given in given.items():
-        if is_given:
+    for name, is_used in options.items():
+        if is_used:
             raise InputError(f"{name} has no effect with --outputs, whose texts exist already: leave one of them out")
 
 
@@ -267,7 +269,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
             raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={source}")
         if arm in outputs:
             raise InputError(
-                f"--outputs names the arm {arm} twice: give each its own name, plain for the one to compare with"
+                f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts without bans"
             )
         texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit)
         outputs[arm] = read_outputs(texts, arm=arm)
@@ -276,9 +278,11 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
     notes = []
     if model.name is not None:
         outputs = _score(outputs, model)
-        notes.append("Likelihoods are of the texts tokenized again, possibly into other tokens than were generated.")
+        notes.append(
+            "For likelihoods, the texts were tokenized again; their tokens can differ from the generated ones."
+        )
     elif model != ModelSpec():
-        raise InputError("--dtype, --device and the like have no effect on --outputs without --model: leave them out")
+        raise InputError("options of the model have no effect on --outputs without --model: leave them out")
     return _Texts(outputs, {"outputs": list(outputs), "model": _name(model.name)}, notes)
 
 

@@ -1,7 +1,7 @@
 """The command `antislop generate`: continue a text without banned phrases.
 
 Data goes to standard output, everything else to standard error. torch and transformers are imported when the model is
-loaded, so that bad input is refused at once.
+loaded, so that bad input is refused immediately.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OnExhaustedChoice(str, Enum):
 
 @dataclass(frozen=True)
 class ContinuationOptions:
-    """The text to continue, and how far."""
+    """The text to continue, and the length of the continuation."""
 
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
@@ -78,16 +78,16 @@ class ContinuationOptions:
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """What happens when a ban is completed."""
+    """The reaction to a completed ban."""
 
     method: Annotated[
         MethodChoice,
         ban_option(
             help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does; "
-            "text: resample the whole text."
+            "text: resample the text from its start."
         ),
     ] = MethodChoice.EXACT
-    on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="What to do if every continuation is banned.")] = (
+    on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="The reaction if every continuation is banned.")] = (
         OnExhaustedChoice.CONCEDE
     )
 
@@ -97,11 +97,11 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """What is shown and saved besides the text."""
+    """The outputs besides the text."""
 
     show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
     compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False
-    svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save what --show shows as a picture.")] = None
+    svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save the output of --show as a picture.")] = None
     report: Annotated[
         Path | None,
         _output_option(metavar="FILE", help="Write rewinds and their cost as JSON; - is standard error."),
@@ -143,8 +143,8 @@ def generate(
 ) -> int:
     """Continue a text without banned phrases.
 
-    On a terminal the prompt is shown, and the text appears as it settles. Elsewhere only the continuation is written,
-    with brackets around what --show adds.
+    On a terminal the prompt is shown, and the text appears as soon as no rewind can change it. Files and pipes receive
+    only the continuation, with withdrawn text in brackets if --show is set.
     """
     sampling.check()
     output.check()
@@ -172,7 +172,9 @@ def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOpt
     if bans.no_bans and not (bans.ban or bans.bans or bans.constructions or bans.loops) and output.compare:
         raise InputError("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
     if text.prompt == "-" and Path("-") in (bans.bans or []):
-        raise InputError("both the prompt and --bans are -, and standard input can be read once: save one to a file")
+        raise InputError(
+            "both the prompt and --bans are -, but standard input can be read only once: save one of them to a file"
+        )
 
 
 def _read_prompt(prompt: str) -> str:
@@ -222,7 +224,7 @@ class _Writer:
         )
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:
-        """Yield the events of a run. Without bans, those that occur in the text count as conceded."""
+        """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
         import torch
 
         from antislop.sampler import AntiSlop
@@ -261,16 +263,16 @@ def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, syst
         )
     if encoded["input_ids"].shape[1] == 0:
         raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # not every model takes the others
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # not every model accepts the other ones
 
 
-def _check_length(model: PreTrainedModel, prompt: int, new: int) -> None:
+def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> None:
     limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if limit is None or prompt + new <= limit:
+    if limit is None or prompt_tokens + new_tokens <= limit:
         return
-    advice = f"pass --max-new-tokens {limit - prompt} or less" if prompt < limit else "shorten the prompt"
-    fault = f"the prompt has {prompt:,} tokens, which with {new:,} new ones exceeds the model's {limit:,} positions"
-    raise InputError(f"{fault}: {advice}")
+    advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
+    total = f"the prompt has {prompt_tokens:,} tokens, which with {new_tokens:,} new ones"
+    raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
 
 
 @dataclass
@@ -334,19 +336,19 @@ def _compare(writer: _Writer, screen: Console, *, show: bool) -> list[_Run]:
 _TITLES = ("without bans", "with bans")
 
 
-def _describe_difference(plain: str, banned: str) -> str:
-    """Return how far two texts agree, and why no further.
+def _describe_difference(plain_text: str, banned_text: str) -> str:
+    """Return a sentence about the common beginning of two texts.
 
     >>> _describe_difference("a sly cat sat", "a sly dog sat")[:45]
     'The texts agree in their first 2 words only: '
     """
-    if plain == banned:
+    if plain_text == banned_text:
         return "The texts are the same: there was nothing to withdraw."
-    pairs = zip(plain.split(), banned.split(), strict=False)
+    pairs = zip(plain_text.split(), banned_text.split(), strict=False)
     words = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return (
         f"The texts agree in their first {words:,} words only: after a rewind the model continues from other words, so "
-        "the second is another text, not the first without its slop."
+        "the second text is a different one, not the first without its slop."
     )
 
 
@@ -376,12 +378,12 @@ def _save(output: ShowOptions, writer: _Writer, runs: list[_Run]) -> None:
 def _draw(runs: list[_Run]) -> Text:
     if len(runs) == 1:
         return to_rich(runs[0].pieces)
-    plain, banned = (to_rich(run.pieces) for run in runs)
-    return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain, (f"\n\n{_TITLES[1]}\n", "bold"), banned)
+    plain_text, banned_text = (to_rich(run.pieces) for run in runs)
+    return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain_text, (f"\n\n{_TITLES[1]}\n", "bold"), banned_text)
 
 
 def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
-    """Return a run as plain data: how to repeat it, its text, and its report."""
+    """Return a run as plain data: the settings that repeat it, its text, and its report."""
     return {
         **writer.task.model.content,
         "device": str(writer.model.device),

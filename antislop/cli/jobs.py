@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 MAX_NAME = 40
-"""Characters of a prompt that are shown if nothing else names it."""
+"""Number of characters of a prompt that are shown if it has no key."""
 LINE_EVERY = 10.0
 """Seconds between two lines of progress if there is no terminal."""
 
 
 class EngineChoice(str, Enum):
-    """Where the model runs."""
+    """The place of the model: this process, a Ray cluster, or a server."""
 
     TRANSFORMERS = "transformers"
     RAY = "ray"
@@ -51,7 +51,7 @@ class EngineChoice(str, Enum):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where the model runs, and how to reach it."""
+    """The place of the model, and its address."""
 
     engine: Annotated[
         EngineChoice,
@@ -77,7 +77,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """What decides the texts of a job, except for its arms: two jobs with equal specs make the same records."""
+    """The settings that determine the texts of a job, except for its arms: equal specs give equal records."""
 
     source: str
     model: str
@@ -96,7 +96,7 @@ class JobSpec:
 def make_spec(
     source: str, *, model: ModelSpec, bans: BanList, prompts: PromptOptions, generation: GenerationOptions
 ) -> JobSpec:
-    """Return the spec of a job. source: as the journal names it."""
+    """Return the spec of a job. source: its name in the journal."""
     return JobSpec(
         source=source,
         bans=f"{len(bans):,} bans, {shorten_fingerprint(bans)}",
@@ -123,7 +123,7 @@ def shorten_fingerprint(bans: BanList) -> str:
 class Job:
     """Make the records that a journal lacks, and stop at Ctrl-C.
 
-    arms, samples: the records wanted of each prompt. limit: read the first records of the source only.
+    arms, samples: of each prompt. limit: read only the first records of the source.
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
@@ -139,7 +139,7 @@ class Job:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the user interrupted it."""
+        """Whether the user interrupted the job."""
         return self._stop.is_requested
 
     def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
@@ -172,7 +172,7 @@ class Job:
         total: int | None,
         pairs: PairFile | None = None,
     ) -> Summary:
-        """Make the missing records and return their counts. total: the number of them; None if unknown."""
+        """Make the missing records and return their counts. total: their number; None if unknown."""
         from antislop.datasets.summary import Summary
         from antislop.datasets.writing import write_records
 
@@ -193,13 +193,13 @@ class Job:
 
 @dataclass(frozen=True)
 class ModelHost:
-    """Where the model runs."""
+    """Starts or reaches the model of a job."""
 
     options: EngineOptions
     model: ModelSpec
 
     def check(self, generation: GenerationOptions) -> None:
-        """Refuse options of another engine, and missing ones."""
+        """Refuse options of another engine, and missing options."""
         options, engine = self.options, self.options.engine
         owners = {
             "--workers": (options.workers, EngineChoice.RAY),
@@ -215,26 +215,26 @@ class ModelHost:
             self._check_server(generation)
 
     def _check_server(self, generation: GenerationOptions) -> None:
-        given = {
+        options = {
             "--device": self.model.device != "auto",
             "--device-map": self.model.device_map is not None,
             "--dtype": self.model.dtype != "auto",
             "--attention": self.model.attention is not None,
         }
-        for name, is_given in given.items():
-            if is_given:
+        for name, is_used in options.items():
+            if is_used:
                 raise InputError(
                     f"{name} has no effect with --engine openai, whose server loads the model: leave it out"
                 )
         if self.options.base_url is None or self.model.name is None:
-            raise InputError("--engine openai needs --base-url and --model: the server, and its name for the model")
+            raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
         if generation.repetition_penalty:
             raise InputError("--repetition-penalty needs all log-probabilities, which no server returns: leave it out")
 
     def make(
         self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None
     ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return the maker of records and the tokenizer of its model. pairs: the format of those to make, if any."""
+        """Return the maker of records and the tokenizer of its model. pairs: their format; None makes no pairs."""
         options = {
             "seed": generation.seed,
             "batch_size": generation.batch_size,
@@ -257,7 +257,7 @@ class ModelHost:
 
         cluster = Cluster(self.model, bans, workers=self.options.workers, address=self.options.address, **options)
         tokenizer = load_tokenizer(self.model)
-        AntiSlop(tokenizer, bans)  # refuses at once what each worker would refuse
+        AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
         return cluster, tokenizer
 
     def _reach_server(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
@@ -304,9 +304,9 @@ def show_progress(screen: Console, summary: Summary, total: int | None) -> Itera
     with ProgressBar(screen, total=total) as bar:
 
         def show() -> None:
-            done = summary.records + summary.failed
-            title = f"{done:,}/{'?' if total is None else f'{total:,}'}"
-            bar.update(done=done, title=title, note=summary.describe_rates())
+            count = summary.records + summary.failed
+            title = f"{count:,}/{'?' if total is None else f'{total:,}'}"
+            bar.update(done=count, title=title, note=summary.describe_rates())
 
         yield show
 
@@ -324,12 +324,12 @@ def _make_line_writer(screen: Console, summary: Summary, total: int | None) -> C
 
 
 def _estimate(summary: Summary, total: int | None) -> str:
-    done = summary.records + summary.failed
-    if total is None or not done:
+    count = summary.records + summary.failed
+    if total is None or not count:
         return ""
-    left = max(0, total - done)
-    seconds = (time.monotonic() - summary.began) / done * left
-    return f", {left:,} to go, {timedelta(seconds=round(seconds))} left"
+    remaining = max(0, total - count)
+    seconds = (time.monotonic() - summary.began) / count * remaining
+    return f", {remaining:,} to go, {timedelta(seconds=round(seconds))} left"
 
 
 def count_records(source: str) -> int | None:

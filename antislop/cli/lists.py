@@ -94,7 +94,7 @@ def lint_(
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
 
-    **duplicate**, **contained**: another entry forbids it already. **short**, **common**: it matches words that every
+    **duplicate**, **contained**: another entry already forbids it. **short**, **common**: it matches words that every
     text needs. **joined**: a comma seems to be missing. **slow**: the regex takes too long. With --model, **untypable**
     and **case**: the model can't generate it. Words are judged by their frequency in English.
     """
@@ -108,11 +108,11 @@ def lint_(
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
         findings = lint(bans, frequencies=_load_frequencies(), vocabulary=vocabulary)
-    kept = sorted(
+    reported = sorted(
         (finding for finding in findings if finding.kind not in ignored),
         key=lambda finding: KINDS.index(finding.kind),
     )
-    checked = _Checked(str(list_), bans, kept)
+    checked = _Checked(str(list_), bans, reported)
     if output is OutputFormat.JSON:
         write_json(_describe_findings(checked))
     else:
@@ -140,11 +140,11 @@ def _print_findings(checked: _Checked) -> None:
     for refusal in checked.refused:
         print_line(Text.assemble((refusal.place, "magenta"), ": ", ("refused", "bold red"), f": {refusal.reason}"))
     for finding in checked.findings:
-        where = f"{checked.path}:{checked.bans.lines[finding.index]}"
-        other = "" if finding.other is None else f" ({checked.place(finding.other)})"
-        what = f": {finding.fault}{other}"
+        place = f"{checked.path}:{checked.bans.lines[finding.index]}"
+        reference = "" if finding.other is None else f" ({checked.place(finding.other)})"
+        fault = f": {finding.fault}{reference}"
         print_line(
-            Text.assemble((where, "magenta"), ": ", (finding.kind, "bold red"), what, ": ", (finding.fix, "green"))
+            Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
         )
     say(_summarize(checked))
 
@@ -200,19 +200,19 @@ def convert(
     """Convert a list from any supported format to antislop's own."""
     _check_target(out, list_, force=force)
     bans = load_bans(list_, lenient=lenient, format_=format_, edges=edges.value if edges else None)
-    kept = bans if top is None else bans.top(top)
-    if kept.source == str(list_):  # the file is passed on: the folders of this machine don't belong into it
-        kept.source = Path(list_).name
+    converted = bans if top is None else bans.top(top)
+    if converted.source == str(list_):  # lists are shared, and must not reveal the folders of this machine
+        converted.source = Path(list_).name
     with writing_or_stdout(out) as path:
-        kept.save(path, licence=licence)
+        converted.save(path, licence=licence)
     counts = f"{describe_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused"
     target = "standard output" if str(out) == "-" else out
-    say(f"{list_} was read as {bans.format}: {counts}; wrote {len(kept):,} to {target}")
+    say(f"{list_} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")
     return 0
 
 
 def _check_target(out: Path, list_: Path, *, force: bool) -> None:
     check_writable(out, or_stdout=True)
     if str(out) != "-" and out.exists() and not force:
-        what = "is the list itself" if list_.exists() and out.samefile(list_) else "exists already"
-        raise InputError(f"{out} {what}: pass another path, or --force to overwrite it")
+        fault = "is the list itself" if list_.exists() and out.samefile(list_) else "exists already"
+        raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")

@@ -22,13 +22,13 @@ from antislop.errors import InputError
 
 EXIT_CODES = (
     "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, dataset has failed "
-    "records, or every continuation was banned under --on-exhausted raise; 2 an input can't be used; 130 interrupted; "
+    "records, or every continuation was banned with --on-exhausted raise; 2 an input can't be used; 130 interrupted; "
     "141 the reader of the output closed it."
 )
 
 
 class Command(NamedTuple):
-    """A command: the module and the function that run it, and the beginning of its help, shown without importing it."""
+    """A command: its module and function, and the first sentence of its help, which is shown without an import."""
 
     module: str
     function: str
@@ -37,8 +37,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
-    "scan": Command("scan", "scan", "Find banned phrases in files, with the place where each begins."),
-    "try": Command("scan", "try_", "Try a list on texts: how often each ban occurs in them, and where."),
+    "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
+    "try": Command("scan", "try_", "Try a list on texts: the frequency and the places of each ban."),
     "lint": Command(
         "lists", "lint_", "Find entries of a list that have no effect, match too much, or look like mistakes."
     ),
@@ -46,14 +46,14 @@ COMMANDS = {
     "profile": Command(
         "profile",
         "profile",
-        "Count what texts contain more often than human writing: words, phrases, content n-grams, constructions.",
+        "Count words, phrases, content n-grams and constructions that texts contain more often than human writing.",
     ),
     "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
     "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
     "eval": Command(
         "evaluate",
         "evaluate",
-        "Measure what bans do: texts to the same prompts with and without them, or existing texts.",
+        "Measure the effect of bans: texts to the same prompts with and without them, or existing texts.",
     ),
     "measure": Command(
         "measure",
@@ -74,7 +74,7 @@ def main() -> None:
     if not {"--help", "--version"} & set(sys.argv):
         from antislop.trace.events import ConcededWarning
 
-        warnings.simplefilter("ignore", ConcededWarning)  # commands report what was conceded
+        warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
     app(prog_name="antislop")
 
 
@@ -93,9 +93,9 @@ class Commands(TyperGroup):
         return status
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return (name, command, arguments) of a command line, with the imported command for its placeholder."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None else load_command(str(name)), rest
+        """Return (name, command, arguments) of a command line; import the command in place of its placeholder."""
+        name, command, arguments = super().resolve_command(ctx, args)
+        return name, None if command is None else load_command(str(name)), arguments
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command and return its exit status."""
@@ -122,7 +122,7 @@ def _warn(sentence: str) -> None:
 
 
 def load_command(name: str) -> Any:
-    """Import a command and return it as typer runs it."""
+    """Import a command and return it in the form that typer runs."""
     command = COMMANDS[name]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
@@ -131,14 +131,17 @@ def load_command(name: str) -> Any:
 
 
 def expand_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Return a command for typer: each field of an options dataclass is a parameter, and so an option, of its own."""
+    """Return a command for typer, with a parameter (and so an option) for each field of an options dataclass."""
     hints = _read_annotations(command)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in inspect.signature(command).parameters.items():
         shown = inspect.signature(hints[name]).parameters.values() if name in groups else [parameter]
         annotations = _read_annotations(hints[name]) if name in groups else hints
-        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=annotations[one.name]) for one in shown]
+        parameters += [
+            field_parameter.replace(kind=field_parameter.KEYWORD_ONLY, annotation=annotations[field_parameter.name])
+            for field_parameter in shown
+        ]
 
     def run(**values: Any) -> int:
         for name, group in groups.items():
@@ -151,7 +154,7 @@ def expand_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _read_annotations(source: Any) -> dict[str, Any]:
-    """Return annotations as they are written: Python 3.10 makes those of parameters with the default None optional."""
+    """Return annotations as written: Python 3.10 makes them optional for parameters with the default None."""
     hints = get_type_hints(source, include_extras=True)
     inner = {name: [hint for hint in get_args(hint) if get_origin(hint) is Annotated] for name, hint in hints.items()}
     return {name: inner[name][0] if get_origin(hint) is Union and inner[name] else hint for name, hint in hints.items()}
@@ -161,7 +164,7 @@ app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, rich_markup_mode
 
 
 def _placeholder() -> None:
-    """Stand for a command until it is imported."""
+    """Do nothing: the placeholder of a command until it is imported."""
 
 
 for _name, _command in COMMANDS.items():

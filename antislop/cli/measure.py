@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from antislop.metrics.tally import Tally
 
 FEW = 20
-"""Texts or prompts below which a warning says that intervals are rough."""
+"""Number of texts or prompts below which a warning says that intervals are rough."""
 
 
 class MetricRow(NamedTuple):
@@ -45,7 +45,7 @@ class MetricRow(NamedTuple):
 
 
 class TextGroup(NamedTuple):
-    """Texts measured together, and their metrics. drawn: prompts, or texts if their prompts are unknown."""
+    """Texts measured together, and their metrics. drawn: number of prompts, or of texts if prompts are unknown."""
 
     name: str
     texts: int
@@ -66,14 +66,14 @@ class GroupOptions:
         str | None, typer.Option(help="The column that identifies a text's prompt.", show_default="key, prompt, …")
     ] = None
     by: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, not by file.")
+        str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Read the first N texts of each file only.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N texts of each file.")] = None
 
 
 @dataclass(frozen=True)
 class ScaleOptions:
-    """Which lists are counted."""
+    """The lists whose entries are counted."""
 
     bans: Annotated[
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
@@ -115,7 +115,7 @@ def measure(
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 
-    Each file is a group of its own, unless --by groups by a column. A distance is in standard deviations between
+    Each file is a group, unless --by groups by a column. A distance is in standard deviations between
     passages of 500 words from novels before 1930: compare it with the distance of other texts, not with 0. Intervals
     are over prompts, so texts to the same prompt are resampled together, or over texts if no column names the prompt.
     """
@@ -136,8 +136,8 @@ def measure(
 
 def _name_scales(scales: ScaleOptions) -> dict[str, str]:
     """Return the lists that the user chose, by the metric that counts them."""
-    given = {"slop_words": scales.words, "slop_trigrams": scales.trigrams}
-    return {metric: path.name for metric, path in given.items() if path is not None}
+    paths = {"slop_words": scales.words, "slop_trigrams": scales.trigrams}
+    return {metric: path.name for metric, path in paths.items() if path is not None}
 
 
 def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
@@ -149,7 +149,7 @@ def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
 
 
 def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
-    """Return the lists by the titles of their metrics, which are distinct."""
+    """Return the lists by the titles of their metrics, which are unique."""
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
     return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
@@ -198,9 +198,11 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
     distance: Distance = measure_distance(tally, human=human, **options)
     rows = []
     for metric in tally.metrics:
-        away = distance.metrics.get(metric.name, Estimate(None, None, None, "lists of bans have no human value"))
-        value = human.metrics.get(metric.name) if away.value is not None else None
-        rows.append(MetricRow(metric, estimates[metric.name], None if value is None else value.value, away))
+        metric_distance = distance.metrics.get(
+            metric.name, Estimate(None, None, None, "lists of bans have no human value")
+        )
+        value = human.metrics.get(metric.name) if metric_distance.value is not None else None
+        rows.append(MetricRow(metric, estimates[metric.name], None if value is None else value.value, metric_distance))
     return TextGroup(
         name,
         texts=len(tally),
@@ -216,7 +218,7 @@ def _note(groups: list[TextGroup], lists: dict[str, str]) -> None:
     for name, title in lists.items():
         values = [row.estimate.value for group in groups for row in group.rows if row.metric.name == name]
         if not any(values):
-            warn(f"{title}: nothing in it occurs in these texts")
+            warn(f"{title}: none of its entries occurs in these texts")
     few = [group.name for group in groups if group.texts < FEW]
     if few:
         warn(f"fewer than {FEW} texts: intervals are rough for {', '.join(few)}")
@@ -243,8 +245,8 @@ def _write_text(groups: list[TextGroup], level: float) -> None:
             f"{make_visible(group.name)}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True
         )
         screen.print(_tabulate(group, level))
-        for why, titles in _collect_reasons(group).items():
-            screen.print(f"{why}: {', '.join(titles)}", soft_wrap=True)
+        for reason, titles in _collect_reasons(group).items():
+            screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)
 
 
 def _collect_reasons(group: TextGroup) -> dict[str, list[str]]:
@@ -314,13 +316,13 @@ def _write_csv(groups: list[TextGroup], level: float) -> None:
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why"])
     for group in groups:
-        for metric, (value, low, high, why), human, distance in group.rows:
+        for metric, (value, low, high, reason), human, distance in group.rows:
             names = [group.name, group.texts, metric.name, metric.unit]
-            row = [*names, value, low, high, level, human, distance.value, why]
+            row = [*names, value, low, high, level, human, distance.value, reason]
             writer.writerow(map(quote_formula, row))
-        value, low, high, why = group.overall
+        value, low, high, reason = group.overall
         unit = "standard deviations"
-        row = [group.name, group.texts, "distance", unit, value, low, high, level, "", "", why]
+        row = [group.name, group.texts, "distance", unit, value, low, high, level, "", "", reason]
         writer.writerow(map(quote_formula, row))
     write(table.getvalue())
 

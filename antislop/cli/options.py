@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NAMED = 20
-"""How many unusable entries of each list are named."""
+"""Limit of unusable entries that are named per list."""
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
 class DtypeChoice(str, Enum):
-    """What a model computes in."""
+    """The data type of a model's weights."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -47,7 +47,7 @@ TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", hel
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and how it is loaded."""
+    """The model, and options of loading it."""
 
     model: Annotated[
         str | None,
@@ -74,7 +74,7 @@ class ModelOptions:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model as `load_model` takes it."""
+        """The model in the form of `load_model`."""
         return ModelSpec(
             self.model,
             revision=self.revision,
@@ -96,7 +96,7 @@ LenientOption = Annotated[
 
 @dataclass(frozen=True)
 class BanOptions:
-    """Which bans a command uses."""
+    """The bans of a command."""
 
     bans: Annotated[
         list[Path] | None,
@@ -236,7 +236,7 @@ PromptColumnOption = Annotated[
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Which records of a source are read as prompts, and how."""
+    """The prompts: which records of a source to read, and how."""
 
     column: Annotated[
         str | None, typer.Option(help="The column of the prompts.", show_default="prompt, messages, …")
@@ -252,7 +252,7 @@ class PromptOptions:
         str | None, typer.Option(help="Text around each prompt, such as 'Write about {prompt}.'")
     ] = None
     system: Annotated[str | None, typer.Option(help="The system message of each chat.")] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Read the first N records only.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N records.")] = None
 
 
 @dataclass(frozen=True)
@@ -270,31 +270,31 @@ class GenerationOptions:
     repetition_penalty: Annotated[float | None, typer.Option(show_default="off", help=_REPETITION_PENALTY_HELP)] = None
     stop: StopOption = None
     batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = 16
-    seed: Annotated[int, typer.Option(help="Determines each text, together with its record's key.")] = 0
+    seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
 
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
-        drawn = {
+        sampling = {
             "temperature": self.temperature,
             "min_p": self.min_p,
             "top_p": self.top_p,
             "top_k": self.top_k,
         }
-        more = {"repetition_penalty": self.repetition_penalty, "stop_strings": self.stop}
+        optional = {"repetition_penalty": self.repetition_penalty, "stop_strings": self.stop}
         return {
             "max_new_tokens": self.max_new_tokens,
             "do_sample": bool(self.temperature),
-            **(drawn if self.temperature else {}),
-            **{name: value for name, value in more.items() if value},
+            **(sampling if self.temperature else {}),
+            **{name: value for name, value in optional.items() if value},
         }
 
     def check(self) -> None:
-        """Refuse values that typer lets through."""
+        """Refuse values that typer accepts."""
         _check_repetition_penalty(self.repetition_penalty)
 
     def check_samples(self) -> None:
-        """Refuse more than one response to a prompt if all would be equal."""
+        """Refuse several responses to a prompt if all would be equal."""
         if self.n > 1 and self.temperature == 0:
             raise InputError(f"with --temperature 0 all {self.n} responses to a prompt are the same: leave out --n")
 
@@ -304,7 +304,7 @@ _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How tokens are drawn; replaces the model's own defaults."""
+    """The settings of sampling; they replace the model's own defaults."""
 
     greedy: Annotated[bool, _sampling_option("--greedy", help="Always take the likeliest token.")] = False
     temperature: Annotated[
@@ -326,18 +326,20 @@ class SamplingOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse values that typer lets through, and options without effect."""
-        drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
-        given = [f"--{name.replace('_', '-')}" for name in drawn if getattr(self, name) is not None]
-        if self.greedy and given:
-            raise InputError(f"{given[0]} has no effect with --greedy, which draws nothing: leave one of them out")
+        """Refuse values that typer accepts, and options without effect."""
+        names = ("temperature", "top_k", "top_p", "min_p", "seed")
+        used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+        if self.greedy and used_options:
+            raise InputError(
+                f"{used_options[0]} has no effect with --greedy, which takes no samples: leave one of them out"
+            )
         if self.temperature == 0:
             raise InputError("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
         _check_repetition_penalty(self.repetition_penalty)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of `generate` that leave nothing about drawing to the model's own defaults."""
+        """Arguments of `generate` that replace all of the model's own defaults of sampling."""
         chosen: dict[str, Any] = {
             "repetition_penalty": self.repetition_penalty or 1.0,
             "do_sample": not self.greedy,

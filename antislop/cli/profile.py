@@ -1,6 +1,6 @@
-"""The command `antislop profile`: what texts contain more often than human writing. Needs no model.
+"""The command `antislop profile`: counts the entries that are more frequent in texts than in human writing.
 
-numpy is imported only when it runs, so that the other commands start at once.
+Needs no model. numpy is imported only when the command runs, so that other commands start fast.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ class HumanOptions:
     ] = None
     also_human: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="HUMAN", help="More human texts, however few: used where their rates are reliably higher."
-        ),
+        typer.Option(metavar="HUMAN", help="More human texts, however few: used if their rates are reliably higher."),
     ] = None
     as_baseline: Annotated[
         bool, typer.Option("--as-baseline", help="Count TEXTS as human writing, for --baseline.")
@@ -86,7 +84,7 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """What a profile leaves out."""
+    """The limits of a profile."""
 
     min_count: Annotated[
         int | None, typer.Option(min=1, help="Leave out entries that occur less often.", show_default="5; baseline 3")
@@ -113,16 +111,16 @@ def profile(
     reading: ReadingOptions,
     limits: LimitOptions,
 ) -> int:
-    """Count what texts contain more often than human writing: words, phrases, content n-grams, constructions.
+    """Count words, phrases, content n-grams and constructions that texts contain more often than human writing.
 
     TEXTS are read three times, so they can't come from standard input. With --as-baseline, they are human writing and
-    counted for --baseline. With --compare A B: what fell from A to B and what rose instead, in occurrences per million
+    counted for --baseline. With --compare A B: the entries that fell and rose from A to B, in occurrences per million
     words, most certain first.
     """
     with using_profiles():
         if comparison.compare is not None:
             if texts:
-                raise InputError(f"--compare takes two, and {texts[0]} is a third: leave it out")
+                raise InputError(f"--compare takes two files, and {texts[0]} is a third: leave it out")
             return _compare(comparison, _Reader(reading), out, memory=limits.memory)
         if not texts:
             raise InputError("no texts to profile: pass files, or --compare A B")
@@ -147,25 +145,25 @@ def _make_profile(
     min_count, memory = limits.min_count or PROFILE_MIN_COUNT, limits.memory
     baseline = _load_baseline(human.baseline or [HUMAN], reading.column, min_count=BASELINE_MIN_COUNT, memory=memory)
     column = reading.also_column or reading.column
-    others = [_load_baseline([path], column, min_count=1, memory=memory) for path in human.also_human or []]
+    also_baselines = [_load_baseline([path], column, min_count=1, memory=memory) for path in human.also_human or []]
     with _show_counting() as progress:
-        made = make_profile(
+        new_profile = make_profile(
             _Reader(reading).open_texts(texts),
-            rates=HumanRates(baseline, also=others, modern=modern),
+            rates=HumanRates(baseline, also=also_baselines, modern=modern),
             min_count=min_count,
             min_prompts=limits.min_prompts,
             min_ratio=limits.min_ratio,
             examples=True,
             megabytes=memory,
-            made_with=_describe(texts, baseline, others, reading.half),
+            made_with=_describe(texts, baseline, also_baselines, reading.half),
             progress=progress,
         )
     with writing_or_stdout(out) as path:
-        made.save(path)
+        new_profile.save(path)
     if not modern:
         warn(_WITHOUT_WORDFREQ)
     warn(f"texts: {_list_names(texts)}; compared with: {baseline.name}")
-    _report_profile(made, min_count=min_count, min_prompts=limits.min_prompts)
+    _report_profile(new_profile, min_count=min_count, min_prompts=limits.min_prompts)
     return 0
 
 
@@ -185,7 +183,7 @@ def _compare(options: ComparisonOptions, reader: _Reader, out: Path | None, *, m
 
 @dataclass(frozen=True)
 class _Reader:
-    """Opens texts that can be read again and again."""
+    """Opens texts that can be read repeatedly."""
 
     options: ReadingOptions
 
@@ -193,7 +191,9 @@ class _Reader:
         """Return a function that reads texts from the beginning at each call."""
         names = [str(path) for path in paths]
         if "-" in names:
-            raise InputError("standard input can't be read twice, and texts are: save it to a file and pass that")
+            raise InputError(
+                "texts are read twice, which standard input does not allow: save it to a file and pass that"
+            )
         for path in map(Path, names):
             if not path.exists() and len(path.parts) != 2:  # owner/name is a data set of the hub
                 raise InputError(f"{path}: does not exist: pass files or folders of texts")
@@ -218,7 +218,7 @@ def using_profiles() -> Iterator[None]:
 def _check_distinct(texts: Sequence[Path], baseline: Sequence[Path]) -> None:
     for path in texts:
         if path in baseline:
-            raise InputError(f"{path}: is among both TEXTS and --baseline: texts can't be compared with themselves")
+            raise InputError(f"{path}: is in both TEXTS and --baseline: texts can't be compared with themselves")
 
 
 def _list_names(paths: Sequence[Path] | None) -> str:
@@ -235,7 +235,7 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
     for path in paths:
         if path.name.endswith((".json", ".json.gz")) and path.is_file():
             if len(paths) > 1:
-                raise InputError(f"{path}: is a baseline already and can't be joined with others: pass it alone")
+                raise InputError(f"{path}: is a finished baseline and can't be combined with others: pass it alone")
             return Baseline.load(path)
     texts = _Reader(ReadingOptions(column=column)).open_texts(paths)
     with _show_counting(f"human texts of {names}") as progress:
@@ -296,13 +296,13 @@ def _hash_files(paths: Iterable[Path]) -> dict[str, str]:
     return {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
 
 
-def _describe(texts: list[Path], human: Baseline, others: list[Baseline], half: Half | None) -> dict[str, Any]:
+def _describe(texts: list[Path], human: Baseline, also_baselines: list[Baseline], half: Half | None) -> dict[str, Any]:
     return {
         "command": describe_command(),
         "date": date.today().isoformat(),
         "sources": [path.name for path in texts],
         "half": half.value if half else None,
-        "also_human": [{"name": other.name, "words": other.words} for other in others],
+        "also_human": [{"name": baseline.name, "words": baseline.words} for baseline in also_baselines],
         "human_least": human.min_count,
     }
 
@@ -323,19 +323,19 @@ def _show_counting(title: str = "texts") -> Iterator[Progress]:
         yield show
 
 
-def _report_profile(made: Profile, *, min_count: int, min_prompts: int) -> None:
-    kinds = {kind: sum(entry.kind == kind for entry in made.entries) for kind in KINDS}
+def _report_profile(profile: Profile, *, min_count: int, min_prompts: int) -> None:
+    kinds = {kind: sum(entry.kind == kind for entry in profile.entries) for kind in KINDS}
     entries = ", ".join(describe_count(number, _KIND_NAMES.get(kind, kind)) for kind, number in kinds.items())
     sizes = (
-        describe_count(made.words, "word"),
-        describe_count(made.texts, "text"),
-        describe_count(made.prompts, "prompt"),
+        describe_count(profile.words, "word"),
+        describe_count(profile.texts, "text"),
+        describe_count(profile.prompts, "prompt"),
     )
     warn(f"{', '.join(sizes)}; listed: {entries}")
-    if made.prompts < min_prompts:
+    if profile.prompts < min_prompts:
         warn(f"no entry comes from {min_prompts} prompts: pass texts of more prompts, or --min-prompts 1")
-    if made.made_with["min_count"] > min_count:
-        warn(f"--memory was too small for counts from {min_count}: counted from {made.made_with['min_count']}")
+    if profile.made_with["min_count"] > min_count:
+        warn(f"--memory was too small for counts from {min_count}: counted from {profile.made_with['min_count']}")
 
 
 _WITHOUT_WORDFREQ = (

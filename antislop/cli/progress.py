@@ -18,7 +18,7 @@ from rich.text import Text
 
 
 class _TimeColumn(ProgressColumn):
-    """The time left if it can be estimated, else the time that has passed."""
+    """The remaining time if it can be estimated, else the elapsed time."""
 
     def render(self, task: Task) -> Text:
         seconds, suffix = task.time_remaining, " left"
@@ -28,7 +28,7 @@ class _TimeColumn(ProgressColumn):
 
 
 class ProgressBar:
-    """Show on a terminal how far a run is, and nothing elsewhere; no trace of the bar is left.
+    """Show the progress of a run, on terminals only; the bar is removed at the end.
 
     total: of the units that `update` counts; None if unknown. silence: seconds without output before the bar appears.
     """
@@ -63,7 +63,7 @@ class ProgressBar:
         title: str | None = None,
         note: str | None = None,
     ) -> None:
-        """Change what is given: `advance` adds to `done`, both in the units of `total`."""
+        """Update the bar; `advance` adds to `done`, both in the units of `total`. None changes nothing."""
         fields: dict[str, Any] = {} if note is None else {"note": note}
         self._bar.update(self._task, advance=advance, completed=done, total=total, description=title, **fields)
         if self._is_enabled and not self._is_shown and time.monotonic() - self._quiet_since >= self._silence:
@@ -71,7 +71,7 @@ class ProgressBar:
             self._is_shown = True
 
     def hide(self) -> None:
-        """Make room for output."""
+        """Hide the bar, to make room for output, until the next update after `silence`."""
         if self._is_shown:
             self._bar.stop()
         self._is_shown = False
@@ -87,19 +87,19 @@ class Stop:
 
 @contextmanager
 def stop_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Request a stop at the first Ctrl-C, so that the texts in flight are finished; the second interrupts at once."""
+    """Request a stop at the first Ctrl-C, so that texts in flight are finished; the second interrupts immediately."""
     requested = Stop()
 
     def stop(_: int, __: FrameType | None) -> None:
         requested.is_requested = True
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
         say("finishing the texts in flight; Ctrl-C again discards them")
 
-    before = signal.signal(signal.SIGINT, stop)
+    handler = signal.signal(signal.SIGINT, stop)
     try:
         yield requested
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager

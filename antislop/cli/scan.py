@@ -56,12 +56,14 @@ def scan(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     output: OutputFormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Find banned phrases in files, with the place where each begins: file:line:column: phrase."""
+    """Find banned phrases in files, with the place at which each begins: file:line:column: phrase."""
     if Path("-") in (bans.bans or []) and "-" in files:
-        raise InputError("both a text and --bans are -, and standard input can be read once: save one to a file")
+        raise InputError(
+            "both a text and --bans are -, but standard input can be read only once: save one of them to a file"
+        )
     banned = collect_bans(bans)
     if not banned:
-        raise InputError("--no-bans leaves nothing to look for: leave it out, or add --ban PHRASE")
+        raise InputError("--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE")
     has_hits = has_failed = False
     listing = _Listing(output, counts_only=count, is_quiet=quiet)
     for name in files:
@@ -93,7 +95,7 @@ def _scan_file(bans: BanList, name: str, listing: _Listing) -> int:
 
 
 class _Listing:
-    """Write occurrences as they are found, or their number in each file."""
+    """Write occurrences as they are found, or the number of occurrences per file."""
 
     def __init__(self, output: OutputFormat, *, counts_only: bool, is_quiet: bool) -> None:
         self._output = output
@@ -105,16 +107,19 @@ class _Listing:
 
     @property
     def is_on_terminal(self) -> bool:
-        """Whether it writes lines to the terminal on which a bar would be."""
+        """Whether lines are written to the terminal on which a bar is shown."""
         return self._screen.is_terminal and not (self._counts_only or self._is_quiet)
 
     def add(self, occurrences: list[Occurrence]) -> None:
-        """Write occurrences, if they are wanted."""
+        """Write occurrences, unless only counts or nothing is to be written."""
         if not (self._counts_only or self._is_quiet):
-            self._write((one._asdict(), f":{one.line}:{one.column}: ", one.ban) for one in occurrences)
+            self._write(
+                (occurrence._asdict(), f":{occurrence.line}:{occurrence.column}: ", occurrence.ban)
+                for occurrence in occurrences
+            )
 
     def end_file(self, name: str, number: int) -> None:
-        """Write the number of occurrences, if it is wanted."""
+        """Write the number of occurrences, if counts are to be written."""
         if self._counts_only and not self._is_quiet:
             self._write([({"file": name, "count": number}, f":{number}", "")])
 
@@ -124,7 +129,7 @@ class _Listing:
             self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
 
     def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
-        """Write entries, each given as data and as the place and the phrase of a line."""
+        """Write entries: (data for JSON, place, phrase) each."""
         file = self._screen.file
         for data, place, phrase in entries:
             if self._output is OutputFormat.JSON:
@@ -150,7 +155,7 @@ def _locate(lines: Sequence[int], index: int) -> tuple[int, int]:
 
 
 class Occurrence(NamedTuple):
-    """A ban in a text: the line and the column where it begins, counted from 1, and the text that it matches."""
+    """A match of a ban: the line and the column of its start, counted from 1, and the matched text."""
 
     file: str
     line: int
@@ -160,7 +165,7 @@ class Occurrence(NamedTuple):
 
 
 def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences of bans in a text that is read in pieces, some at a time, in order."""
+    """Yield lists of the occurrences of bans in a text that is read in pieces, in order."""
     window = Window(pieces)
     for result in bans.search(window):
         yield [
@@ -171,7 +176,7 @@ def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iter
 
 
 class Window:
-    """The part of a text in which matches may still be found; iterating over it reads more.
+    """The part of a text in which matches are still possible; iterating over it reads more.
 
     pieces: the text. `locate` and `drop` take increasing indices only.
     """
@@ -210,7 +215,7 @@ class Window:
 
 
 def style_line(screen: Console) -> str:
-    """Return a format for lines of (name, place, phrase), styled by rich once: styling each line takes long."""
+    """Return a format string for (name, place, phrase), styled once by rich, since styling each line is slow."""
     if not screen.is_terminal:
         return "{}{}{}\n"
     name, place, phrase = "\ue000\ue001\ue002"
@@ -235,7 +240,7 @@ class HitContext(NamedTuple):
 
 @dataclass
 class _BanHits:
-    """The number of hits of a ban, and the first of them."""
+    """The number of hits of a ban, and the contexts of the first hits."""
 
     count: int = 0
     contexts: list[HitContext] = field(default_factory=list)
@@ -243,7 +248,7 @@ class _BanHits:
 
 @dataclass
 class _Trial:
-    """The hits of a list in some texts. contexts: how many to keep of each ban."""
+    """The hits of a list in some texts. contexts: limit of contexts per ban."""
 
     bans: BanList
     contexts: int
@@ -264,7 +269,7 @@ class _Trial:
 
     @property
     def ranked(self) -> list[tuple[Ban, _BanHits]]:
-        """The bans that were hit, most frequent first."""
+        """The bans with hits, most frequent first."""
         return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].phrase))
 
     @property
@@ -294,15 +299,17 @@ def try_(
     lenient: LenientOption = False,
     output: OutputFormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Try a list on texts: how often each ban occurs in them, and where.
+    """Try a list on texts: the frequency and the places of each ban.
 
-    Prints each ban that was hit with its hits, its hits per 1,000 words, and the first of them in context. JSON also
-    lists the bans that were never hit.
+    Prints each ban that occurs with its hits, its hits per 1,000 words, and the first hits in context. JSON also lists
+    the bans that don't occur.
     """
     if not text:
         raise InputError("no text to try the list on: pass --text FILE, or --text - for standard input")
     if str(list_) == "-" in text:
-        raise InputError("both a text and LIST are -, and standard input can be read once: save one to a file")
+        raise InputError(
+            "both a text and LIST are -, but standard input can be read only once: save one of them to a file"
+        )
     trial = _Trial(default_bans() if list_ is None else load_bans(list_, lenient=lenient), contexts)
     if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
@@ -320,8 +327,8 @@ def try_(
 def _cut(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
     """Return the text before a hit, the hit, and the text after it."""
     parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
-    before, hit, after = (_WHITE_SPACE.sub(" ", part) for part in parts)
-    return before.lstrip(), hit, after.rstrip()
+    text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
+    return text_before.lstrip(), hit, text_after.rstrip()
 
 
 def _print_trial(trial: _Trial) -> None:
@@ -341,17 +348,20 @@ def _print_trial(trial: _Trial) -> None:
 
 
 def _draw(context: HitContext, *, width: int, is_terminal: bool) -> Text:
-    """Return a context as one line, with the hit highlighted, or in brackets if there is no terminal."""
+    """Return a context as one line, with the hit highlighted on a terminal, else in brackets."""
     place = f"{'':>8} {Path(context.file).name}:{context.line}: "
     hit = context.text if is_terminal else f"[{context.text}]"
     room = max(0, width - len(place) - len(hit) - 2)
-    left = min(len(context.before), max(room // 2, room - len(context.after)))
-    before, after = context.before[len(context.before) - left :], context.after[: room - left]
-    before = "…" * (before != context.before) + before
-    after += "…" * (after != context.after)
+    length_before = min(len(context.before), max(room // 2, room - len(context.after)))
+    text_before, text_after = (
+        context.before[len(context.before) - length_before :],
+        context.after[: room - length_before],
+    )
+    text_before = "…" * (text_before != context.before) + text_before
+    text_after += "…" * (text_after != context.after)
     return Text.assemble(
         (place, "dim"),
-        to_rich([TextPiece(before, "kept"), TextPiece(hit, "conceded"), TextPiece(after, "kept")]),
+        to_rich([TextPiece(text_before, "kept"), TextPiece(hit, "conceded"), TextPiece(text_after, "kept")]),
         overflow="ignore",
     )
 

@@ -29,14 +29,14 @@ from antislop.errors import InputError, first_line
 
 
 class OutputFormat(str, Enum):
-    """How a command writes its results."""
+    """The format of a command's results."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class TableFormat(str, Enum):
-    """How a command writes a table."""
+    """The format of a command's table."""
 
     TEXT = "text"
     JSON = "json"
@@ -50,7 +50,7 @@ class _Console(Console):
     """A console that shows control characters as symbols, and raises `BrokenPipeError` for `Commands` to handle."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield the segments to write: everything printed passes through this method."""
+        """Yield the segments to write; all printed text passes through this method."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -62,7 +62,7 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that writes text as it is, without markup."""
+    """Return a console that writes text unchanged, without markup."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
@@ -116,7 +116,7 @@ def save_json(path: Path, data: Any) -> None:
 
 
 def describe_command() -> str:
-    """Return the command line with the names of files only: their folders would reveal how the machine is set up."""
+    """Return the command line with the names of files only: their folders would reveal details of the machine."""
     names = (Path(argument).name if "/" in argument else argument for argument in sys.argv[1:])
     return shlex.join(["antislop", *names])
 
@@ -171,8 +171,8 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
             return
         raise InputError("-: standard output can't take this file: pass the path of a file")
     if path.is_dir() or not path.parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
-        raise InputError(f"{path}: can't be written ({why}): pass the path of a file")
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+        raise InputError(f"{path}: can't be written ({reason}): pass the path of a file")
 
 
 @contextmanager

@@ -471,7 +471,7 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert find("--bans", "list.txt", "--ban", "cat") == ["dog", "cat", "cat"]
     assert find("--no-bans", "--ban", "cat") == ["cat", "cat"]
     assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 3
-    assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to look for")
+    assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to search for")
     assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
 
 
@@ -503,7 +503,7 @@ def test_a_list_can_be_read_from_standard_input_if_the_text_is_not() -> None:
     assert "a cat" in invoke("try", "-", "--text", "sloppy.txt", stdin="a cat\n").stdout
     assert "duplicate" in invoke("lint", "-", stdin="a cat\na cat\n").stdout
     for args in (["scan", "-", "--bans", "-"], ["try", "-", "--text", "-"], ["generate", "-", "--bans", "-"]):
-        assert_refused(invoke(*args), "standard input can be read once")
+        assert_refused(invoke(*args), "standard input can be read only once")
 
 
 @pytest.mark.usefixtures("texts")
@@ -532,7 +532,7 @@ def test_unusable_entries_are_left_out_and_named_in_every_command() -> None:
     ids=" ".join,
 )
 def test_standard_streams_are_refused_if_they_can_not_be_used(args: list[str]) -> None:
-    assert_refused(invoke(*args), "-: " if args[0] != "profile" else "standard input can't be read twice")
+    assert_refused(invoke(*args), "-: " if args[0] != "profile" else "which standard input does not allow")
     assert sorted(path.name for path in Path().iterdir()) == ["clean.txt", "sloppy.txt"]
 
 

@@ -329,7 +329,7 @@ def test_a_damaged_line_loses_only_its_own_record() -> None:
         (["-o", "x" * 300], ": can't be written (File name too long)"),
         (["--pairs", "x" * 300 + ".jsonl"], ".jsonl: can't be written (File name too long)"),
         (["--pairs", "out.jsonl"], "out.jsonl: records and pairs can't go into one file"),
-        (["--pairs", "p.txt"], "p.txt: is where the prompts are read from"),
+        (["--pairs", "p.txt"], "p.txt: is a source of the prompts"),
         (["--pairs", "folder.jsonl"], "folder.jsonl: is not a file"),
         (["--pairs", "notes.txt"], "notes.txt: contains other lines than pairs"),
         (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
@@ -351,8 +351,8 @@ def test_unusable_input_is_reported_in_one_sentence(args: list[str], sentence: s
 
 def test_prompts_are_not_overwritten_and_records_are_not_read_as_prompts() -> None:
     write_lines("p.jsonl", {"prompt": "One"})
-    assert_refused(make("--force", source="p.jsonl", out="p.jsonl"), "p.jsonl: is where the prompts are read from")
-    assert_refused(make(source=".", out="inside"), "is where the prompts are read from")
+    assert_refused(make("--force", source="p.jsonl", out="p.jsonl"), "p.jsonl: is a source of the prompts")
+    assert_refused(make(source=".", out="inside"), "is a source of the prompts")
     for line in (
         '{"mine": 1}',
         '{"key": ["a"], "sample": 0, "arm": "banned", "status": "ok"}',
@@ -438,7 +438,7 @@ def test_pairs_are_not_mixed_and_not_lost() -> None:
     make("--limit", "1", *LONGER)
     assert_made(
         make("--pairs", "pairs.jsonl", *LONGER),
-        "pairs.jsonl is new: it gets no pairs of the records that exist already",
+        "pairs.jsonl is new: it gets no pairs of existing records",
     )
     before = read("pairs.jsonl")
     assert_refused(

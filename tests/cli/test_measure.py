@@ -99,7 +99,7 @@ def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
     assert metrics["bans of list.txt"]["value"] == 1000 / 7
     assert metrics["bans of never.txt"]["value"] == 0
-    assert "bans of never.txt: nothing in it occurs in these texts" in result.stderr
+    assert "bans of never.txt: none of its entries occurs in these texts" in result.stderr
     assert "list.txt: nothing" not in result.stderr
 
 
@@ -114,7 +114,7 @@ def test_lists_of_the_user_replace_the_bundled_ones() -> None:
 
 def test_words_of_the_user_that_never_occur_are_named() -> None:
     Path("w.json").write_text('["xylophone"]')
-    assert "w.json: nothing in it occurs in these texts" in invoke("b.jsonl", "--words", "w.json").stderr
+    assert "w.json: none of its entries occurs in these texts" in invoke("b.jsonl", "--words", "w.json").stderr
 
 
 def test_intervals_need_no_package_beyond_the_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_equal_texts_show_no_change_and_are_drawn() -> None:
 REFUSED = {
     "no texts": ([], "no texts to profile: pass files"),
     "no output": (["sloppy.jsonl"], "no file to write the profile to: pass -o"),
-    "standard input": (["-", "-o", "p.json"], "standard input can't be read twice"),
+    "standard input": (["-", "-o", "p.json"], "which standard input does not allow"),
     "a missing file": (["nowhere.txt", "-o", "p.json"], "nowhere.txt: does not exist"),
     "an unknown column": (["sloppy.jsonl", "--column", "x", "-o", "p.json"], "sloppy.jsonl:1: no column x"),
     "an empty text": (["empty.txt", "-o", "p.json"], "no words in the texts"),
@@ -202,20 +202,20 @@ REFUSED = {
     "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: contains no words"),
     "a text against itself": (
         ["plain.jsonl", "--baseline", "plain.jsonl", "-o", "p.json"],
-        "is among both TEXTS and --baseline",
+        "is in both TEXTS and --baseline",
     ),
     "two baselines": (
         ["plain.jsonl", "--baseline", "list.json", "--baseline", "sloppy.jsonl", "-o", "p.json"],
-        "can't be joined",
+        "can't be combined",
     ),
     "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
-    "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: not a kind of picture"),
+    "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: not a format of pictures"),
     "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),
     "two tasks": (
         ["plain.jsonl", "--as-baseline", "--baseline", "a.json", "-o", "b.json"],
         "leave out --baseline",
     ),
-    "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two, and x.txt is a third"),
+    "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two files, and x.txt is a third"),
 }
 
 

@@ -123,7 +123,7 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        ((), "--engine openai needs --base-url and --model"),
+        ((), "--engine openai needs --base-url, the server, and --model"),
         (
             ("--base-url", "http://127.0.0.1:9", "--model", "x", "--workers", "2"),
             "--workers has no effect with --engine",
