@@ -1,4 +1,4 @@
-"""Batches in place of `generate`: the same bits, rows that rewind alone, the cost of each rewind, prompts in flight."""
+"""Batches instead of `generate`: the same bits, rows that rewind alone, the cost of each rewind, prompts in flight."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def mistral() -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_where_nothing_matches_a_batch_is_generates_own(model: PreTrainedModel, name: str) -> None:
+def test_if_nothing_matches_a_batch_is_that_of_generate(model: PreTrainedModel, name: str) -> None:
     """Prompts of 1 to 13 tokens, rows that end apart; the mask given, and derived from the padding."""
     sampler, lengths = AntiSlop(TOKENIZER, NEVER), set()
     asked = {**LIKELY_TO_END, **SETTINGS[name]}
@@ -123,13 +123,13 @@ def test_where_nothing_matches_a_batch_is_generates_own(model: PreTrainedModel, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_batches_are_generates_own_too(dtype: torch.dtype) -> None:
+def test_half_precision_batches_equal_generate_too(dtype: torch.dtype) -> None:
     half = build_model("llama", dtype=dtype)
     asked = {**LIKELY_TO_END, "do_sample": True, "min_p": 0.05}
     assert torch.equal(generate(half, custom_generate=AntiSlop(TOKENIZER, NEVER), **asked), generate(half, **asked))
 
 
-def test_logits_and_scores_are_generates_own_until_a_row_ends(model: PreTrainedModel) -> None:
+def test_logits_and_scores_equal_those_of_generate_until_a_row_ends(model: PreTrainedModel) -> None:
     asked = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True, "top_k": 9}
     asked |= {**LIKELY_TO_END, "do_sample": True}
     theirs, ours = generate(model, **asked), sample(NEVER, model, **asked)
@@ -144,7 +144,7 @@ def test_logits_and_scores_are_generates_own_until_a_row_ends(model: PreTrainedM
                 assert torch.equal(own[row], their[row]) if step < length else not own[row].any()
 
 
-def test_several_texts_of_a_prompt_are_generates_own_and_the_prompt_is_read_once(model: PreTrainedModel) -> None:
+def test_several_texts_of_a_prompt_equal_those_of_generate_and_the_prompt_is_read_once(model: PreTrainedModel) -> None:
     asked = {**LIKELY_TO_END, "do_sample": True, "num_return_sequences": 3}
     for bans in ([], COMMON):
         expected = generate(model, **asked)
@@ -209,7 +209,7 @@ def family(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_rows_that_do_not_go_back_stay_as_they_are_while_another_does(model: PreTrainedModel) -> None:
+def test_a_rewind_of_one_row_does_not_change_the_others(model: PreTrainedModel) -> None:
     asked = {"do_sample": False, "repetition_penalty": 1.3, **NO_END}
     free = sample(NEVER, model, **asked)
     texts = zip(PROMPTS, texts_of(free.sequences), strict=True)
@@ -265,7 +265,7 @@ def test_a_row_rewinds_200_times(family: str) -> None:
     assert_as_if_alone(own, out, PROMPTS[:2])
 
 
-def test_every_row_can_go_back_to_its_first_token(model: PreTrainedModel) -> None:
+def test_every_row_can_be_rewound_to_its_first_token(model: PreTrainedModel) -> None:
     """Prompts of one token among them, and of about a window."""
     prompts = [(5,), (7,), *(tuple(range(2, 2 + length)) for length in (WINDOW - 1, WINDOW, WINDOW + 1))]
     bans, first = [Ban(letter, edges="anywhere") for letter in "abcdefgh"], set[int]()
@@ -299,7 +299,7 @@ def test_about_a_window_every_rewind_is_exact(family: str, length: int) -> None:
             assert torch.allclose(logits[row], own(ids).logits[0, -1], atol=1e-4), kept
 
 
-def test_where_nothing_went_back_the_cache_of_a_batch_is_given_back_as_generate_leaves_it(family: str) -> None:
+def test_without_rewinds_the_cache_of_a_batch_is_returned_as_generate_leaves_it(family: str) -> None:
     """8 windows long, so windows have forgotten; and where rows went back, giving it back does no harm."""
     own, prompts = build_model(family), [PROMPTS[0], PROMPTS[0][::-1]]
     asked = {"do_sample": True, "max_new_tokens": 8 * WINDOW, **NO_END}
@@ -332,7 +332,7 @@ def complete(model: PreTrainedModel, prompts: Any, *, bans: Sequence[Ban] = COMM
 
 
 @pytest.mark.parametrize("number", [2, 12])
-def test_it_does_not_matter_what_a_text_is_batched_with(model: PreTrainedModel, number: int) -> None:
+def test_a_text_does_not_depend_on_its_batch(model: PreTrainedModel, number: int) -> None:
     """More prompts than places and fewer; each text is that of its prompt alone with the same random numbers."""
     prompts = unequal_prompts(number)
     alone = [
@@ -353,7 +353,7 @@ def test_it_does_not_matter_what_a_text_is_batched_with(model: PreTrainedModel, 
         assert not any(ban.phrase in completion.text for ban in COMMON)
 
 
-def test_in_flight_greedy_texts_are_generates_own(model: PreTrainedModel) -> None:
+def test_greedy_texts_in_flight_equal_those_of_generate(model: PreTrainedModel) -> None:
     prompts = unequal_prompts(7)
     asked = {"do_sample": False, "repetition_penalty": 1.2, "max_new_tokens": 12, "sequence_bias": [[[EOS], 1.5]]}
     done = complete(model, prompts, bans=[], batch_size=3, **asked)
@@ -383,7 +383,7 @@ def test_a_prompt_without_probabilities_fails_alone(
 
 
 @pytest.mark.parametrize("options", [{}, {"draft_bans": True}])
-def test_a_text_that_loses_its_probabilities_on_its_way_fails_alone(
+def test_a_text_that_loses_its_probabilities_half_way_fails_alone(
     llama: PreTrainedModel, options: dict[str, Any]
 ) -> None:
     sampler, prompts = AntiSlop(TOKENIZER, COMMON, **options), unequal_prompts(6)
@@ -428,12 +428,12 @@ def test_prompts_are_read_as_they_are_needed(llama: PreTrainedModel) -> None:
     assert len(list(done)) == 11
 
 
-def test_without_prompts_there_is_nothing_to_do(llama: PreTrainedModel) -> None:
+def test_without_prompts_nothing_is_generated(llama: PreTrainedModel) -> None:
     assert list(AntiSlop(TOKENIZER, COMMON).generate_many(llama, [])) == []
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
-def test_texts_that_end_at_once_make_place_at_once(llama: PreTrainedModel, batch_size: int) -> None:
+def test_texts_that_end_at_once_free_their_rows_at_once(llama: PreTrainedModel, batch_size: int) -> None:
     """All of them, then every second one."""
     prompts = unequal_prompts(7)
     at_once = complete(llama, prompts, batch_size=batch_size, sequence_bias=[[[EOS], 80.0]])
@@ -495,8 +495,8 @@ def test_memory_is_the_window_and_the_horizon_or_the_text(
     assert all(columns <= max(map(len, PROMPTS[:rows])) + 160 for columns in full)
 
 
-def test_rows_that_all_go_back_far_need_no_more_memory(llama: PreTrainedModel) -> None:
-    """Each in its turn: whoever goes back is moved to the end of the others."""
+def test_rows_that_all_rewind_far_need_no_more_memory(llama: PreTrainedModel) -> None:
+    """They rewind in turn: the row that rewinds is moved to the end of the others."""
     language_model = TransformersModel(llama)
     most = 100
     cache = TransformersCache(DynamicCache(config=llama.config), rows=2, capacity=most)

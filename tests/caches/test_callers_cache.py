@@ -139,7 +139,7 @@ WAYS_OUT = (
 
 @pytest.mark.parametrize("way_out", WAYS_OUT)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_call_that_breaks_off_leaves_the_cache_as_it_was(family: str, way_out: Callable[..., None]) -> None:
+def test_an_interrupted_call_leaves_the_cache_as_it_was(family: str, way_out: Callable[..., None]) -> None:
     model = build(family)
     cache = begun(model)
     before = deepcopy(cache)
@@ -149,7 +149,7 @@ def test_a_call_that_breaks_off_leaves_the_cache_as_it_was(family: str, way_out:
 
 
 @pytest.mark.parametrize("way_out", WAYS_OUT)
-def test_a_static_cache_goes_on_as_if_nothing_had_been(way_out: Callable[..., None]) -> None:
+def test_a_static_cache_can_be_used_after_an_interrupted_call(way_out: Callable[..., None]) -> None:
     model, mask = build("llama"), torch.ones_like(PROMPT)
     cache, other = begun(model, static=True), begun(model, static=True)
     way_out(model, attention_mask=mask, past_key_values=cache, **ASKED)
@@ -160,7 +160,7 @@ def test_a_static_cache_goes_on_as_if_nothing_had_been(way_out: Callable[..., No
 
 
 @pytest.mark.parametrize("way_out", WAYS_OUT)
-def test_an_encoders_states_go_with_the_call_that_read_them(way_out: Callable[..., None]) -> None:
+def test_the_states_of_an_encoder_are_dropped_after_their_call(way_out: Callable[..., None]) -> None:
     """Or the next call would attend to what another one's encoder read."""
     model = build("t5")
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
@@ -170,7 +170,7 @@ def test_an_encoders_states_go_with_the_call_that_read_them(way_out: Callable[..
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "static llama"])
-def test_rows_that_went_apart_leave_the_cache_as_it_was(family: str) -> None:
+def test_rows_that_diverged_leave_the_cache_as_it_was(family: str) -> None:
     """There is no cache of transformers' own that holds them."""
     model = build(family.removeprefix("static "))
     cache = begun(model, rows=2, static=family.startswith("static "))
@@ -188,7 +188,7 @@ def test_rows_that_went_apart_leave_the_cache_as_it_was(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_text_goes_on_from_a_cache_of_every_kind(family: str) -> None:
+def test_a_text_continues_from_a_cache_of_every_kind(family: str) -> None:
     """Recurrent states and windows that the caller's cache holds are read, too."""
     model = build(family)
     mask, asked = torch.ones_like(PROMPT), {**ASKED, "return_dict_in_generate": True, "output_logits": True}

@@ -1,4 +1,4 @@
-"""What `antislop.caches.private` relies on in transformers' caches is so."""
+"""The private names of transformers' caches work as `antislop.caches.private` expects."""
 
 from __future__ import annotations
 

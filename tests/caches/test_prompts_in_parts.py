@@ -30,7 +30,7 @@ FAMILIES = ("llama", "mistral", "gemma3", "bloom", "gpt2", "llama4", "deepseek-v
 @pytest.mark.parametrize(
     ("family", "kind"), [*((family, None) for family in FAMILIES), ("llama", "static"), ("deepseek-v3", "static")]
 )
-def test_without_bans_the_text_is_generates_own(family: str, rows: int, kind: str | None) -> None:
+def test_without_bans_the_text_is_that_of_generate(family: str, rows: int, kind: str | None) -> None:
     model, inputs = build(family), prepare(family, *PROMPTS[:rows])
     asked = {**ASKED, "cache_implementation": kind}
     set_seed(0)

@@ -57,7 +57,7 @@ def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) ->
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss", "llama4", *sorted(RECURRENT)])
-def test_a_static_cache_that_was_passed_can_be_gone_on_with(family: str) -> None:
+def test_a_text_can_continue_from_a_static_cache_of_the_caller(family: str) -> None:
     """Its windows, which could not be rewound in, hold as much as its other layers."""
     model, prompt = build(family), PROMPTS[:1, 1:]
     cache = StaticCache(config=model.config, max_cache_len=60)
@@ -75,7 +75,7 @@ def test_a_static_cache_that_was_passed_can_be_gone_on_with(family: str) -> None
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "qwen3-next", "bamba"])
-def test_a_row_that_lies_far_right_reads_more_than_fits_there(family: str) -> None:
+def test_a_row_near_the_end_of_its_memory_is_moved_to_read_more(family: str) -> None:
     """Its cache is full but for one column; on its left is room that a row that went back has left."""
     model, room = build(family), 18
     texts = torch.randint(2, VOCABULARY, (2, room), generator=torch.Generator().manual_seed(0))
@@ -107,7 +107,7 @@ def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about what it does
 @pytest.mark.parametrize("family", ["llama", "qwen3-next"])
-def test_a_compiled_model_writes_what_it_writes_uncompiled(family: str) -> None:
+def test_a_compiled_model_writes_the_same_text(family: str) -> None:
     model = build(family)
     compiled = CompileConfig(backend="eager", mode=None)
     compiled._compile_all_devices = True

@@ -85,7 +85,7 @@ WAYS = [StopPhrase, StopRows]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("end", [{}, WITHOUT_END], ids=["with an end token", "without"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_criterion_is_asked_as_generate_asks_it(
+def test_a_criterion_is_called_as_in_generate(
     llama: PreTrainedModel, way: type[StopPhrase], end: dict[str, Any], rows: int
 ) -> None:
     """The same ids in each call, and the same output; without an end token, finished rows are written on."""
@@ -102,7 +102,7 @@ def test_a_criterion_is_asked_as_generate_asks_it(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("end", [{}, WITHOUT_END], ids=["with an end token", "without"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_criterion_ends_kept_text_where_it_would_end_the_same_text_of_generate(
+def test_a_criterion_ends_kept_text_at_the_same_token_as_in_generate(
     llama: PreTrainedModel, way: type[StopPhrase], end: dict[str, Any], rows: int
 ) -> None:
     """Asked once more about the output, step by step, a new one gives the same answers and remembers the same."""
@@ -139,7 +139,7 @@ def test_a_stop_that_occurs_in_withdrawn_text_alone_ends_nothing(llama: PreTrain
         assert out.sequences.shape[1] == PROMPTS.shape[1] + 20
 
 
-def test_a_row_is_cut_where_another_row_that_was_rewritten_ends_both(llama: PreTrainedModel) -> None:
+def test_a_row_is_cut_if_another_row_that_was_rewritten_ends_both(llama: PreTrainedModel) -> None:
     """The second row rewinds by several tokens and then ends the batch at once, where the first has more."""
     greedy: dict[str, Any] = {"do_sample": False, "suppress_tokens": [0, 1]}
     before = sample(llama, never, rows=2, seed=0, **greedy).sequences
@@ -169,7 +169,7 @@ def never(input_ids: Tensor, scores: Any) -> bool:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_an_end_that_completes_a_ban_is_taken_back(llama: PreTrainedModel, rows: int) -> None:
+def test_an_end_that_completes_a_ban_is_withdrawn(llama: PreTrainedModel, rows: int) -> None:
     """The end of the text decides such a ban, and the criterion the end, so none is left to end with."""
     bans = [Ban.regex("e.?$", max_span=2)]
     out = sample(llama, StopRows("e", rows=rows), rows=rows, seed=0, bans=bans, suppress_tokens=[0, 1])
@@ -225,7 +225,7 @@ class Remembering(StoppingCriteria):
         return False
 
 
-def test_what_a_call_changes_in_an_object_is_undone_and_nothing_else() -> None:
+def test_only_the_changes_of_a_call_to_an_object_are_undone() -> None:
     """Wherever it is kept, in place; what others set meanwhile stays."""
     criterion = Remembering()
     memory, flags, before = Memory(criterion), criterion.flags, criterion.contents()
@@ -312,7 +312,7 @@ def test_texts_in_flight_do_not_share_a_memory(llama: PreTrainedModel) -> None:
     assert len(alone) == len(prompts)
 
 
-def test_a_stream_ends_where_the_output_does(llama: PreTrainedModel) -> None:
+def test_a_stream_ends_at_the_same_token_as_the_output(llama: PreTrainedModel) -> None:
     out = sample(llama, StopPhrase("a", rows=1), rows=1, seed=2, bans=BANS)
     set_seed(2)
     settings = {"max_new_tokens": 20, "do_sample": True, "stopping_criteria": [StopPhrase("a", rows=1)]}

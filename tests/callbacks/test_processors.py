@@ -123,7 +123,7 @@ def llama() -> PreTrainedModel:
 
 @pytest.mark.parametrize("kind", [Grammar, RewindableGrammar])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_without_a_violation_it_is_called_as_generate_calls_it(
+def test_without_a_violation_a_processor_is_called_as_in_generate(
     llama: PreTrainedModel, kind: type[Grammar], rows: int
 ) -> None:
     """With all rows, also those that are finished."""
@@ -137,7 +137,7 @@ def test_without_a_violation_it_is_called_as_generate_calls_it(
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_one_that_can_not_be_rewound_is_refused_at_the_first_rewind(llama: PreTrainedModel, rows: int) -> None:
+def test_a_processor_that_can_not_be_rewound_is_refused_at_the_first_rewind(llama: PreTrainedModel, rows: int) -> None:
     """A text that does not go on from what it saw makes it raise an error of its own: that is the cause."""
     causes: Counter[type] = Counter()
     for seed in range(6):
@@ -149,7 +149,7 @@ def test_one_that_can_not_be_rewound_is_refused_at_the_first_rewind(llama: PreTr
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_rewindable_one_follows_the_text(llama: PreTrainedModel, rows: int) -> None:
+def test_a_rewindable_processor_follows_the_text(llama: PreTrainedModel, rows: int) -> None:
     """Each row fits the grammar and is scored as if it was read anew; finished rows are left as they are."""
     rewinds = 0
     for seed in range(4):
@@ -169,7 +169,7 @@ def test_a_rewindable_one_follows_the_text(llama: PreTrainedModel, rows: int) ->
     assert rewinds > 5
 
 
-def test_a_rewindable_one_writes_what_one_without_a_memory_writes(llama: PreTrainedModel) -> None:
+def test_a_rewindable_processor_writes_the_same_as_one_without_a_memory(llama: PreTrainedModel) -> None:
     """The same tokens for the same random numbers, alone and with drafts, which it may reject."""
     for seed in range(3):
         for drafts in ({}, {"prompt_lookup_num_tokens": 3}):
@@ -179,7 +179,7 @@ def test_a_rewindable_one_writes_what_one_without_a_memory_writes(llama: PreTrai
             assert out.report.rewinds
 
 
-def test_drafts_and_steps_of_a_batch_do_not_go_together(llama: PreTrainedModel) -> None:
+def test_drafts_in_a_batch_are_refused_with_a_rewindable_processor(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="RewindableGrammar sees the rows of a batch in step"):
         sample(llama, RewindableGrammar(), rows=2, bans=BANS, prompt_lookup_num_tokens=3)
 
@@ -211,7 +211,7 @@ class Penalty(LogitsProcessor):
         return scores
 
 
-def test_only_the_ids_and_scores_may_count(llama: PreTrainedModel) -> None:
+def test_processors_that_depend_only_on_ids_and_scores_are_accepted(llama: PreTrainedModel) -> None:
     """What writes into the scores is no memory, and does not reach the model's logits."""
     with pytest.raises(ValueError, match="Noise returned other scores"):
         sample(llama, Noise(), bans=BANS)

@@ -1,4 +1,4 @@
-"""The loop on a model without transformers: no ban is written, and each policy ends a text as it says."""
+"""The loop on a model without transformers: no ban is written, and each policy ends a text as described."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PHRASES = ["a", "b", "ab", "cat", "the cat", "a b", "b. a", "cats", "abba", "s s
 
 
 def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
-    """Random models, vocabularies, lists, settings; what stands in a text was conceded or admitted, and said so."""
+    """Random models, vocabularies, lists, settings; each ban in a text was conceded or admitted, with an event."""
     chance = random.Random(0)
     struggles = clean = 0
     for seed in range(4000 * DEPTH):
@@ -233,7 +233,7 @@ def test_alternatives_hidden_by_truncation_are_taken_from_the_raw_logits() -> No
 
 
 def test_noise_is_no_alternative() -> None:
-    """What the model gives less than the floor is not said because the rest is banned."""
+    """A token below the floor is not drawn, even if the rest is banned."""
     noise = PROBABILITY_FLOOR / 3
     model = table(*[(1 - 3 * noise, noise, noise, noise)] * 4, length=4)
     for seed in range(20):

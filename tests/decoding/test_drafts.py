@@ -1,4 +1,4 @@
-"""Whatever is drafted, what is written has the same distribution; good drafts make it come in fewer passes."""
+"""Drafts don't change the distribution of texts; good drafts take fewer forward passes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Guesses:
 
 
 class Oracle(Guesses):
-    """Drafts what a greedy model would say."""
+    """Drafts the text of a greedy model."""
 
     def __init__(self, model: Markov) -> None:
         super().__init__(model.size, reports=False)
@@ -80,7 +80,7 @@ def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: 
 
 
 def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
-    """The draft mostly proposes what is banned; to draw afresh just then would favor what it seldom proposes."""
+    """The draft mostly proposes a ban; drawing anew only after a ban would favor tokens that it seldom proposes."""
     model = Markov(4, seed=5, length=3)
     bans = [anywhere("b"), anywhere("ac", 0.5)]
     expected = rejection_distribution(model, LETTERS, bans)

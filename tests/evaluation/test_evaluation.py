@@ -1,4 +1,4 @@
-"""What an evaluation says follows from the texts, is compared prompt by prompt, and is undefined where it must be."""
+"""The figures of an evaluation follow from the texts, are compared prompt by prompt, or are undefined with a reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def per_thousand(outputs: Sequence[Output], word: str) -> float:
     return 1000 * words.count(word) / len(words)
 
 
-def test_hits_are_counted_per_word_and_suppression_is_what_is_missing() -> None:
+def test_hits_are_counted_per_word_and_suppression_is_their_missing_share() -> None:
     evaluation = run()
     before, after = per_thousand(ARMS["plain"], "testament"), per_thousand(ARMS["banned"], "testament")
     assert find(evaluation, "plain", "held_out_only").value == pytest.approx(before)
@@ -131,7 +131,7 @@ def test_differences_are_of_the_same_prompts() -> None:
     assert 10 * (excess.high - excess.low) < alone.high - alone.low  # type: ignore[operator]
 
 
-def test_texts_to_one_prompt_are_no_independent_observations() -> None:
+def test_texts_of_one_prompt_are_not_independent_observations() -> None:
     """Four texts that are the same make no interval narrower than one of them does."""
     single = {arm: [output for output in outputs if output.sample == 0] for arm, outputs in ARMS.items()}
     fourfold = {
@@ -172,7 +172,7 @@ def test_arms_without_common_prompts_are_compared_as_a_whole() -> None:
     assert evaluation.examples == []
 
 
-def test_what_is_undefined_says_why() -> None:
+def test_undefined_values_give_a_reason() -> None:
     never = run(made_from=BanList(["never written"]))
     suppressed = find(never, "banned", "made_from_suppressed", against="plain")
     assert suppressed == (None, None, None, "the plain texts contain no entry of the list")
@@ -205,14 +205,14 @@ def test_the_held_out_list_alone_has_nothing_of_the_other() -> None:
     assert list(find_lists(BANS, BANS)) == ["made_from", "held_out"]
 
 
-def test_what_fell_and_what_rose_is_told() -> None:
+def test_falls_and_rises_are_reported() -> None:
     more = {"plain": write({"whisper": 0.2}), "banned": write({"testament": 0.2}, seed=1)}
     changes = {change.text: change.ratio for change in run(more).changes["banned"] if change.kind == "word"}
     assert changes["whisper"] < 1 < changes["testament"]
     assert run(more).chances == {"banned": CERTAIN}
 
 
-def test_texts_too_few_to_tell_give_hints_that_are_called_so() -> None:
+def test_small_samples_give_hints_that_are_labeled_as_hints() -> None:
     same = write({"whisper": 0.02})
     evaluation = run({"plain": same, "banned": same})
     assert (evaluation.chances, evaluation.changes) == ({"banned": HINTED}, {"banned": []})

@@ -56,7 +56,7 @@ def test_a_text_is_as_likely_as_its_tokens_one_by_one(family: str, monkeypatch: 
     assert measure_nll(model, texts[::-1]) == pytest.approx(slow[::-1], rel=1e-4, abs=1e-6)
 
 
-def test_what_can_not_be_scored_is_refused() -> None:
+def test_texts_that_can_not_be_scored_are_refused() -> None:
     with pytest.raises(ValueError, match="a prompt has no token"):
         measure_nll(MODEL, [PromptedTokens([], [3])])
     assert measure_nll(MODEL, []) == []
@@ -82,7 +82,7 @@ def test_records_say_how_likely_their_tokens_are_after_the_prompt_of_the_data_se
         assert record["forward_passes"] >= record["tokens"]
 
 
-def test_pieces_are_the_text_and_what_was_taken_back() -> None:
+def test_pieces_are_the_text_and_the_withdrawn_texts() -> None:
     records = make("banned")
     assert any(kind == "withdrawn" for record in records for _, kind in record["pieces"])
     for record in records:
@@ -92,7 +92,7 @@ def test_pieces_are_the_text_and_what_was_taken_back() -> None:
     assert "pieces" not in make("plain")[0]
 
 
-def test_a_text_that_failed_on_its_way_has_no_likelihood() -> None:
+def test_a_text_that_failed_half_way_has_no_likelihood() -> None:
     maker = ScoredMaker(MODEL, TOKENIZER, BANS, settings=GENERATION, arms=("banned",))
     with poisoned(MODEL, TOKENIZER("j")["input_ids"][0]):
         made = list(maker.make(plan_samples([Prompt("bad", "j", None, {}), PROMPTS[0]], samples=1, arm="banned")))

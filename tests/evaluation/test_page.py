@@ -129,7 +129,7 @@ def test_no_text_of_a_figure_lies_on_another_or_is_cut_off(page: Page) -> None:
     assert page.evaluate(OVERLAPS) == []
 
 
-def test_figures_and_tables_have_names_for_those_who_can_not_see_them(page: Page) -> None:
+def test_figures_and_tables_have_accessible_names(page: Page) -> None:
     for figure in page.query_selector_all("svg"):
         title = page.query_selector(f"[id='{figure.get_attribute('aria-labelledby')}']")
         assert title is not None and title.inner_text()
@@ -198,7 +198,7 @@ def assert_shows(shown: str, row: dict[str, Any]) -> None:
     assert re.findall(r"−?[\d.,]+", shown)[: len(numbers)] == numbers
 
 
-def test_what_others_wrote_is_text_and_nothing_else(page: Page) -> None:
+def test_texts_of_others_are_shown_as_text_and_never_as_markup(page: Page) -> None:
     assert page.query_selector("script, i") is None
     assert "<script>alert(1)</script>" in page.inner_text("body")
     assert "A note with <b>markup</b> & more." in page.inner_text("body")
@@ -237,7 +237,7 @@ def test_the_same_evaluation_makes_the_same_files(folder: Path, evaluation: Eval
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_the_page_tells_nothing_of_the_machine(folder: Path) -> None:
+def test_the_page_contains_nothing_about_the_machine(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     assert str(folder) not in page
     assert str(Path.home()) + "/" not in page

@@ -1,4 +1,4 @@
-"""What is passed as prompts is used as it was meant, or refused in one sentence before the model runs."""
+"""Prompts and other arguments are used as intended, or refused in one sentence before the model runs."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_a_text_is_read_as_its_ids_are(llama: PreTrainedModel) -> None:
         (b"abad", "inputs is a bytes"),
     ],
 )
-def test_inputs_that_are_no_prompt(llama: PreTrainedModel, inputs: Any, match: str) -> None:
+def test_inputs_that_are_not_a_prompt_are_refused(llama: PreTrainedModel, inputs: Any, match: str) -> None:
     for way in (SAMPLER.generate, SAMPLER.stream, SAMPLER.events):
         with refusing(llama, match):
             way(llama, inputs, **ASKED)
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "input_ids", "position_ids", "inputs_embeds", "past_key_values"])
-def test_a_text_beside_what_belongs_to_ids(llama: PreTrainedModel, name: str) -> None:
+def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedModel, name: str) -> None:
     with refusing(llama, f"a text and {name} are passed: leave {name} out"):
         SAMPLER.generate(llama, TEXT, **{name: IDS}, **ASKED)
 
@@ -105,7 +105,7 @@ def test_a_text_beside_what_belongs_to_ids(llama: PreTrainedModel, name: str) ->
         (["abad", ""], "an empty prompt was passed"),
     ],
 )
-def test_prompts_that_are_none(llama: PreTrainedModel, prompts: Any, match: str) -> None:
+def test_unusable_prompts_are_refused(llama: PreTrainedModel, prompts: Any, match: str) -> None:
     with refusing(llama, match):
         list(SAMPLER.generate_many(llama, prompts, **ASKED))
 
@@ -124,40 +124,40 @@ def test_prompts_that_are_none(llama: PreTrainedModel, prompts: Any, match: str)
         ("return_dict_in_generate", True, "return_dict_in_generate has no effect here"),
     ],
 )
-def test_what_belongs_to_one_prompt_is_refused_where_many_are_passed(
+def test_arguments_of_one_prompt_are_refused_for_many(
     llama: PreTrainedModel, name: str, value: Any, match: str
 ) -> None:
-    """At once: whoever waits for a streamer's end would wait for ever."""
+    """Refused at once, since a caller would wait forever for the end of a streamer."""
     with refusing(llama, match):
         SAMPLER.generate_many(llama, [TEXT], **ASKED, **{name: value})
 
 
-def test_scores_that_nobody_would_see(llama: PreTrainedModel) -> None:
+def test_scores_that_can_not_be_returned_are_refused(llama: PreTrainedModel) -> None:
     config = GenerationConfig(max_new_tokens=2, return_dict_in_generate=True, output_scores=True, pad_token_id=1)
     with refusing(llama, "generate_many keeps no scores"):
         list(SAMPLER.generate_many(llama, [TEXT], generation_config=config))
 
 
-def test_fewer_seeds_than_prompts(llama: PreTrainedModel) -> None:
-    """A prompt was left out without a word."""
+def test_fewer_seeds_than_prompts_are_refused(llama: PreTrainedModel) -> None:
+    """A prompt was left out without an error."""
     with refusing(llama, "there are fewer seeds than prompts"):
         list(SAMPLER.generate_many(llama, [TEXT] * 3, seeds=[1, 2], **ASKED))
 
 
-def test_a_streamer_where_something_else_is_yielded(llama: PreTrainedModel) -> None:
+def test_a_streamer_is_refused_by_methods_that_yield_something_else(llama: PreTrainedModel) -> None:
     for way in (SAMPLER.stream, SAMPLER.events):
         with refusing(llama, "only generate takes a streamer"):
             way(llama, TEXT, streamer=TextStreamer(TOKENIZER), **ASKED)
 
 
-def test_a_cache_with_which_transformers_asks_no_sampler(llama: PreTrainedModel) -> None:
+def test_a_cache_with_which_transformers_calls_no_sampler_is_refused(llama: PreTrainedModel) -> None:
     with refusing(llama, "cache_implementation='paged' never asks a sampler"):
         SAMPLER.generate(llama, TEXT, cache_implementation="paged", **ASKED)
     with refusing(llama, "cache_implementation='paged' is not supported"):
         SAMPLER.generate(llama, TEXT, generation_config=GenerationConfig(cache_implementation="paged"), **ASKED)
 
 
-def test_a_model_whose_generate_is_its_own(llama: PreTrainedModel) -> None:
+def test_a_model_whose_generate_changes_the_output_works_only_by_generate(llama: PreTrainedModel) -> None:
     class Own(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, **kwargs: Any) -> Any:
             super().generate(*args, **kwargs)
@@ -172,7 +172,7 @@ def test_a_model_whose_generate_is_its_own(llama: PreTrainedModel) -> None:
     assert SAMPLER.generate(model, TEXT, **ASKED) == {"sequences": None}
 
 
-def test_a_model_whose_generate_hands_on_what_it_is_given(llama: PreTrainedModel) -> None:
+def test_a_model_whose_generate_passes_on_its_arguments_works(llama: PreTrainedModel) -> None:
     class Plain(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, **kwargs: Any) -> Any:
             return super().generate(*args, **kwargs)
@@ -185,7 +185,7 @@ def test_a_model_whose_generate_hands_on_what_it_is_given(llama: PreTrainedModel
     assert [done.text for done in SAMPLER.generate_many(model, [TEXT], **asked)]
 
 
-def test_a_model_that_asks_no_sampler(llama: PreTrainedModel) -> None:
+def test_a_model_that_calls_no_sampler_is_refused(llama: PreTrainedModel) -> None:
     class Alone(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, custom_generate: Any, **kwargs: Any) -> Any:
             return super().generate(*args, **kwargs)
@@ -194,7 +194,7 @@ def test_a_model_that_asks_no_sampler(llama: PreTrainedModel) -> None:
         SAMPLER.generate(Alone(llama.config), TEXT, **ASKED)
 
 
-def test_another_tokenizer_than_the_samplers(llama: PreTrainedModel) -> None:
+def test_another_tokenizer_than_that_of_the_sampler_is_refused(llama: PreTrainedModel) -> None:
     with refusing(llama, "tokenizer is not the sampler's"):
         SAMPLER.generate(llama, TEXT, tokenizer=build_spaced_tokenizer(), stop_strings="fa", **ASKED)
     for same in (TOKENIZER, build_tokenizer()):
@@ -217,7 +217,7 @@ def test_stop_strings_reach_the_sampler_through_generate_and_a_pipeline(llama: P
 
 
 @pytest.mark.parametrize("bans", ["", "  ", "no such file.txt", "x" * 5000, b"", False, 5, {}, {"ad": 0.5}])
-def test_what_is_no_list_of_bans(bans: Any) -> None:
+def test_inputs_that_are_not_a_list_of_bans_are_refused(bans: Any) -> None:
     """An empty string banned nothing, and a long one was taken for a path."""
     with pytest.raises(BanError, match=r"one string|a list of bans was expected") as caught:
         AntiSlop(TOKENIZER, bans)
@@ -225,7 +225,7 @@ def test_what_is_no_list_of_bans(bans: Any) -> None:
 
 
 @pytest.mark.parametrize("other", [{"banned_strings": [""]}, {"banned_strings": ["  "]}, {"banned_regex": [""]}])
-def test_bans_without_a_visible_character(other: dict[str, Any]) -> None:
+def test_bans_without_a_visible_character_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(BanError):
         AntiSlop(TOKENIZER, **other)
 

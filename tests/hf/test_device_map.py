@@ -82,7 +82,7 @@ def test_a_whole_model_on_one_device_and_a_static_cache(tmp_path: Path) -> None:
     assert_alike("llama", model, rows=len(PROMPTS), cache_implementation="static")
 
 
-def test_ids_go_where_accelerate_runs_what_is_offloaded() -> None:
+def test_ids_are_moved_to_the_device_on_which_accelerate_runs_offloaded_layers() -> None:
     model = build("llama")
     assert device_of(model) == torch.device("cpu")
     model.to("meta")

@@ -18,7 +18,7 @@ SOUND = torch.randn(1, 8, 40, generator=torch.Generator().manual_seed(0))
 ASKED: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "temperature": 4.0, "suppress_tokens": [0, 1]}
 
 
-def test_the_encoders_padding_hides_nothing_of_the_decoders_prompt() -> None:
+def test_the_padding_of_the_encoder_hides_no_token_of_the_decoders_prompt() -> None:
     """Also where both are equally long: what begins in the decoder's prompt is not completed."""
     model, read = build("t5"), torch.tensor([[5, 9, 7, 1, 1]])
     mask = torch.tensor([[1, 1, 1, 0, 0]])
@@ -80,6 +80,6 @@ def test_a_model_with_a_generate_of_its_own_makes_its_own_output_of_ours(whisper
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", ["stream", "events"])
-def test_and_can_not_hand_its_text_out_in_pieces(whisper: PreTrainedModel, way: str) -> None:
+def test_a_model_with_a_generate_of_its_own_can_not_stream(whisper: PreTrainedModel, way: str) -> None:
     with pytest.raises(ValueError, match=r"WhisperForConditionalGeneration .* call sampler.generate\(model, …\)"):
         list(getattr(OFTEN, way)(whisper, SOUND, **ASKED))

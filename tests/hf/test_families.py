@@ -76,7 +76,7 @@ Inputs = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Trace:
-    """What the rewinds of one text left behind.
+    """The errors after the rewinds of one text.
 
     error: the largest difference of its logits from those of one forward pass without a cache. floor: the same for
     cached decoding that never went elsewhere, or the precision of the largest logit, where that is more.
@@ -123,7 +123,7 @@ def straight_logits(model: PreTrainedModel, inputs: Inputs, texts: Tensor) -> Te
 
 @cache
 def favorites(family: str) -> list[Ban]:
-    """Pieces of what the model likes to write: bans that it completes over several tokens."""
+    """Pieces of the model's frequent texts: bans that it completes over several tokens."""
     set_seed(0)
     texts = build(family).generate(**prepare(family, *PROMPTS), **SAMPLED, num_return_sequences=3).sequences
     written = [TOKENIZER.decode(text) for text in texts[:, -NEW:].tolist()]
@@ -232,8 +232,8 @@ def cases(*, first: int) -> pytest.MarkDecorator:
 
 
 @families
-def test_the_models_mind_the_order_of_their_tokens_and_are_sure_of_little(family: str) -> None:
-    """Or wrong positions would pass, and every text would be one token."""
+def test_the_models_depend_on_the_order_of_their_tokens_and_have_broad_distributions(family: str) -> None:
+    """Otherwise wrong positions would pass the tests, and every text would repeat one token."""
     model, inputs = build(family), prepare(family, PROMPTS[0])
     text = torch.randint(2, VOCABULARY, (1, NEW), generator=torch.Generator().manual_seed(0))[0].tolist()
     logits = fresh_logits(model, inputs, text)
@@ -250,9 +250,7 @@ def test_the_models_mind_the_order_of_their_tokens_and_are_sure_of_little(family
 
 
 @cases(first=0)
-def test_greedy_with_bans_is_what_a_loop_without_a_cache_writes(
-    family: str, kind: str | None, dtype: torch.dtype
-) -> None:
+def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str | None, dtype: torch.dtype) -> None:
     ((text, expected, report),) = greedy(family, dtype, rows=1, kind=kind)
     assert text == expected
     assert report.rewinds >= 5
@@ -261,7 +259,7 @@ def test_greedy_with_bans_is_what_a_loop_without_a_cache_writes(
 
 @pytest.mark.parametrize("family", OF_EACH_KIND)
 @kinds
-def test_each_row_of_a_greedy_batch_is_what_that_loop_writes_for_it_alone(family: str, kind: str | None) -> None:
+def test_each_row_of_a_greedy_batch_equals_that_loop_for_the_row_alone(family: str, kind: str | None) -> None:
     """Prompts of three lengths."""
     written = greedy(family, torch.float32, rows=len(PROMPTS), kind=kind)
     assert len(written) == len(PROMPTS)
@@ -288,7 +286,7 @@ def test_each_row_of_a_batch_is_as_if_alone(family: str, kind: str | None, dtype
 
 
 @families
-def test_a_static_cache_is_refused_where_generate_itself_is_wrong_with_it(family: str) -> None:
+def test_a_static_cache_is_refused_if_generate_itself_is_wrong_with_it(family: str) -> None:
     """And nowhere else."""
     assert bool(trouble(family)) == (family in MISLED)
     if family in MISLED:
@@ -299,7 +297,7 @@ def test_a_static_cache_is_refused_where_generate_itself_is_wrong_with_it(family
 
 
 @families
-def test_the_cache_handed_back_is_generates_own(family: str) -> None:
+def test_the_returned_cache_is_that_of_generate(family: str) -> None:
     ours = sampled(family, torch.float32, rows=1, kind=None)[0].past_key_values
     theirs = build(family).generate(**prepare(family, PROMPTS[0]), **GREEDY).past_key_values
     assert type(ours) is type(theirs)
@@ -310,7 +308,7 @@ def test_the_cache_handed_back_is_generates_own(family: str) -> None:
 
 @pytest.mark.parametrize("family", sorted(RECURRENT))
 @torch.no_grad()
-def test_the_states_handed_back_are_those_of_the_text(family: str) -> None:
+def test_the_returned_states_are_those_of_the_text(family: str) -> None:
     model, out = build(family), sampled(family, torch.float32, rows=1, kind=None)[0]
     taken = inspect.signature(model.forward).parameters
     more = {"cache_params" if "cache_params" in taken else "past_key_values": deepcopy(out.past_key_values)}
@@ -330,7 +328,7 @@ def _assert_rewinds_nest(reports: Sequence[Report]) -> None:
 
 @cache
 def trouble(family: str) -> str:
-    """What `generate` does wrong with a static cache, if anything."""
+    """Describe the fault of `generate` with a static cache, if it has one."""
     model, inputs = build(family), prepare(family, PROMPTS[0])
     try:
         text = model.generate(**inputs, **GREEDY, cache_implementation="static").sequences
@@ -383,14 +381,14 @@ def expected_cells(family: str, kind: str | None) -> list[str]:
     return [family, _layers(out.past_key_values), "yes", "yes", "yes"]
 
 
-def test_the_document_says_what_the_tests_above_show() -> None:
+def test_the_document_contains_the_results_of_the_tests_above() -> None:
     tables = [[list(COLUMNS[:-FIGURES]), *(expected_cells(family, kind) for family in FAMILIES)] for kind in KINDS]
     expected = [cells for table in tables for cells in table if cells[0] not in MENDED]
     assert verdicts(DOCUMENT.read_text(encoding="utf-8")) == expected
 
 
 def refusals() -> str:
-    """What is said of each family that is refused, as a list."""
+    """The error of each refused family, as a list."""
     lines = []
     for family in REFUSED:
         with pytest.raises(ValueError) as caught:
@@ -399,7 +397,7 @@ def refusals() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_document_says_what_is_refused() -> None:
+def test_the_document_lists_the_refused_families() -> None:
     assert refusals() in DOCUMENT.read_text(encoding="utf-8")
 
 

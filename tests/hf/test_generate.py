@@ -1,4 +1,4 @@
-"""The sampler in place of `generate`: the same bits, no trace of a rewind, and its cost in forward passes."""
+"""The sampler instead of `generate`: the same bits, no trace of a rewind, and its cost in forward passes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def absent(bans: str) -> AntiSlop:
 
 
 @pytest.mark.parametrize(("settings", "bans"), in_turn(SETTINGS, tuple(ABSENT)))
-def test_where_nothing_matches_the_output_is_generates_own(model: PreTrainedModel, settings: str, bans: str) -> None:
+def test_if_nothing_matches_the_output_is_that_of_generate(model: PreTrainedModel, settings: str, bans: str) -> None:
     sampler = absent(bans)
     for seed in range(2):
         expected = generate(model, seed=seed, **SETTINGS[settings])
@@ -98,7 +98,7 @@ def test_where_nothing_matches_the_output_is_generates_own(model: PreTrainedMode
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_generates_own_too(dtype: torch.dtype) -> None:
+def test_half_precision_equals_generate_too(dtype: torch.dtype) -> None:
     half = build_model("llama", dtype=dtype)
     expected = generate(half, do_sample=True, min_p=0.1)
     assert torch.equal(generate(half, custom_generate=AntiSlop(TOKENIZER, ["zz"]), do_sample=True, min_p=0.1), expected)
@@ -106,7 +106,7 @@ def test_half_precision_is_generates_own_too(dtype: torch.dtype) -> None:
     assert out.report.rewinds > 0
 
 
-def test_the_dict_holds_what_generates_dict_holds_and_the_report(llama: PreTrainedModel) -> None:
+def test_the_output_dict_has_the_fields_of_generate_and_the_report(llama: PreTrainedModel) -> None:
     asked = {
         "return_dict_in_generate": True,
         "output_scores": True,
@@ -165,7 +165,7 @@ def straight_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 @cache
 def own_phrases(model: PreTrainedModel) -> list[Ban]:
-    """What the model likes to write, four characters at a time: bans that it completes over several tokens."""
+    """Four-character pieces of the model's frequent texts: bans that it completes over several tokens."""
     texts = [TOKENIZER.decode(generate(model, seed=seed, do_sample=True, **NARROW)[0, 6:]) for seed in range(6)]
     pieces = {text[i : i + 4] for text in texts for i in range(len(text) - 4)}
     return [Ban(piece, edges="anywhere") for piece in sorted(pieces) if piece.strip()]
@@ -222,7 +222,7 @@ def test_14_rewinds_after_a_200_token_prompt_feed_no_prompt_token_again(llama: P
     assert sum(fed) == out.report.tokens_fed == 200 + 60 + out.report.cut_tokens - 1
 
 
-def test_the_cache_is_cut_by_what_it_holds_at_most_and_never_by_nothing(
+def test_the_cache_is_never_cut_by_more_than_it_contains_or_by_0(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuts: list[tuple[int, int]] = []
@@ -249,7 +249,7 @@ def test_replaying_the_events_gives_the_text(llama: PreTrainedModel) -> None:
     assert tokens == out.sequences[0, PROMPT.shape[1] :].tolist()
 
 
-def test_hook_front_door_and_reports_change_nothing_in_the_text(llama: PreTrainedModel) -> None:
+def test_the_way_of_calling_and_reports_do_not_change_the_text(llama: PreTrainedModel) -> None:
     sampler = AntiSlop(TOKENIZER, COMMON)
     mask = torch.ones_like(PROMPT)
     asked = {"max_new_tokens": 40, "do_sample": True, "attention_mask": mask}
@@ -265,7 +265,7 @@ def test_hook_front_door_and_reports_change_nothing_in_the_text(llama: PreTraine
     )
 
 
-def test_the_budget_is_about_kept_tokens(llama: PreTrainedModel) -> None:
+def test_max_new_tokens_counts_kept_tokens(llama: PreTrainedModel) -> None:
     for seed in range(5):
         out = sample(AntiSlop(TOKENIZER, COMMON), llama, seed=seed, do_sample=True, suppress_tokens=[1])
         assert out.report.rewinds > 0
@@ -316,7 +316,7 @@ def test_a_left_padded_prompt_is_read_with_its_mask(llama: PreTrainedModel) -> N
     assert torch.equal(ours, expected)
 
 
-def test_generation_goes_on_from_a_cache_of_the_user(llama: PreTrainedModel) -> None:
+def test_generation_continues_from_a_cache_of_the_user(llama: PreTrainedModel) -> None:
     cache, theirs = DynamicCache(), DynamicCache()
     llama(PROMPT[:, :4], past_key_values=cache)
     llama(PROMPT[:, :4], past_key_values=theirs)
@@ -332,7 +332,7 @@ def test_generation_goes_on_from_a_cache_of_the_user(llama: PreTrainedModel) -> 
     assert torch.allclose(torch.cat(out.logits), llama(out.sequences).logits[0, 5:-1], atol=1e-4)
 
 
-def test_a_cache_of_the_user_is_handed_back_as_transformers_own(llama: PreTrainedModel) -> None:
+def test_a_cache_of_the_user_is_returned_as_one_of_transformers(llama: PreTrainedModel) -> None:
     """Without the output's dict, too: the user still holds it, and goes on with it by other means."""
     sampler = AntiSlop(TOKENIZER, COMMON)
     mask = torch.ones_like(PROMPT)
@@ -356,7 +356,7 @@ class StopAfterAB(StoppingCriteria):
         return torch.tensor([input_ids.shape[1] > 15 and bool(input_ids[0, -1] == 12)])
 
 
-def test_own_criteria_and_processors_see_only_kept_tokens(llama: PreTrainedModel) -> None:
+def test_criteria_and_processors_of_the_user_see_only_kept_tokens(llama: PreTrainedModel) -> None:
     seen: list[Tensor] = []
 
     class Watch(LogitsProcessor):
@@ -377,7 +377,7 @@ def test_own_criteria_and_processors_see_only_kept_tokens(llama: PreTrainedModel
     assert all(final[:length] == ids for length, ids in last_of_length.items() if length < len(final))
 
 
-def test_a_processor_that_depends_on_the_text_is_asked_again_after_a_rewind(llama: PreTrainedModel) -> None:
+def test_a_processor_that_depends_on_the_text_is_called_again_after_a_rewind(llama: PreTrainedModel) -> None:
     settings = {"do_sample": True, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "output_scores": True}
     out = sample(AntiSlop(TOKENIZER, COMMON), llama, **settings)
     assert out.report.rewinds

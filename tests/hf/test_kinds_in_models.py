@@ -37,7 +37,7 @@ def texts_of(sequences: torch.Tensor) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_row_of_a_batch_holds_what_is_banned_and_plain_rows_do(seed: int) -> None:
+def test_no_row_of_a_batch_contains_a_ban_and_plain_rows_do(seed: int) -> None:
     sampler = AntiSlop(TOKENIZER, KINDS, prompt_lookback=False)
     set_seed(seed)
     out = sampler.generate(MODEL, PROMPTS, return_dict_in_generate=True, **ask())
@@ -52,7 +52,7 @@ def test_no_row_of_a_batch_holds_what_is_banned_and_plain_rows_do(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_under_all_kinds_is_the_text_and_is_never_taken_back(seed: int) -> None:
+def test_a_stream_under_all_kinds_is_the_text_and_is_never_withdrawn(seed: int) -> None:
     sampler, asked = AntiSlop(TOKENIZER, KINDS), ask(attention_mask=MASK[1:2])
     set_seed(seed)
     pieces = list(sampler.stream(MODEL, PROMPTS[1:2], **asked))
@@ -82,18 +82,18 @@ def test_bans_can_be_given_under_the_names_that_other_samplers_have() -> None:
 
 
 @pytest.mark.parametrize("name", ["banned_strings", "banned_regex", "exempt"])
-def test_one_string_in_the_place_of_many_is_refused(name: str) -> None:
+def test_one_string_instead_of_a_list_is_refused(name: str) -> None:
     with pytest.raises(BanError, match=rf"^{name} is 'abc', one string"):
         AntiSlop(TOKENIZER, ["x"], **{name: "abc"})  # type: ignore[arg-type]
 
 
-def test_a_sampler_that_was_told_nothing_is_refused_and_an_empty_list_is_not() -> None:
+def test_a_sampler_without_a_list_is_refused_and_an_empty_list_is_not() -> None:
     with pytest.raises(BanError, match=r"^nothing is banned"):
         AntiSlop(TOKENIZER)
     assert len(AntiSlop(TOKENIZER, []).bans) == 0
 
 
-def test_a_word_of_the_prompt_may_be_written_if_so_asked() -> None:
+def test_exempt_prompt_allows_words_of_the_prompt() -> None:
     model: PreTrainedModel = MODEL
     prompt = torch.tensor([TOKENIZER("a ").input_ids])
     bans = [Ban("a", edges="anywhere"), Ban("b", edges="anywhere")]

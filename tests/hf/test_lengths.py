@@ -1,4 +1,4 @@
-"""Texts longer than a model's positions are refused where it would fail, and said where it would not."""
+"""Texts longer than a model's positions are refused if the model would fail, and cause a warning if not."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def asked(new: int, prompt: torch.Tensor = PROMPT) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # on import of GPT BigCode
 @pytest.mark.parametrize("family", LOOKING_UP)
-def test_what_generate_fails_at_is_refused_and_nothing_shorter(family: str) -> None:
+def test_texts_too_long_for_generate_are_refused_and_no_shorter_ones(family: str) -> None:
     model = build(LOOKING_UP[family])
     start = 1 if model.config.is_encoder_decoder else PROMPT.shape[1]
     most = POSITIONS + 1 - start
@@ -153,14 +153,14 @@ def test_tokens_in_a_cache_take_positions_too() -> None:
         SAMPLER.generate(model, PROMPT, **{**asked(5), "attention_mask": mask}, past_key_values=past)
 
 
-def test_a_prompt_too_long_by_itself() -> None:
+def test_a_prompt_that_is_too_long_by_itself_is_refused() -> None:
     prompt = torch.tensor([[7, 9] * 13])
     with pytest.raises(ValueError, match="pass a shorter prompt"):
         SAMPLER.generate(build(LOOKING_UP["gpt2"]), prompt, **asked(1, prompt))
 
 
 @pytest.mark.parametrize("family", COMPUTING)
-def test_a_text_that_ran_past_the_positions_is_said_and_no_shorter_one(family: str) -> None:
+def test_a_text_beyond_the_positions_causes_a_warning_and_no_shorter_one(family: str) -> None:
     model = build(COMPUTING[family])
     fitting = POSITIONS + 1 - PROMPT.shape[1]
     with warnings.catch_warnings():
@@ -176,7 +176,7 @@ def test_a_text_that_ran_past_the_positions_is_said_and_no_shorter_one(family: s
             list(SAMPLER.generate_many(model, PROMPT, max_new_tokens=fitting + 1, suppress_tokens=[0, 1]))
 
 
-def test_longrope_is_refused_where_a_text_may_cross_its_boundary() -> None:
+def test_longrope_is_refused_if_a_text_may_cross_its_boundary() -> None:
     """Transformers then reads all tokens anew, by other positions: a rewind would have to do so again and again."""
     most = BOUNDARY + 1 - PROMPT.shape[1]
     match = "reads all tokens by other positions once a text has more than 12"
@@ -195,7 +195,7 @@ def test_longrope_is_refused_where_a_text_may_cross_its_boundary() -> None:
         SAMPLER.generate(phi3(), ids[1:], **asked(5, ids[1:]), past_key_values=past)
 
 
-def test_a_data_set_has_a_failed_record_where_a_text_may_cross_the_boundary() -> None:
+def test_a_data_set_has_a_failed_record_if_a_text_may_cross_the_boundary() -> None:
     """And goes on with the other prompts."""
     texts = {"short": "ab", "long": "a b c d e f"}
     prompts = [Prompt(key, text, None, {}) for key, text in texts.items()]
@@ -208,7 +208,7 @@ def test_a_data_set_has_a_failed_record_where_a_text_may_cross_the_boundary() ->
 
 @pytest.mark.parametrize(("prompt", "new"), [(PROMPT, BOUNDARY + 1 - 5), (torch.tensor([[7, 9] * 8]), 20)])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_longrope_on_one_side_of_its_boundary_leaves_no_trace(prompt: torch.Tensor, new: int, rows: int) -> None:
+def test_on_one_side_of_the_longrope_boundary_rewinds_leave_no_trace(prompt: torch.Tensor, new: int, rows: int) -> None:
     """Beyond it, transformers reads the prompt into a cache of its own."""
     prompt = prompt.repeat(rows, 1)
     kwargs = {**asked(new, prompt), "return_dict_in_generate": True, "output_logits": True}

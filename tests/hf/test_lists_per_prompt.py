@@ -165,7 +165,7 @@ def test_a_prompt_is_prepared_without_a_cache_of_its_own(
         (["ab", "cd", "ef", "a", "b", "c"], "the bans are 'ab', which is one string and no file"),
     ],
 )
-def test_lists_that_are_none_are_refused(llama: PreTrainedModel, bans: Any, message: str) -> None:
+def test_inputs_that_are_not_lists_of_bans_are_refused(llama: PreTrainedModel, bans: Any, message: str) -> None:
     with pytest.raises((ValueError, BanError), match=message):
         list(AntiSlop(TOKENIZER, OWN).generate_many(llama, PROMPTS, bans=bans, **ASKED))
 

@@ -1,4 +1,4 @@
-"""A model is loaded as it was asked for, and what can't be had is refused before anything is loaded."""
+"""A model is loaded with the given options, and impossible options are refused before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antislop.hf.pretrained import ModelSpec, choose_device, load_model, load_to
 from antislop.lists.bundled import FOLDER
 
 
-def test_the_bundled_model_is_loaded_as_it_was_asked_for() -> None:
+def test_the_bundled_model_is_loaded_with_the_given_options() -> None:
     model, tokenizer = load_model(ModelSpec(dtype="bfloat16", attention="eager", device="cpu"))
     assert (model.dtype, model.device.type, model.config._attn_implementation) == (torch.bfloat16, "cpu", "eager")
     assert load_model(None)[0].dtype == torch.float32
@@ -62,19 +62,19 @@ def test_the_first_of_cuda_mps_and_cpu_is_chosen(
         ({"trust_remote_code": True}, "--trust-remote-code means nothing for the bundled model"),
     ],
 )
-def test_what_can_not_be_combined_is_refused(options: dict[str, Any], sentence: str) -> None:
+def test_options_that_can_not_be_combined_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         ModelSpec(**options)
 
 
-def test_what_transformers_refuses_is_one_sentence() -> None:
+def test_an_error_of_transformers_is_reported_in_one_sentence() -> None:
     with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
         load_model(ModelSpec(attention="magic"))
     with pytest.raises(InputError, match=r"^the model 'nowhere/x' can't be loaded \("):
         load_model("nowhere/x")
 
 
-def test_what_decides_the_texts_is_named_and_where_they_are_computed_is_not() -> None:
+def test_settings_that_determine_the_texts_are_named_and_devices_are_not() -> None:
     plain = ModelSpec(str(FOLDER / "tiny"))
     assert plain.content == {"model": str(FOLDER / "tiny"), "revision": None, "dtype": None}
     assert ModelSpec("x", device="cpu", attention="eager").content == ModelSpec("x").content

@@ -1,4 +1,4 @@
-"""What `antislop.hf.private` relies on in transformers is so, and no other module relies on more."""
+"""The private names of transformers work as `antislop.hf.private` expects, and no other module uses private names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def call(model: PreTrainedModel, prompt: Tensor = PROMPT, **kwargs: Any) -> Call
 
 @torch.no_grad()
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_a_prompt_is_read_into_the_cache_in_as_many_parts_as_asked(llama: PreTrainedModel, chunk: int | None) -> None:
+def test_a_prompt_is_read_into_the_cache_in_parts_of_the_given_size(llama: PreTrainedModel, chunk: int | None) -> None:
     assert parameters(GenerationMixin._prefill)[:4] == ["self", "input_ids", "generation_config", "model_kwargs"]
     passes: list[int] = []
     handle = llama.register_forward_hook(lambda *_: passes.append(1))
@@ -129,7 +129,7 @@ def test_the_length_of_a_mask_that_was_left_out_is_known(llama: PreTrainedModel)
     assert private.mask_length_of(GenerationConfig()) == 0
 
 
-def test_a_cache_that_the_caller_passed_is_told_from_one_that_generate_made(llama: PreTrainedModel) -> None:
+def test_a_cache_of_the_caller_is_distinguished_from_one_that_generate_made(llama: PreTrainedModel) -> None:
     passed = call(llama, past_key_values=DynamicCache(config=llama.config))
     assert private.belongs_to_caller(passed.kwargs["past_key_values"])
     assert not private.belongs_to_caller(call(llama).kwargs["past_key_values"])
@@ -147,7 +147,7 @@ def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
     assert not private.has_remote_code(llama)
 
 
-def test_images_are_among_what_only_a_prompt_is_read_with() -> None:
+def test_images_are_inputs_of_the_prompt_only() -> None:
     assert "pixel_values" in private.PREFILL_INPUTS
     assert not {"attention_mask", "past_key_values", "position_ids"} & private.PREFILL_INPUTS
 

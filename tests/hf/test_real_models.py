@@ -1,4 +1,4 @@
-"""Small real models, with bans on what each of them likes to write best."""
+"""Small real models, with bans on their most frequent phrases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def subject(request: pytest.FixtureRequest, assets: Path) -> tuple[PreTrainedMod
     return model, tokenizer, {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
-def test_its_favorite_phrases_are_never_written_and_the_rest_is_as_drawn(
+def test_favorite_phrases_of_the_model_are_never_written_and_the_rest_is_as_drawn(
     subject: tuple[PreTrainedModel, PreTrainedTokenizerBase, Any],
 ) -> None:
     model, tokenizer, inputs = subject

@@ -1,4 +1,4 @@
-"""What is not supported is refused with one sentence that says what to do, before the model runs (C10)."""
+"""Unsupported settings are refused before the model runs, with one sentence that explains how to fix them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
         ({"output_hidden_states": True}, "output_hidden_states"),
     ],
 )
-def test_settings_that_the_loop_can_not_honor(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
+def test_settings_that_the_loop_does_not_support_are_refused(
+    llama: PreTrainedModel, kwargs: dict[str, Any], match: str
+) -> None:
     refuses(llama, match, **kwargs)
 
 
@@ -83,43 +85,43 @@ def offload(model: PreTrainedModel) -> DynamicCache:
 
 
 @pytest.mark.parametrize("family", ["gpt-neo", "falcon-alibi"])
-def test_static_caches_that_mislead_the_model_itself(family: str) -> None:
+def test_static_caches_with_which_generate_is_wrong_are_refused(family: str) -> None:
     model, match = build(family), r"takes the free columns .* in generate\(\) too: leave out cache_implementation"
     refuses(model, match, cache_implementation="static")
     refuses(model, match, past_key_values=StaticCache(config=model.config, max_cache_len=20))
 
 
-def test_an_assistant_model_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
+def test_an_assistant_model_that_generate_does_not_pass_on_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, assistant_model=assistant\)"):
         llama.generate(PROMPT, custom_generate=SAMPLER, assistant_model=build_model("llama"), max_new_tokens=3)
 
 
-def test_an_assistant_for_a_batch(llama: PreTrainedModel) -> None:
+def test_an_assistant_for_a_batch_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="an assistant drafts for one text, not for 2"):
         SAMPLER.generate(llama, PROMPT.repeat(2, 1), assistant_model=build_model("llama"), max_new_tokens=3)
 
 
-def test_synced_gpus_and_a_second_custom_generate(llama: PreTrainedModel) -> None:
+def test_synced_gpus_and_a_second_custom_generate_are_refused(llama: PreTrainedModel) -> None:
     refuses(llama, "synced_gpus is not supported yet", synced_gpus=True)
     with pytest.raises(ValueError, match="custom_generate can't be passed to a sampler"):
         SAMPLER.generate(llama, PROMPT, custom_generate=SAMPLER)
 
 
-def test_a_streamer_that_generate_would_not_hand_over(llama: PreTrainedModel) -> None:
+def test_a_streamer_that_generate_does_not_pass_on_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, streamer=streamer\)"):
         llama.generate(PROMPT, custom_generate=SAMPLER, streamer=TextStreamer(TOKENIZER), max_new_tokens=3)
 
 
-def test_more_than_one_prompt_at_a_stream(llama: PreTrainedModel) -> None:
+def test_a_stream_of_several_prompts_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="one text can be streamed at a time, not 2"):
         list(SAMPLER.stream(llama, PROMPT.repeat(2, 1), max_new_tokens=3))
 
 
-def test_an_offloaded_cache_that_was_passed(llama: PreTrainedModel) -> None:
+def test_an_offloaded_cache_of_the_caller_is_refused(llama: PreTrainedModel) -> None:
     refuses(llama, "DynamicCache with offloading", past_key_values=offload(llama))
 
 
-def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
+def test_caches_that_can_not_be_cut_are_refused(llama: PreTrainedModel) -> None:
     refuses(llama, "a Half can't be rewound yet", past_key_values=Half(config=llama.config))
     mistral = build_model("mistral")
     cache = StaticCache(config=mistral.config, max_cache_len=40)
@@ -129,7 +131,7 @@ def test_caches_that_can_not_be_cut(llama: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_families_that_remember_outside_of_a_cache(family: str) -> None:
+def test_families_with_state_outside_of_their_cache_are_refused(family: str) -> None:
     """Also in flight; at most the prompt is read before that is seen."""
     model, match = build_refused(family), "keeps what it has read in states|does not keep all that it has read in its"
     with pytest.raises(ValueError, match=match) as caught:
@@ -140,7 +142,7 @@ def test_families_that_remember_outside_of_a_cache(family: str) -> None:
         next(SAMPLER.generate_many(model, PROMPT, max_new_tokens=3))
 
 
-def test_images_in_layers_of_the_cache() -> None:
+def test_images_in_layers_of_the_cache_are_refused() -> None:
     """Mllama's text alone is fine."""
     vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 4, "image_size": 8}
     vision |= {"intermediate_size": 48, "patch_size": 4, "max_num_tiles": 2, "vision_output_dim": 64}
@@ -164,10 +166,10 @@ def test_images_in_layers_of_the_cache() -> None:
 
 
 class Half(DynamicCache):
-    """A cache of somebody else's, of which nothing is known."""
+    """An unknown subclass of a cache."""
 
 
-def test_rotary_scaling_that_remembers() -> None:
+def test_rotary_scaling_that_depends_on_earlier_lengths_is_refused() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -190,7 +192,7 @@ class Counting(LogitsProcessor):
         return scores - self.calls
 
 
-def test_a_processor_with_a_memory_of_its_own(llama: PreTrainedModel) -> None:
+def test_a_processor_with_a_memory_of_its_own_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="Counting changes with every call"):
         SAMPLER.generate(
             llama,
@@ -215,12 +217,12 @@ def test_a_processor_with_a_memory_of_its_own(llama: PreTrainedModel) -> None:
         ({"probability_floor": True}, "probability_floor is True"),
     ],
 )
-def test_options_of_the_sampler(kwargs: dict[str, Any], match: str) -> None:
+def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         AntiSlop(TOKENIZER, ["a"], **kwargs)
 
 
-def test_a_string_in_the_place_of_a_list() -> None:
+def test_a_string_instead_of_a_list_is_refused() -> None:
     with pytest.raises(BanError, match="the bans are 'a testament to', which is one string and no file"):
         AntiSlop(TOKENIZER, "a testament to")
     with pytest.raises(BanError, match="is one string"):
@@ -234,7 +236,7 @@ def resized(llama: PreTrainedModel, size: int) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("size", [VOCABULARY - 1, 2 * VOCABULARY])
-def test_the_tokenizer_of_another_model(llama: PreTrainedModel, size: int) -> None:
+def test_the_tokenizer_of_another_model_is_refused(llama: PreTrainedModel, size: int) -> None:
     refuses(resized(llama, size), f"tokenizer has 48 tokens and LlamaForCausalLM {size}: it belongs to another model")
 
 
@@ -245,7 +247,7 @@ def test_a_vocabulary_may_be_padded_and_a_tokenizer_may_have_tokens_more(llama: 
     AntiSlop(longer, ["a b"]).generate(llama, PROMPT, max_new_tokens=1)
 
 
-def test_tokens_that_are_added_after_the_sampler_was_made(llama: PreTrainedModel) -> None:
+def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedModel) -> None:
     tokenizer = build_tokenizer()
     sampler = AntiSlop(tokenizer, ["a b"])
     tokenizer.add_tokens(["<think>"])
@@ -254,6 +256,6 @@ def test_tokens_that_are_added_after_the_sampler_was_made(llama: PreTrainedModel
             write(llama, PROMPT, max_new_tokens=1)
 
 
-def test_something_else_in_the_place_of_the_tokenizer() -> None:
+def test_an_object_that_is_not_a_tokenizer_is_refused() -> None:
     with pytest.raises(ValueError, match="a Hugging Face tokenizer was expected, not LlamaForCausalLM"):
         AntiSlop(build_model("llama"), ["a"])  # type: ignore[arg-type]

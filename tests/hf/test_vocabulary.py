@@ -126,7 +126,7 @@ def test_surfaces_of_random_tokens_join_to_what_the_tokenizer_decodes(known: Kno
         check_join(known, tokens)
 
 
-def test_the_surface_of_every_token_is_what_it_adds_to_a_text(known: Known) -> None:
+def test_the_surface_of_every_token_is_the_text_that_it_adds(known: Known) -> None:
     """After a letter, since the beginning of a text is decoded otherwise; 1,000 tokens of each."""
     anchor = known.encode("a")[-1]
     for token in random.Random(2).choices(known.plain, k=1000):
@@ -179,7 +179,7 @@ def test_a_text_that_begins_after_a_special_token_has_no_space_of_the_decoder_in
     assert spaced == (" " * (known.name in BYTE_FALLBACK + METASPACE)) + "One day, a cat."
 
 
-def test_texts_survive_where_the_tokenizer_keeps_them(known: Known) -> None:
+def test_vocabularies_keep_the_texts_that_their_tokenizers_keep(known: Known) -> None:
     """Otherwise the comparisons above would hold for a tokenizer that loses everything."""
     joined = {text: known.vocabulary.join(known.encode(text)).decode() for text in TEXTS}
     kept = [text for text in TEXTS if joined[text] in (text, f" {text}")]
@@ -202,7 +202,7 @@ def test_a_token_beyond_the_tokenizer_has_no_surface(known: Known) -> None:
     assert known.vocabulary.join([beyond, beyond + 1000]) == b""
 
 
-def test_a_phrase_is_found_in_what_a_real_tokenizer_makes_of_it(known: Known) -> None:
+def test_a_phrase_is_found_in_the_tokens_of_a_real_tokenizer(known: Known) -> None:
     matcher = Matcher([Ban("a testament to"), Ban("Elara")], known.vocabulary)
     tokens = known.encode("Elara's smile was a testament to her.")
     state, found = matcher.start(), []
@@ -258,7 +258,7 @@ def test_invalid_bytes_of_a_byte_level_tokenizer_decode_as_its_own_do() -> None:
         check_join(known, tokens)
 
 
-def test_added_tokens_have_a_surface_where_they_are_not_special() -> None:
+def test_added_tokens_that_are_not_special_have_a_surface() -> None:
     known = byte_level()
     tokens = known.encode("→two words the")
     assert [known.vocabulary.surface(token) for token in tokens] == ["→".encode(), b"two words", b" the"]
@@ -336,7 +336,7 @@ def test_a_stream_of_byte_tokens_is_what_the_tokenizer_decodes(tokens: list[int]
 
 
 @given(tokens=byte_runs, bans=st.sets(st.sampled_from(["\ufffd", "é", "猫", "\n", "cat", "é cat", "cat\ufffd"])))
-def test_bans_are_found_in_what_the_tokenizer_decodes_between_special_tokens(tokens: list[int], bans: set[str]) -> None:
+def test_bans_are_found_in_the_decoded_text_between_special_tokens(tokens: list[int], bans: set[str]) -> None:
     listed = [Ban(phrase, edges="word" if phrase == "cat" else "anywhere") for phrase in sorted(bans) if phrase.strip()]
     matcher = Matcher(listed, FALLBACK.vocabulary)
     states = list(accumulate(tokens, matcher.feed, initial=matcher.start()))
@@ -410,7 +410,7 @@ def test_a_token_that_becomes_special_after_the_tokenizer_was_read_is_refused() 
 
 
 @pytest.mark.parametrize("given", [None, "gpt2", 7, SimpleNamespace(backend_tokenizer=Tokenizer(models.BPE()))])
-def test_what_is_no_tokenizer_is_refused(given: Any) -> None:
+def test_objects_that_are_not_tokenizers_are_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"^a Hugging Face tokenizer was expected, not \w+: pass ") as caught:
         Vocabulary.of(given)
     assert type(given).__name__ in str(caught.value)
@@ -443,7 +443,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_a_decoder_that_is_not_known_is_refused_by_its_name(case: str) -> None:
+def test_an_unknown_decoder_is_refused_by_its_name(case: str) -> None:
     decoder, named = UNKNOWN[case]
     known = wrapped(models.BPE({"a": 0}, []), decoder)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Lists are read in every format in which they circulate, and no bytes bring out more than a `BanError`."""
+"""Lists are read in all published formats, and no bytes raise another error than a `BanError`."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def load(text: str | bytes, folder: Path, suffix: str = "", **options: Any) -> B
 
 
 @pytest.mark.parametrize("case", READ)
-def test_each_format_is_told_and_read(case: str, tmp_path: Path) -> None:
+def test_each_format_is_recognized_and_read(case: str, tmp_path: Path) -> None:
     text, kind, expected, options, suffix = READ[case]
     bans = load(text, tmp_path, suffix, **options)
     assert bans.format == kind
@@ -198,7 +198,7 @@ def test_each_format_is_told_and_read(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", READ)
-def test_the_format_that_was_told_can_be_asked_for(case: str, tmp_path: Path) -> None:
+def test_the_recognized_format_can_be_passed(case: str, tmp_path: Path) -> None:
     text, kind, expected, options, suffix = READ[case]
     assert load(text, tmp_path, suffix, **{**options, "format": kind}) == BanList(expected)
 
@@ -237,7 +237,7 @@ def test_open_files_are_read_as_files_are(tmp_path: Path) -> None:
 # A leading space, and edges
 
 
-def test_a_space_at_an_edge_must_stand_in_the_text(tmp_path: Path) -> None:
+def test_a_space_at_an_edge_must_occur_in_the_text(tmp_path: Path) -> None:
     bans = load('" delve"\n"sparkl"\n', tmp_path)
     assert list(bans) == [Ban(ban.phrase, edges="anywhere") for ban in bans]
     text = "xdelve, delves; delve sparkling"
@@ -245,7 +245,7 @@ def test_a_space_at_an_edge_must_stand_in_the_text(tmp_path: Path) -> None:
     assert bans.find("xdelve") == []
 
 
-def test_stems_are_found_only_where_edges_do_not_count(tmp_path: Path) -> None:
+def test_stems_are_found_only_with_edges_anywhere(tmp_path: Path) -> None:
     assert load('["eyes sparkl"]', tmp_path).find("Her eyes sparkled.") == []
     assert len(load('["eyes sparkl"]', tmp_path, edges="anywhere").find("Her eyes sparkled.")) == 1
 
@@ -319,7 +319,7 @@ REFUSED: dict[str, Refused] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_can_not_be_used_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
+def test_unusable_entries_are_refused_with_their_line(case: str, tmp_path: Path) -> None:
     text, line, reason, options, suffix = REFUSED[case]
     with pytest.raises(BanError) as caught:
         load(text, tmp_path, suffix, **options)
@@ -341,7 +341,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("kind", MIXED)
-def test_refused_entries_are_left_out_where_asked_for_and_never_in_silence(kind: Any, tmp_path: Path) -> None:
+def test_refused_entries_are_left_out_only_on_request_and_never_silently(kind: Any, tmp_path: Path) -> None:
     bans = load(MIXED[kind], tmp_path, format=kind, strict=False)
     assert [ban.phrase for ban in bans][:2] == ["good", "fine"]
     assert [place for place, _ in bans.refused] == [f"{tmp_path / 'list'}:{line}" for line in (2, 4)]
@@ -360,7 +360,7 @@ def test_unknown_formats_and_edges_are_refused() -> None:
 
 
 @pytest.mark.parametrize("source", [None, 7, ["a"], {"a": 1}])
-def test_what_is_no_file_is_refused(source: Any) -> None:
+def test_inputs_that_are_not_files_are_refused(source: Any) -> None:
     with pytest.raises(BanError, match=r"^a path or an open text file was expected, not "):
         BanList.load(source)
 
@@ -432,7 +432,7 @@ def test_a_list_of_slow_regexes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
         BanList.load(io.StringIO(text), format="regexes", strict=False)
 
 
-def test_aliases_that_would_unfold_to_billions_cost_nothing() -> None:
+def test_aliases_that_would_expand_to_billions_are_not_expanded() -> None:
     bomb = "- &a [x, y]\n" + "".join(f"- &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
     bans = BanList.load(io.StringIO(bomb), format="yaml")
     assert bans == BanList(["x", "y"])

@@ -1,4 +1,4 @@
-"""Entries that do nothing, do too much, or can't be meant are found; a list that is mended as told is left alone."""
+"""Lint finds entries that do nothing, ban too much, or look like mistakes; it accepts a list that was fixed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("case", MENDED)
-def test_what_is_wrong_is_found_and_what_is_mended_is_left_alone(case: str) -> None:
+def test_faults_are_found_and_fixed_entries_are_not_reported(case: str) -> None:
     wrong, kind, mended = MENDED[case]
     findings = lint(BanList(wrong), frequencies=FREQUENCIES)
     assert [finding.kind for finding in findings] == [kind]
@@ -114,11 +114,11 @@ FINE = {
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_what_is_fine_is_left_alone(case: str) -> None:
+def test_faultless_entries_are_not_reported(case: str) -> None:
     assert lint(BanList(FINE[case]), frequencies=FREQUENCIES) == []
 
 
-def test_one_entry_of_several_that_stand_for_each_other_stays() -> None:
+def test_one_of_several_equivalent_entries_is_kept() -> None:
     bans = [Ban("tapestry"), Ban.words(["tapestry"]), Ban.wildcard("tapestry"), Ban("Tapestry", case_sensitive=True)]
     assert len({finding.index for finding in lint(bans)}) == 3
 
@@ -161,7 +161,7 @@ def is_always_within(outer: Ban, inner: Ban) -> bool:
 
 
 @given(PLAIN, PLAIN)
-def test_an_entry_is_contained_if_the_other_stands_in_it_whatever_stands_around(outer: Ban, inner: Ban) -> None:
+def test_an_entry_is_contained_if_the_other_occurs_in_it_in_every_context(outer: Ban, inner: Ban) -> None:
     assert isinstance(outer.pattern, Phrase)
     assert isinstance(inner.pattern, Phrase)
     if outer.pattern.case_sensitive is False and inner.pattern.case_sensitive:
@@ -174,7 +174,7 @@ def test_an_entry_is_contained_if_the_other_stands_in_it_whatever_stands_around(
 
 
 @given(st.lists(PLAIN | SEQUENCES | WILDCARDS | REGEXES, min_size=1, max_size=6), st.lists(TEXTS, max_size=20))
-def test_a_list_without_what_does_nothing_hits_the_same_texts(bans: list[Ban], texts: list[str]) -> None:
+def test_a_list_without_its_useless_entries_hits_the_same_texts(bans: list[Ban], texts: list[str]) -> None:
     idle = {finding.index for finding in lint(bans) if finding.kind in ("duplicate", "contained")}
     kept = BanList(ban for index, ban in enumerate(bans) if index not in idle)
     for text in texts:
@@ -195,7 +195,7 @@ def test_a_phrase_can_be_written_if_some_tokens_write_it(
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_model_can_not_write_is_found() -> None:
+def test_entries_that_a_model_can_not_write_are_found() -> None:
     vocabulary = Words(" the", " cat", "s", " dog", " naps")
     bans = ["the cats", "cat nap", "the élan", "dog mat", Ban.tokens([3, 5]), Ban.wildcard("dog* zap"), Ban.regex("ß")]
     findings = lint(BanList(bans), vocabulary=vocabulary)
@@ -203,7 +203,7 @@ def test_what_a_model_can_not_write_is_found() -> None:
     assert findings[0].fault.endswith("no token of the model contains é, l")
 
 
-def test_what_a_model_writes_in_another_case_only_is_told_apart() -> None:
+def test_entries_that_a_model_writes_only_in_another_case_are_distinguished() -> None:
     bans = [Ban("Elara", case_sensitive=True), Ban("elara", case_sensitive=True), "ELARA x"]
     (finding,) = lint(bans[:2], vocabulary=Words(" el", "ara", "x"))
     assert (finding.index, finding.kind, finding.fix) == (0, "case", "leave out case_sensitive")
@@ -244,7 +244,7 @@ def test_escapes_in_json_do_not_hide_a_line() -> None:
     assert BanList(["a"]).lines == ()
 
 
-def test_real_frequencies_tell_common_words() -> None:
+def test_real_frequencies_identify_common_words() -> None:
     pytest.importorskip("wordfreq")
     frequencies = load_frequencies()
     assert math.log10(frequencies["eyes"]) + 9 > COMMON > math.log10(frequencies["tapestry"]) + 9

@@ -1,4 +1,4 @@
-"""Lists are written and read back as they were, put together, cut down and compared."""
+"""Lists are saved and loaded without loss, combined, filtered and compared."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WRITTEN: dict[str, tuple[Ban, str]] = {
 
 
 @pytest.mark.parametrize("case", WRITTEN)
-def test_each_ban_is_one_line_that_says_only_what_is_unusual(case: str, tmp_path: Path) -> None:
+def test_each_ban_is_one_line_with_the_options_that_are_not_defaults(case: str, tmp_path: Path) -> None:
     ban, line = WRITTEN[case]
     BanList([ban]).save(tmp_path / "list")
     assert (tmp_path / "list").read_text(encoding="utf-8") == f"# antislop 1\n{line}\n"
@@ -174,7 +174,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
-def test_a_place_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "list", tmp_path):
         with pytest.raises(BanError, match=r"can't be written \(.+\): name a file in a folder of yours$") as caught:
             BanList(["a"]).save(path)
@@ -209,7 +209,7 @@ def test_the_top_is_by_count_and_the_uncounted_come_last_in_order() -> None:
             bans.top(n)  # type: ignore[arg-type]
 
 
-def test_a_filter_keeps_what_it_is_asked_to() -> None:
+def test_a_filter_keeps_the_matching_bans() -> None:
     bans = BanList(["a b", "c", "d e"], source="s")
     kept = bans.filter(lambda ban: " " in ban.phrase)
     assert (kept, kept.source) == (BanList(["a b", "d e"]), "s")
@@ -243,7 +243,7 @@ DIFFS: dict[str, tuple[list[str | Ban], list[str | Ban], Diff]] = {
 
 
 @pytest.mark.parametrize("case", DIFFS)
-def test_a_diff_says_what_was_added_removed_and_changed(case: str) -> None:
+def test_a_diff_contains_added_removed_and_changed_bans(case: str) -> None:
     old, new, expected = DIFFS[case]
     assert BanList(old).diff(BanList(new)) == expected
     back = BanList(new).diff(BanList(old))
@@ -276,7 +276,7 @@ NOT_BANS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", NOT_BANS)
-def test_what_is_no_ban_of_tokens_is_refused(case: str) -> None:
+def test_inputs_that_are_not_bans_of_tokens_are_refused(case: str) -> None:
     arguments, reason = NOT_BANS[case]
     with pytest.raises(BanError, match=reason):
         BanList.from_transformers(**arguments)

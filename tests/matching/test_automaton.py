@@ -1,4 +1,4 @@
-"""The automaton finds what looking everywhere would find."""
+"""The automaton finds the same patterns as a search at every position."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_state_knows_every_pattern_and_every_prefix_that_ends_there(patterns: 
 
 
 @given(patterns=patterns, texts=st.lists(texts, min_size=1, max_size=5))
-def test_what_was_read_before_changes_nothing(patterns: list[str], texts: list[str]) -> None:
+def test_states_do_not_depend_on_earlier_texts(patterns: list[str], texts: list[str]) -> None:
     used = Automaton(patterns)
     for text in texts:
         fresh = Automaton(patterns)
@@ -63,7 +63,7 @@ def test_what_was_read_before_changes_nothing(patterns: list[str], texts: list[s
 
 
 @given(patterns=patterns, before=texts, away=texts, after=texts)
-def test_going_back_to_a_state_and_on_again_gives_the_same_states(
+def test_continuing_from_an_earlier_state_gives_the_same_states(
     patterns: list[str], before: str, away: str, after: str
 ) -> None:
     automaton = Automaton(patterns)
@@ -118,7 +118,7 @@ def test_a_long_pattern_without_repetitions_costs_no_more_than_its_length() -> N
 
 
 @pytest.mark.parametrize("count", [1, 100_000])
-def test_only_what_a_text_visits_gets_a_state(count: int) -> None:
+def test_states_are_made_only_for_visited_prefixes(count: int) -> None:
     automaton = Automaton([f"{number:06}-pattern" for number in range(count)])
     states = walk(automaton, "000000-pat")
     assert len(automaton.matches) == 1 + len({s for s in states if s != ROOT}) + _suffix_states(automaton, states)

@@ -35,7 +35,7 @@ def test_every_example_holds_its_construction(construction: Construction) -> Non
 
 
 @constructions
-def test_no_counterexample_does(construction: Construction) -> None:
+def test_no_counterexample_contains_its_construction(construction: Construction) -> None:
     bans = BanList([construction.ban])
     assert len(set(construction.counterexamples)) >= 12
     assert [text for text in construction.counterexamples if bans.find(text)] == []

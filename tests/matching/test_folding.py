@@ -1,4 +1,4 @@
-"""What reads the same folds to the same symbols, and every symbol knows where it came from."""
+"""Texts that read the same fold to the same symbols, and every symbol has the position of its character."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_mark_that_changed_places_is_no_earlier_than_what_moved_in_front_of_it
     assert [match[1:] for match in BanList([Ban("a\u0323\u0301", edges="anywhere")]).find("a\u0301\u0323x")] == [(0, 3)]
 
 
-def test_a_mark_that_waits_knows_where_it_stands() -> None:
+def test_a_waiting_mark_keeps_its_origin() -> None:
     waiting = fold("e\u0301\u200b").context
     assert fold("b", context=waiting).origins == [-2, 0]
 
@@ -159,7 +159,7 @@ def test_every_character_with_a_case_or_a_decomposition_folds_as_unicode_says() 
         assert symbols_of(char).replace(BOUNDARY, "") == expected, f"U+{ord(char):04X}"
 
 
-def test_what_folds_to_nothing_is_invisible() -> None:
+def test_characters_that_fold_to_nothing_are_invisible() -> None:
     nothing = [char for char in _UNICODE if not symbols_of(char)]
     assert {unicodedata.category(char) for char in nothing} == {"Cf", "Mn", "Lm"}
     assert [char for char in nothing if unicodedata.category(char) == "Lm"] == ["\u0640"]  # tatweel, no letter to read
@@ -229,12 +229,12 @@ def test_these_read_the_same(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
-def test_these_do_not(case: str) -> None:
+def test_these_read_differently(case: str) -> None:
     left, right = DIFFERENT[case]
     assert readable(left) != readable(right)
 
 
-def test_case_is_all_that_a_case_sensitive_text_keeps() -> None:
+def test_a_case_sensitive_text_keeps_only_its_case() -> None:
     assert readable("Don’t\u00a0 É", case_sensitive=True) == "|Don|'|t| |E\u0301|"
     assert readable("Don’t\u00a0 É") == "|don|'|t| |e\u0301|"
 

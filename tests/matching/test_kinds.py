@@ -57,7 +57,7 @@ def test_regexes_that_are_searched_together_find_what_each_finds(text: str, wher
 
 @given(text=texts, where=places, pattern=st.sampled_from([r"ab", r"a.*", r"a.*b", r"a+", r"(?s)a.*?\."]))
 @pytest.mark.parametrize("max_span", [1, 2, 5])
-def test_a_match_is_seen_as_far_as_its_span_goes(max_span: int, text: str, where: list[int], pattern: str) -> None:
+def test_a_match_is_found_up_to_its_max_span(max_span: int, text: str, where: list[int], pattern: str) -> None:
     expected = [(0, *span) for span in matches(pattern, text, max_span=max_span)]
     assert find_in_pieces([Ban.regex(pattern, max_span=max_span)], cut_at(text, where)) == expected
 
@@ -174,7 +174,7 @@ def test_special_tokens_end_the_text_for_a_regex_and_a_sequence() -> None:
     assert [v.start for v in violations([Ban.regex("a$")], words, [0, 1, 2])] == [0]
 
 
-def test_scopes_and_free_occurrences_outlast_a_special_token() -> None:
+def test_scopes_and_allowed_occurrences_outlast_a_special_token() -> None:
     words = Words("<t>", "a", None, " ")
     bans = [Ban("a", scopes=[Scope("inside", ("<t>", "</t>"))]), Ban("a", at_most=1)]
     assert [(v.ban, v.start) for v in violations(bans, words, [0, 1, 2, 1])] == [
@@ -193,7 +193,7 @@ def test_token_ids_are_found_whatever_their_text() -> None:
     assert violations([Ban.tokens([0, 2])], words, [2], prompt=[0], lookback=False) == []
 
 
-def test_token_ids_in_the_making_are_held() -> None:
+def test_incomplete_token_ids_are_held_back() -> None:
     matcher = Matcher([Ban.tokens([1, 2, 3])], Bytes())
     states = list(accumulate([7, 1, 2, 7], matcher.feed, initial=matcher.start()))
     assert [state.earliest_start for state in states] == [0, 1, 1, 1, 4]
@@ -217,7 +217,7 @@ def test_a_ban_counts_from_a_token_on() -> None:
     ].count(4) == 2
 
 
-def test_what_stands_in_the_prompt_may_be_written_if_so_asked() -> None:
+def test_exempt_prompt_allows_the_bans_of_the_prompt() -> None:
     bans = [Ban("a"), Ban.regex("b"), Ban.words(["a", "b"])]
     words = Words("a", "b", " ")
     asked = {"prompt": [0, 2], "exempt_prompt": True}
@@ -226,12 +226,12 @@ def test_what_stands_in_the_prompt_may_be_written_if_so_asked() -> None:
     assert bans[0] in [v.ban for v in violations(bans, words, [0], prompt=[0, 2])]
 
 
-def test_a_prompt_does_not_use_up_free_occurrences() -> None:
+def test_a_prompt_does_not_use_up_allowed_occurrences() -> None:
     words = Words("a", " ")
     assert [v.start for v in violations([Ban("a", at_most=1)], words, [0, 1, 0], prompt=[0, 1])] == [2]
 
 
-def test_going_back_gives_free_occurrences_back() -> None:
+def test_a_rewind_restores_allowed_occurrences() -> None:
     matcher = Matcher([Ban("a", at_most=1)], Words("a", " ", "b"))
     before = matcher.feed(matcher.start(), 2)
     once = matcher.feed(matcher.feed(matcher.feed(before, 1), 0), 1)
@@ -366,11 +366,11 @@ class TestCasesInWhichOthersFailed:
     def test_a_mere_beginning_is_no_hit(self, ban: Ban) -> None:
         assert starts([ban], "is", " a", " c"[:1]) == []
 
-    def test_what_begins_in_the_prompt_counts_with_lookback_only(self, ban: Ban) -> None:
+    def test_bans_that_begin_in_the_prompt_count_with_lookback_only(self, ban: Ban) -> None:
         assert starts([ban], " cat", ".", prompt=["is a"]) == [0]
         assert starts([ban], " cat", ".", prompt=["is a"], lookback=False) == []
 
-    def test_what_stands_in_the_prompt_is_no_hit(self, ban: Ban) -> None:
+    def test_text_of_the_prompt_alone_is_not_a_hit(self, ban: Ban) -> None:
         assert starts([ban], " sat", ".", prompt=["is", " a cat"]) == []
 
     def test_special_tokens_separate(self, ban: Ban) -> None:

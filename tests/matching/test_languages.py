@@ -155,7 +155,7 @@ def starts(bans: Sequence[Ban], pieces: Sequence[bytes]) -> list[int]:
 
 
 @each
-def test_a_phrase_is_found_where_it_stands_and_not_in_what_reads_otherwise(language: Language) -> None:
+def test_a_phrase_is_found_in_its_text_and_not_in_different_ones(language: Language) -> None:
     assert find(Ban(language.phrase), language.text) == [language.found]
     assert find(Ban(language.phrase), language.other) == []
 
@@ -181,7 +181,7 @@ def test_a_phrase_starts_in_the_piece_of_its_first_byte_however_its_characters_a
 
 
 @each
-def test_words_with_a_gap_reach_over_it_and_no_further(language: Language) -> None:
+def test_words_with_a_gap_match_up_to_the_gap(language: Language) -> None:
     assert find(Ban.words(language.words, gap=language.gap), language.text) == [language.reach]
     assert find(Ban.words(language.words, gap=language.gap - 1), language.text) == []
 
@@ -236,7 +236,7 @@ def test_a_number_is_not_found_in_a_longer_one_whatever_its_digits(number: str, 
 
 
 @pytest.mark.parametrize("mark", ["\u061c", "\u202a", "\u202e", "\u2066", "\u2069", "\u0640", "\U000e0100", "\u2061"])
-def test_what_only_directs_or_stretches_a_text_hides_nothing(mark: str) -> None:
+def test_direction_and_stretching_characters_hide_no_ban(mark: str) -> None:
     assert find(Ban("كتاب"), f"{mark}كت{mark}اب{mark}") == [f"كت{mark}اب"]
     assert find(Ban("葛城"), f"葛{mark}城") == [f"葛{mark}城"]
 

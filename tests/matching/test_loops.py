@@ -1,4 +1,4 @@
-"""Loops are found where their definition has them, however a text is cut, and nothing is let go of that one needs."""
+"""Loops are found by their definition, however a text is cut, and text that may belong to one is held back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_loops_are_found_where_their_definition_has_them_and_were_open_from_ther
 @pytest.mark.parametrize(
     "text", ["ha ha ha ha ha ha ha", "-" * 500, "| --- " * 40, "0, " * 99, "No. No. No. No. No.", "so, " * 9, "\n" * 99]
 )
-def test_what_people_repeat_on_purpose_is_no_loop(text: str) -> None:
+def test_intended_repetitions_are_not_loops(text: str) -> None:
     assert antislop.loops().find(text) == []
 
 
@@ -97,6 +97,6 @@ def test_a_loop_is_written_and_read_without_a_text_of_its_own() -> None:
         (lambda: read_ban("he ran\tloop"), "a loop has no text of its own"),
     ],
 )
-def test_a_loop_that_can_not_be_is_refused(make: object, fix: str) -> None:
+def test_impossible_options_of_loops_are_refused(make: object, fix: str) -> None:
     with pytest.raises(BanError, match=fix):
         make()  # type: ignore[operator]

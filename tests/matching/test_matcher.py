@@ -148,18 +148,18 @@ def test_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() -> None
     assert hit.violations == (Violation(Ban("cat"), 1, 4),)
 
 
-def test_a_phrase_inside_words_is_found_only_where_that_was_asked_for() -> None:
+def test_a_phrase_inside_words_is_found_only_with_edges_anywhere() -> None:
     assert spans(["ice bag"], "n", "ice", " bag") == []
     assert spans([anywhere("ice bag")], "n", "ice", " bags") == [(1, 2)]
     assert spans([anywhere("ice bag")], "nice", " bags") == [(0, 1)]
 
 
-def test_a_longer_phrase_in_the_making_does_not_move_the_start_of_a_shorter_one() -> None:
+def test_an_incomplete_longer_phrase_does_not_move_the_start_of_a_shorter_one() -> None:
     assert spans(["a b c d e x", "d e f"], *["a", "b", "c", "d", "e", "f"], "") == []
     assert spans(["a b c d e x", "d e f"], "a ", "b ", "c ", "d ", "e ", "f") == [(3, 5)]
 
 
-def test_a_phrase_in_the_making_does_not_hide_one_that_is_there() -> None:
+def test_an_incomplete_phrase_does_not_hide_a_complete_one() -> None:
     assert spans(["f g h", "d e f"], "d ", "e ", "f") == [(0, 2)]
     assert spans(["f g h", "d e f"], "d ", "e ", "f", None) == [(0, 3)]
     assert spans(["d e f g", "e f"], "d ", "e ", "f", " g") == [(1, 3), (0, 3)]
@@ -431,7 +431,7 @@ def paths_of(words: Words, choices: Sequence[int]) -> Path:
     lookback=st.booleans(),
 )
 @example(alphabet="letters", bans=[Ban("a"), Ban("a-b")], prompt=[0], output=[2, 1], lookback=True)
-def test_every_token_completes_what_a_naive_search_says(
+def test_every_token_completes_the_bans_of_a_naive_search(
     alphabet: str, bans: list[Ban], prompt: list[int], output: list[int], lookback: bool
 ) -> None:
     words = ALPHABETS[alphabet]
@@ -573,7 +573,7 @@ def test_back_to_the_length_of_a_state_or_more_is_that_state() -> None:
     assert states[0].length == 0
 
 
-def test_forgetting_what_was_worked_out_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clearing_the_cache_of_steps_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     raw, bans = b"a cat, the cat: acat cat", listed("cat", "the cat", anywhere("at c"))
     expected = read(bans, BYTES, raw)
     monkeypatch.setattr(antislop.matching.token_matcher, "TRANSITIONS_KEPT", 3)

@@ -76,7 +76,7 @@ def test_a_regex_is_as_long_as_it_is_with_its_repetitions_written_out(one: Writt
 
 
 @given(written, st.sampled_from(["(?x){}", "(?V1){}[a[b]]", "(?x) ( {} # )\n) +"]))
-def test_where_a_regex_can_not_be_read_part_by_part_it_is_no_shorter(one: Written, around: str) -> None:
+def test_if_a_regex_can_not_be_read_part_by_part_its_length_is_not_underestimated(one: Written, around: str) -> None:
     assert measure(around.format(one.pattern)).characters >= one.size
 
 
@@ -115,7 +115,7 @@ def test_a_pattern_that_can_lose_time_in_a_short_text_is_never_searched_without_
 
 
 @pytest.mark.parametrize("pattern", ["delve", r"\bnot (?:just|only) \w+(?: \w+)?, but\b", "a{3}b", "(?:a|b){3}"])
-def test_a_pattern_that_can_not_is(pattern: str) -> None:
+def test_a_pattern_that_can_not_lose_time_is_searched_without_a_clock(pattern: str) -> None:
     assert IncrementalRegex(pattern).brief == LETTERS
     assert measure(pattern).paths <= FEW_PATHS
 
@@ -165,7 +165,7 @@ def test_a_regex_is_dropped_when_all_of_its_searches_took_too_long(clocks: Clock
         assert read([OPEN, Ban("cat")]).slow == [OPEN]
 
 
-def test_a_regex_is_kept_where_others_had_the_processor(clocks: Clocks) -> None:
+def test_a_regex_is_kept_if_other_processes_used_the_processor(clocks: Clocks) -> None:
     clocks.wall, clocks.processor = 0.5, 1e-5
     assert read([OPEN]).slow == []
 

@@ -1,4 +1,4 @@
-"""Exempt phrases, scopes and free occurrences decide alike however a text is cut, and as a naive reading of it does."""
+"""Exempt phrases, scopes and allowed occurrences work alike however a text is cut, and as in a naive search."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_rules(ban: Ban, rules: dict[str, object]) -> Ban:
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
 @given(pieces=chunks, where=places, ban=st.sampled_from(FORMS))
-def test_what_counts_is_the_same_however_the_text_is_cut(
+def test_rules_decide_the_same_however_the_text_is_cut(
     rules: dict[str, object], pieces: list[str], where: list[int], ban: Ban
 ) -> None:
     text, ruled = join(pieces), with_rules(ban, rules)

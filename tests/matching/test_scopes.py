@@ -67,7 +67,7 @@ def test_a_ban_counts_where_the_text_with_its_special_tokens_says(tokens: list[i
 
 @pytest.mark.parametrize("lookback", [True, False])
 @pytest.mark.parametrize(("where", "starts"), [("inside", [0]), ("outside", [3]), ("after", [3])])
-def test_a_span_that_the_prompt_opens_goes_on_in_the_output(where: Where, starts: list[int], lookback: bool) -> None:
+def test_a_span_that_the_prompt_opens_continues_in_the_output(where: Where, starts: list[int], lookback: bool) -> None:
     ban = Ban("a", scopes=[Scope(where, "think")])
     found = violations([ban], [A, SPACE, END, A], prompt=[A, BEGIN], lookback=lookback)
     assert [violation.start for violation in found] == starts

@@ -44,7 +44,7 @@ def tally(*texts: str) -> Tally:
     return made
 
 
-def test_a_metric_of_ones_own_has_a_value_an_interval_and_a_difference() -> None:
+def test_a_new_metric_has_a_value_an_interval_and_a_difference() -> None:
     marks, characters = [text.count("!") for text in TEXTS], [len(text) for text in TEXTS]
     sums = np.array([marks, characters], dtype=float).T
     _, (low,), (high,) = bootstrap(sums, lambda totals: 1000 * totals[None, ..., 0] / totals[None, ..., 1])
@@ -54,7 +54,7 @@ def test_a_metric_of_ones_own_has_a_value_an_interval_and_a_difference() -> None
     assert measure_difference(made, made)["exclamations"] == (0, 0, 0, None)
 
 
-def test_a_rate_of_ones_own_is_bounded_where_it_is_0_and_undefined_without_text() -> None:
+def test_a_new_rate_is_bounded_if_it_is_0_and_undefined_without_text() -> None:
     found = measure(tally("A door.", "A cat."))["exclamations"]
     assert found[:2] == (0, 0) and found.high == pytest.approx(1000 * 3 / 13, rel=0.01)
     assert measure(tally("", ""))["exclamations"].why == "no words in the texts"

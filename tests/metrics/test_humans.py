@@ -1,4 +1,4 @@
-"""Distances to human are what they say, and what texts are held against is as it was made."""
+"""Distances to human writing follow their definition, and the reference values are those that were made."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_metrics_that_read_more_words_than_the_texts_have_take_no_part() -> None
     )
 
 
-def test_values_of_other_lists_are_no_measure() -> None:
+def test_values_of_other_lists_are_not_compared() -> None:
     other = Scale(frozenset({"door"}), SCALE.trigrams)
     found = measure_distance(tally(other), human=Humans({"slop_words": Human(1, 1, 1)}, SCALE.fingerprint, ()))
     assert found.metrics["slop_words"] == Estimate(None, None, None, "the human value was measured with other lists")
@@ -125,7 +125,7 @@ def test_the_bundled_human_values_were_measured_with_the_bundled_scale_on_named_
 
 
 @pytest.mark.parametrize("file", ["scale.json", "human_ngrams.json.gz", "human_metrics.json"])
-def test_what_texts_are_held_against_is_what_its_provenance_describes(file: str) -> None:
+def test_the_reference_values_are_those_that_their_provenance_describes(file: str) -> None:
     described = (Path(__file__).parents[2] / "data" / "metrics" / "README.md").read_text(encoding="utf-8")
     assert hashlib.sha256((FOLDER / file).read_bytes()).hexdigest() in described
 
@@ -180,7 +180,7 @@ def test_lists_that_are_something_else_are_named(tmp_path: Path) -> None:
         read_human(write(tmp_path / "x.json", []))
 
 
-def test_fingerprints_tell_apart_what_rates_and_scores_depend_on() -> None:
+def test_fingerprints_differ_if_rates_or_scores_may_differ() -> None:
     others = [
         Scale(SCALE.words, frozenset()),
         Scale(SCALE.words, SCALE.trigrams, "words"),

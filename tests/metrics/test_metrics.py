@@ -1,4 +1,4 @@
-"""Metrics are what their definitions say, their intervals hold what they promise, and nothing undefined is a number."""
+"""Metrics follow their definitions, their intervals have the promised coverage, and undefined values are no numbers."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_hits_of_lists_are_counted_beside_the_metrics() -> None:
         Tally(SCALE, bans={"mattr_500": BanList(["door"])})
 
 
-def test_a_published_row_comes_out(assets: Path) -> None:
+def test_a_published_row_is_reproduced(assets: Path) -> None:
     lists = assets / "lists"
     scale = Scale.read(lists / "slop_score_slop_list.json", lists / "slop_score_trigrams.json")
     texts = read_texts([assets / "llm" / "slop_score" / "gemma-3-4b-it.jsonl.gz"])
@@ -219,7 +219,7 @@ def test_without_words_every_metric_is_undefined(texts: tuple[str, ...], why: st
     assert set(measure_difference(tally(*texts), tally(*texts)).values()) == {Estimate(None, None, None, why)}
 
 
-def test_what_is_undefined_says_why_and_is_never_0() -> None:
+def test_undefined_values_give_a_reason_and_are_never_0() -> None:
     found = measure(tally("A door."))
     assert found["mattr_500"] == Estimate(None, None, None, "fewer than 500 words in all")
     assert found["distinct_2"] == Estimate(None, None, None, "no text of 100 words or more")
@@ -274,7 +274,7 @@ def draw_texts(rng: np.random.Generator, texts: int, *, rate: float) -> Floats:
     return np.stack([rng.poisson(words * rate * rng.gamma(2, 0.5, texts)), words], axis=1).astype(float)
 
 
-def test_intervals_hold_the_truth_in_about_95_of_100_trials() -> None:
+def test_intervals_contain_the_truth_in_about_95_of_100_trials() -> None:
     rng = np.random.default_rng(3)
     held = 0
     for trial in range(200):

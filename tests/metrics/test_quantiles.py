@@ -27,7 +27,7 @@ def test_quantiles_are_exact(chance: float) -> None:
 
 
 @given(st.floats(0.001, 0.999), st.integers(1, 600))
-def test_what_stays_under_a_quantile_has_its_chance(chance: float, number: int) -> None:
+def test_values_stay_under_a_quantile_with_its_probability(chance: float, number: int) -> None:
     assert stats.t.cdf(find_student(chance, number), number) == pytest.approx(chance, rel=1e-9)
     assert stats.gamma.cdf(find_gamma(chance, number), number) == pytest.approx(chance, rel=1e-9)
 

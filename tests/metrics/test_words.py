@@ -1,4 +1,4 @@
-"""Texts come apart into words, sentences and paragraphs, and nothing of them is lost."""
+"""Texts are split into words, sentences and paragraphs without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting in bounded memory counts what counting everything counts."""
+"""Counting in bounded memory gives the same counts as counting everything."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_content_words_are_counted_across_stop_words_and_commas_but_not_sentence
     assert counts["phrase", "voice it"] == 0
 
 
-def test_regexes_are_counted_as_constructions_over_whole_texts() -> None:
+def test_regexes_are_counted_as_constructions_over_entire_texts() -> None:
     texts = make("not a cat, but a dog", "not x\n\nbut y", "nothing")
     census = take(texts, patterns={"not-but": regex.compile(r"not [\w ,]+\s+but")})
     assert counts_of(census)["construction", "not-but"] == 2

@@ -90,14 +90,14 @@ def test_an_unseen_phrase_has_a_ratio_to_its_bound_and_no_upper_end() -> None:
 # Rates of people
 
 
-def test_a_word_is_as_frequent_as_in_the_baseline_or_in_english_whichever_is_more() -> None:
+def test_the_rate_of_a_word_is_the_larger_of_baseline_and_english() -> None:
     rates = HumanRates(of(word={"hansom": 900, "phone": 3}))
     assert rates.rate("word", "hansom").rate == pytest.approx(9e-4)
     assert rates.rate("word", "phone").rate == pytest.approx(load_frequencies()["phone"])
     assert rates.rate("word", "xqzzt").rate == 1e-8
 
 
-def test_a_phrase_has_gained_as_much_as_its_word_that_gained_most() -> None:
+def test_a_phrase_is_extrapolated_by_the_largest_increase_of_its_words() -> None:
     english = load_frequencies()
     rates = HumanRates(of(word={"on": 9000, "the": 60_000, "door": 500, "phone": 4}, phrase={"on the door": 9}))
     assert rates.rate("phrase", "on the door").rate == pytest.approx(9e-6)
@@ -111,7 +111,7 @@ def test_a_phrase_is_no_more_frequent_than_its_rarest_word() -> None:
     assert rates.rate("phrase", "phone xqzzt").rate == 1e-8
 
 
-def test_a_second_baseline_counts_where_it_is_surely_higher() -> None:
+def test_a_second_baseline_counts_if_it_is_reliably_higher() -> None:
     base = of(word={"cat": 400, "sat": 400}, phrase={"cat sat": 5})
     small = of(words=10_000, least=1, phrase={"cat sat": 1, "sat cat": 4})
     alone, both = HumanRates(base), HumanRates(base, also=[small])
@@ -120,7 +120,7 @@ def test_a_second_baseline_counts_where_it_is_surely_higher() -> None:
     assert (alone.rate("phrase", "sat cat").count, both.rate("phrase", "sat cat").count) == (None, 4)
 
 
-def test_a_second_baseline_that_does_not_list_a_phrase_is_asked_for_its_content_words_in_a_row() -> None:
+def test_a_second_baseline_without_a_phrase_gives_the_rate_of_its_content_words_in_a_row() -> None:
     base = of(word={"could": 900, "feel": 900}, phrase={"feel it": 5})
     modern = of(words=10_000, content={"could feel": 40, "feel": 90}, phrase={"she could feel the": 4})
     alone, both = HumanRates(base), HumanRates(base, also=[modern])
@@ -153,7 +153,7 @@ def test_the_bundled_baseline_names_its_sources() -> None:
 # Profiles
 
 
-def test_what_a_longer_phrase_explains_is_left_out() -> None:
+def test_phrases_explained_by_a_longer_one_are_left_out() -> None:
     counts = {"barely above a whisper": 100, "barely above a": 100, "above a whisper": 104, "a whisper": 300}
     assert find_explained({("phrase", text): count for text, count in counts.items()}) == {
         ("phrase", "barely above a"),
@@ -161,7 +161,7 @@ def test_what_a_longer_phrase_explains_is_left_out() -> None:
     }
 
 
-def test_a_profile_knows_counts_ratios_names_and_examples() -> None:
+def test_a_profile_contains_counts_ratios_names_and_examples() -> None:
     sentences = [f"It was a testament to Elara. Was she Elara? {'Oh' * i}" for i in range(3)]
     texts = make(*sentences, "The cat sat on a mat.")
     base = of(word={"a": 20_000, "testament": 5}, phrase={"it was": 2000})
@@ -197,7 +197,7 @@ def test_profiles_read_back_as_they_are_and_others_are_refused(tmp_path: Path) -
 # Comparing
 
 
-def test_what_fell_and_what_rose_is_told_and_the_rest_is_not() -> None:
+def test_falls_and_rises_are_reported_and_the_rest_is_not() -> None:
     random = np.random.default_rng(0)
     filler = ["dog", "emu", "fox", "gnu", "hen", "elk", "owl", "rat"]
 
@@ -227,7 +227,7 @@ def test_evidence_ranks_before_size() -> None:
     assert isinstance(changes[0], Change) and changes[0].evidence > changes[1].evidence
 
 
-def test_what_a_profile_left_out_counts_as_frequent_as_it_can_be() -> None:
+def test_entries_that_a_profile_left_out_count_as_frequent_as_possible() -> None:
     old = profile(entry("etched", count=50, human_per_million=30.0), min_count=5, min_ratio=2.0)
     assert compare(old, profile(min_count=5, min_ratio=2.0)) == []  # people write it 30 times, so 60 may be there
     (fell,) = compare(old, profile(min_count=5))
@@ -240,14 +240,14 @@ def test_what_a_profile_left_out_counts_as_frequent_as_it_can_be() -> None:
 @pytest.mark.parametrize(
     ("ratio", "count", "weight"), [(50.0, 3, 0.02), (3.0, 9, 0.33), (50.0, None, 0.0), (0.5, 9, 1.0)]
 )
-def test_weights_are_one_over_the_ratio_and_nought_for_what_people_do_not_write(
+def test_weights_are_one_over_the_ratio_and_0_for_phrases_that_people_do_not_write(
     ratio: float, count: int | None, weight: float
 ) -> None:
     assert weigh(entry("etched", ratio, count)) == weight
     assert weigh(entry("etched", ratio, count), forbid=True) == 0
 
 
-def test_words_that_english_at_large_knows_are_weighed_though_the_novels_lack_them() -> None:
+def test_words_of_modern_english_have_weights_if_the_novels_lack_them() -> None:
     known, unknown = (HumanRates(of()).rate("word", word) for word in ("furthermore", "xqzzt"))
     assert (known.count, known.high) == (None, known.rate)
     assert (unknown.count, unknown.high) == (None, None)
@@ -260,7 +260,7 @@ def test_each_kind_of_entry_becomes_its_kind_of_ban() -> None:
     assert make_ban(entry("not-x-but-y", kind="construction", ratio=10.0, human_count=5)).weight == 0.1
 
 
-def test_what_contains_another_entry_is_left_out_unless_only_it_is_forbidden() -> None:
+def test_an_entry_that_contains_another_is_left_out_unless_only_it_is_forbidden() -> None:
     seen, unseen = entry("deep breath", 10.0, 40), entry("took a deep breath")
     assert list(drop_containing([seen, unseen])) == [seen, unseen]
     assert list(drop_containing([seen, unseen], forbid=True)) == [seen]
@@ -301,7 +301,7 @@ def test_the_choice_is_by(case: str) -> None:
     assert chosen.left_out.total() == (not is_taken)
 
 
-def test_the_top_are_those_of_which_there_are_most_too_many() -> None:
+def test_the_top_entries_have_the_largest_excess() -> None:
     entries = [
         entry("etched", count=10),
         entry("glinting", count=500),
@@ -311,7 +311,7 @@ def test_the_top_are_those_of_which_there_are_most_too_many() -> None:
     assert [(ban.phrase, ban.count) for ban in chosen.bans] == [("glinting", 500), ("murmured", 900)]
 
 
-def test_what_can_not_be_a_list_is_refused() -> None:
+def test_profiles_that_can_not_become_a_list_are_refused() -> None:
     with pytest.raises(BanError, match=r"none of 1 entries is left \(1 below the ratio\)"):
         choose_bans(profile(entry("etched")), Choice(min_ratio=1000))
     with pytest.raises(BanError, match="'nouns' is no kind of entry: it is one of word, phrase"):
@@ -320,7 +320,7 @@ def test_what_can_not_be_a_list_is_refused() -> None:
         choose_bans(replace(profile(entry("etched")), baseline=None), Choice())
 
 
-def test_a_list_out_of_a_profile_has_no_faults() -> None:
+def test_a_list_made_from_a_profile_has_no_faults() -> None:
     entries = [
         entry("etched"),
         entry("glinting eyes"),

@@ -1,4 +1,4 @@
-"""Prompts: every record of a source becomes one, or says why it can't; refusals come before the first."""
+"""Prompts: every record of a source becomes a prompt or an error with a reason; refusals come before the first."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_clone_of_the_hub_is_read_as_its_card_says(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing-of-this-name", "nobody/nothing:configuration"])
-def test_a_hub_set_that_is_not_there_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_hub_set_is_reported_in_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: the hub is not tested")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     assert "neither a file or folder here nor a data set" in refused(name)
@@ -188,7 +188,7 @@ def test_images_of_a_hub_set_are_not_decoded(monkeypatch: pytest.MonkeyPatch) ->
     assert prompt.fields == {"prompt": "rain", "image": "(2 bytes)"}
 
 
-def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("datasets", "pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     write(tmp_path / "a.parquet", "")
@@ -196,7 +196,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         assert "pip install 'antislop[datasets]'" in refused(source)
 
 
-def test_sources_that_hold_nothing_are_refused(tmp_path: Path) -> None:
+def test_empty_sources_are_refused(tmp_path: Path) -> None:
     assert "no such file or folder" in refused(tmp_path / "a.jsonl")
     assert "no such file or folder" in refused("a/b/c\0")
     assert "no file of records" in refused(write(tmp_path / "a.docx", ""))
@@ -285,7 +285,7 @@ def test_an_empty_prompt_is_marked(empty: Any) -> None:
 
 
 @pytest.mark.parametrize("prompt", [7, 1.5, True, {"a": 1}])
-def test_what_is_no_text_and_no_chat_is_marked(prompt: Any) -> None:
+def test_values_that_are_neither_text_nor_chat_are_marked(prompt: Any) -> None:
     first, second = read_prompts(["rain", {"prompt": prompt}])
     assert first.error is None
     assert second.error is not None
@@ -398,7 +398,7 @@ def test_columns_are_chosen_record_by_record(tokenizer: Any) -> None:
     assert texts(mixed, tokenizer=tokenizer) == ["rain", "<user>hail<go>"]
 
 
-def test_columns_that_nobody_has_are_refused_with_those_that_there_are() -> None:
+def test_columns_of_no_record_are_refused_with_the_existing_ones() -> None:
     records = [{"title": "a", "story": "b", "n": 1}]
     assert "columns title, story, n is named prompt, messages, conversations, and several contain text" in refused(
         records
@@ -410,7 +410,7 @@ def test_columns_that_nobody_has_are_refused_with_those_that_there_are() -> None
     assert "(--prompt-template)" in refused(records, column="story", template="{prompt} {topic}")
 
 
-def test_a_record_without_the_column_is_marked_and_the_rest_goes_on() -> None:
+def test_a_record_without_the_column_is_marked_and_the_others_continue() -> None:
     first, second, third = read_prompts([{"topic": "x"}, "rain", {"topic": "y"}])
     assert second.text == "rain"
     for prompt in (first, third):
@@ -449,7 +449,7 @@ def test_keys_do_not_depend_on_the_limit(name: str, tmp_path: Path) -> None:
         assert "from 1 was expected" in refused(path, limit=limit)
 
 
-def test_nothing_is_read_before_it_is_asked_for() -> None:
+def test_records_are_read_only_when_needed() -> None:
     read: list[int] = []
 
     def endless() -> Iterator[str]:
@@ -504,7 +504,7 @@ def test_a_line_without_end_costs_one_record_and_no_memory(
     assert peak < 1e6
 
 
-def test_a_compressed_json_file_may_unpack_to_so_much_and_no_more(tmp_path: Path) -> None:
+def test_a_compressed_json_file_may_unpack_to_a_bounded_size(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json.gz", "[" + '"rain",' * 3_000_000 + '"rain"]')
     assert "it unpacks to more than 16,777,216 bytes" in refused(path)
 
@@ -539,7 +539,7 @@ def test_a_chat_ends_before_the_reply_that_is_to_come(messages: list[Any], kept:
         assert prompt.fields == {"messages": form}
 
 
-def test_what_else_a_message_has_stays_and_null_goes() -> None:
+def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:
     calls = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}], "name": None}
     tool = {"role": "tool", "content": ["a", {"type": "text", "text": "b"}], "tool_call_id": "1"}
     assert read_chat([USER, calls, tool]) == [
@@ -562,11 +562,11 @@ def test_what_else_a_message_has_stays_and_null_goes() -> None:
         ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "parts that are not text"),
     ],
 )
-def test_a_chat_that_is_none_is_marked(messages: Any, words: str, tokenizer: Any) -> None:
+def test_an_invalid_chat_is_marked(messages: Any, words: str, tokenizer: Any) -> None:
     assert words in the_error([{"messages": messages}], tokenizer=tokenizer)
 
 
-def test_a_system_message_takes_the_place_of_the_own_one(tokenizer: Any) -> None:
+def test_a_system_message_replaces_that_of_the_chat(tokenizer: Any) -> None:
     chats = [{"messages": [SYSTEM, USER]}, {"messages": [USER]}, {"prompt": "hail"}]
     assert texts(chats, system="T", tokenizer=tokenizer) == ["<system>T<user>hail<go>"] * 3
     assert texts(chats, system="", tokenizer=tokenizer) == ["<user>hail<go>"] * 3
@@ -608,7 +608,7 @@ def test_a_template_is_written_around_the_prompt(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("topic", [{}, {"topic": None}, {"topic": ["sky"]}])
-def test_a_record_without_what_the_template_names_is_marked(topic: dict[str, Any]) -> None:
+def test_a_record_without_the_columns_of_the_template_is_marked(topic: dict[str, Any]) -> None:
     records = [{"prompt": "rain", "topic": "sky"}, {"prompt": "hail", **topic}]
     good, bad = read_prompts(records, template="{topic} {prompt}")
     assert good.text == "sky rain"

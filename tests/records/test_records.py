@@ -32,7 +32,7 @@ def journal(path: Path, settings: dict[str, Any] = SETTINGS, **options: Any) -> 
     return Journal(path, settings, identify=by_key, **options)
 
 
-def test_what_was_appended_is_there_before_the_journal_is_closed(path: Path) -> None:
+def test_appended_records_are_written_before_the_journal_is_closed(path: Path) -> None:
     with journal(path) as kept:
         for key in ("a", "ü\n", "\ud800"):
             kept.append({"key": key})
@@ -41,7 +41,7 @@ def test_what_was_appended_is_there_before_the_journal_is_closed(path: Path) -> 
     assert [record["key"] for record in read_records(path)][:2] == ["a", "ü\n"]
 
 
-def test_a_run_that_goes_on_knows_what_it_has(path: Path) -> None:
+def test_a_resumed_run_knows_its_records(path: Path) -> None:
     with journal(path) as kept:
         kept.append({"key": "a"})
     with journal(path) as kept:
@@ -78,7 +78,7 @@ def test_records_that_failed_are_taken_out_to_be_made_again(path: Path) -> None:
     assert [(record["key"], record["status"]) for record in read_records(path)] == [("b", "ok"), ("a", "ok")]
 
 
-def test_a_record_that_stands_there_twice_is_kept_once(path: Path) -> None:
+def test_a_duplicate_record_is_kept_once(path: Path) -> None:
     with journal(path) as kept:
         kept.append({"key": "a", "n": 1})
         kept.append({"key": "a", "n": 2})
@@ -104,7 +104,7 @@ def test_of_settings_within_others_only_those_that_differ_are_named(path: Path) 
         journal(path, {"draw": {"k": 3, "p": 2, "t": 4}, "seed": 1})
 
 
-def test_a_journal_without_records_holds_nobody_to_its_settings(path: Path) -> None:
+def test_a_journal_without_records_accepts_other_settings(path: Path) -> None:
     journal(path).__exit__()
     journal(path, {"seed": 2}).__exit__()
 
@@ -135,7 +135,7 @@ def test_two_names_of_a_journal_have_one_lock(path: Path, tmp_path: Path) -> Non
     journal(tmp_path / "link.jsonl").__exit__()
 
 
-def test_what_is_refused_holds_no_lock(path: Path) -> None:
+def test_a_refused_journal_keeps_no_lock(path: Path) -> None:
     with journal(path) as kept:
         kept.append({"key": "a"})
     with pytest.raises(InputError, match="seed"):

@@ -1,4 +1,4 @@
-"""Texts are read from whatever they come in, and one sentence says where that fails."""
+"""Texts are read from all formats of records, and one sentence reports the place of an error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_named_column_comes_before_all_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row", [{"response": " \n"}, {"response": None}, {"response": "r", "status": "error"}, {"response": "<think>Hm"}]
 )
-def test_what_is_no_finished_text_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_unfinished_texts_are_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
     assert read_row(tmp_path, row) == []
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_finished_text_is_left_out(tmp_path: Path, row: dict[str, Any
         ({}, None),
     ],
 )
-def test_prompts_are_told_apart_by_the_first_column_that_does(
+def test_prompts_are_identified_by_the_first_column_that_distinguishes_them(
     tmp_path: Path, fields: dict[str, Any], prompt: str | None
 ) -> None:
     (text,) = read(write(tmp_path / "t.jsonl", [{"text": "t", **fields}]))
@@ -135,7 +135,7 @@ def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
     for name in ("none.txt", "none.jsonl"):
         with pytest.raises(InputError, match=name):
             read(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Texts from an HTTP endpoint: the same as from the model itself, whatever the server is like and however it fails."""
+"""Texts from an HTTP endpoint: the same as from the model itself, with every kind of server and failure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_bundled_model_writes_the_same_behind_an_endpoint(
 @pytest.mark.parametrize(
     ("kind", "tokens_per_request"), [("vllm", 1), ("sglang", 1), ("strings", 1), ("llama.cpp", 1), ("llama.cpp", 5)]
 )
-def test_drawn_texts_are_those_of_the_model_itself_where_the_server_takes_no_chance(
+def test_drawn_texts_are_those_of_the_model_itself_if_the_server_draws_nothing(
     kind: str, tokens_per_request: int
 ) -> None:
     """All alternatives are returned, and the seeds are the same."""
@@ -191,7 +191,7 @@ def test_drafts_of_the_server_leave_the_distribution_as_it_is(letters: PreTraine
     assert p_value(drawn, expected) > 1e-4
 
 
-def test_what_the_server_writes_beyond_the_alternatives_is_drawn_anew(letters: PreTrainedTokenizerFast) -> None:
+def test_tokens_of_the_server_beyond_its_alternatives_are_drawn_anew(letters: PreTrainedTokenizerFast) -> None:
     """All positions are alike, so that every token of every text is counted."""
     logits = torch.log(torch.tensor([0.38, 0.28, 0.22, 0.12]))
     first, second = torch.softmax(logits[:2] / 0.3, dim=-1).tolist()
@@ -216,7 +216,7 @@ def test_texts_end_as_often_as_they_would(kind: str) -> None:
     assert p_value(drawn, rejection_distribution(model, words, bans)) > 1e-4
 
 
-def test_a_server_that_draws_from_another_distribution_than_it_tells_is_found_out(
+def test_the_check_rejects_a_server_that_draws_from_another_distribution_than_it_reports(
     letters: PreTrainedTokenizerFast,
 ) -> None:
     """The test above can fail; with one token per request such a server does no harm."""
@@ -238,7 +238,7 @@ def test_tokens_that_a_server_leaves_out_are_written_as_often_as_others(kind: st
 def test_nothing_banned_is_written_or_sent(
     tiny: tuple[PreTrainedModel, PreTrainedTokenizerBase], sampler: AntiSlop
 ) -> None:
-    """What the server is sent is, at each request, the text as it stands: what was withdrawn is not in it."""
+    """Each request contains the current text, without withdrawn text."""
     model, tokenizer = tiny
     prompt: list[int] = tokenizer(PROMPTS[0])["input_ids"]
     text: list[int] = []
@@ -266,7 +266,7 @@ def test_every_text_has_random_numbers_of_its_own(letters: PreTrainedTokenizerFa
     assert len(set(texts)) == 20
 
 
-def test_texts_do_not_depend_on_what_is_under_way_beside_them(
+def test_texts_do_not_depend_on_other_texts_in_flight(
     tiny: tuple[PreTrainedModel, PreTrainedTokenizerBase], sampler: AntiSlop
 ) -> None:
     model, tokenizer = tiny
@@ -310,7 +310,7 @@ def test_a_text_that_the_server_fails_does_not_end_the_others(
     assert "told to answer 503 (tried 3 times)" in str(completions[1].error)
 
 
-def test_a_text_that_fails_keeps_what_can_not_be_taken_back(letters: PreTrainedTokenizerFast) -> None:
+def test_a_text_that_fails_keeps_its_settled_text(letters: PreTrainedTokenizerFast) -> None:
     model = Markov(4, sharpness=0.0)
     sampler = AntiSlop(letters, [anywhere("abcabc")])
     with serve(lambda tokens: model.table[0, 0], letters) as server:
@@ -400,7 +400,7 @@ def test_an_answer_that_can_not_be_used_fails_one_text_and_the_others_are_writte
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_stands_in_the_answers_every_text_comes_to_an_end(letters: PreTrainedTokenizerFast, kind: str) -> None:
+def test_every_text_ends_whatever_the_answers_contain(letters: PreTrainedTokenizerFast, kind: str) -> None:
     random = Random(kind)
     odd = [
         float("nan"),
@@ -469,7 +469,9 @@ def test_the_answer_after_an_interim_one_is_not_taken_for_that_to_the_next_reque
 @pytest.mark.parametrize(
     "content", [b'{"error": {"message": "\\u001b[2J\\u202egnp"}}', b"\x1b[2J \xe2\x80\xae"], ids=["JSON", "text"]
 )
-def test_words_of_a_server_in_an_error_steer_no_terminal(letters: PreTrainedTokenizerFast, content: bytes) -> None:
+def test_words_of_a_server_in_an_error_do_not_control_the_terminal(
+    letters: PreTrainedTokenizerFast, content: bytes
+) -> None:
     with serve(lambda tokens: torch.zeros(4), letters) as server:
         server.failures.append(in_http(content).replace(b"200 OK", b"400 Bad"))
         error = fail(server)
@@ -529,7 +531,7 @@ def test_a_host_of_ipv6_without_a_port_is_asked_at_the_usual_one() -> None:
     assert [(each._host, each._port) for each in hosts.values()] == [("::1", 80), ("::1", 443), ("::1", 81)]
 
 
-def test_errors_say_what_to_do(letters: PreTrainedTokenizerFast) -> None:
+def test_errors_explain_how_to_fix_them(letters: PreTrainedTokenizerFast) -> None:
     table = torch.zeros(4)
     with serve(lambda tokens: table, letters) as server:
         server.failures.extend(["silent", 401, "slow"])
@@ -551,7 +553,7 @@ def test_errors_say_what_to_do(letters: PreTrainedTokenizerFast) -> None:
         Endpoint("http://localhost:8000", api="ollama")  # type: ignore[arg-type]
 
 
-def test_a_server_that_is_not_there_is_tried_as_often_as_asked(letters: PreTrainedTokenizerFast) -> None:
+def test_an_absent_server_is_tried_the_given_number_of_times(letters: PreTrainedTokenizerFast) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -633,7 +635,7 @@ class EndsWith(StoppingCriteria):
         return input_ids[:, -1] == self.token  # type: ignore[return-value]
 
 
-def test_requests_hold_what_was_asked_for(letters: PreTrainedTokenizerFast) -> None:
+def test_requests_contain_the_given_settings(letters: PreTrainedTokenizerFast) -> None:
     with serve(lambda tokens: torch.zeros(4), letters) as server:
         endpoint = connect(server, model="m", api_key="secret", extra={"cache_salt": "x", "repeat_penalty": None})
         list(EndpointSampler(AntiSlop(letters, []), endpoint).events([0], max_new_tokens=2))
@@ -644,7 +646,7 @@ def test_requests_hold_what_was_asked_for(letters: PreTrainedTokenizerFast) -> N
     assert "secret" not in repr(endpoint)
 
 
-def test_texts_that_nobody_waits_for_are_given_up(letters: PreTrainedTokenizerFast) -> None:
+def test_texts_of_a_closed_iterator_are_abandoned(letters: PreTrainedTokenizerFast) -> None:
     with serve(lambda tokens: torch.zeros(4), letters) as server:
         served = EndpointSampler(AntiSlop(letters, []), connect(server), tokens_per_request=1)
         completions = served.generate_many([[0]] * 3 + [[1]] * 1000, batch_size=4, max_new_tokens=3)
@@ -655,7 +657,7 @@ def test_texts_that_nobody_waits_for_are_given_up(letters: PreTrainedTokenizerFa
     assert len(server.requests) == asked
 
 
-def test_what_has_no_meaning_here_is_refused(letters: PreTrainedTokenizerFast) -> None:
+def test_options_without_a_meaning_for_endpoints_are_refused(letters: PreTrainedTokenizerFast) -> None:
     endpoint, sampler = Endpoint("http://127.0.0.1:9/v1"), AntiSlop(letters, [])
     with pytest.raises(ValueError, match="leave it out for an endpoint"):
         EndpointSampler(AntiSlop(letters, [], draft_bans=True), endpoint)
