@@ -46,6 +46,7 @@ def test_the_wheel_contains_all_files_of_the_package(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {str(p.relative_to(ROOT)) for p in (ROOT / "antislop").rglob("*") if p.is_file() and p.suffix != ".pyc"}
     assert package <= names
+    assert {name.partition("/")[0] for name in names} == {"antislop", f"antislop-{antislop.__version__}.dist-info"}
     assert {f"antislop-{antislop.__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= names
     assert wheel.stat().st_size < 10e6
 
@@ -65,6 +66,7 @@ def test_the_source_distribution_contains_the_files_that_its_tests_need(tmp_path
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
     assert tracked <= packed
+    assert "hub/antislop/custom_generate/generate.py" in packed  # which the wheel lacks: it belongs on the Hub
 
 
 @pytest.mark.parametrize(

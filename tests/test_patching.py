@@ -91,6 +91,17 @@ def test_a_pipeline_writes_what_the_sampler_writes_and_nothing_that_is_banned() 
     assert generate_text(**SAMPLED) == plain
 
 
+def test_a_pipeline_writes_batches_and_streams() -> None:
+    prompts = [PROMPT, "One day", "She opened the door and"]
+    plain = PIPE(prompts, batch_size=3, **GREEDY)
+    with applied_to(MODEL, NOTHING):
+        assert PIPE(prompts, batch_size=3, **GREEDY) == plain
+    streamer = TextIteratorStreamer(TOKENIZER, skip_prompt=True)
+    with applied_to(MODEL, SLOP):
+        (answer,) = PIPE(PROMPT, streamer=streamer, **SAMPLED)
+    assert PROMPT + "".join(streamer) == answer["generated_text"]
+
+
 def test_a_thread_started_inside_runs_under_the_bans() -> None:
     torch.manual_seed(3)
     expected = SLOP.generate(MODEL, **INPUTS, **SAMPLED)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration, set_seed
 
-from antislop import AntiSlop, Ban
+from antislop import AntiSlop, Ban, applied_to
 from tests.support.families import build
 from tests.support.models import VOCABULARY, build_tokenizer
 
@@ -76,6 +76,16 @@ def test_a_model_with_a_generate_of_its_own_makes_its_own_output_of_ours(whisper
         set_seed(seed)
         ids = OFTEN.generate(whisper, SOUND, **ASKED)
         assert not OFTEN.bans.find(TOKENIZER.decode(ids[0]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_and_so_does_its_own_generate_inside_applied_to(whisper: PreTrainedModel) -> None:
+    set_seed(1)
+    expected = OFTEN.generate(whisper, SOUND, **ASKED)
+    for args, named in [((SOUND,), {}), ((), {"input_features": SOUND})]:
+        set_seed(1)
+        with applied_to(whisper, OFTEN):
+            assert torch.equal(whisper.generate(*args, **named, **ASKED), expected)
 
 
 @pytest.mark.filterwarnings("ignore")
