@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -25,6 +26,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("antislop")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over torch and transformers, which stay: that is half of its work."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

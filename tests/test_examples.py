@@ -33,7 +33,7 @@ def run(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[st
 
 
 def test_a_corpus_of_stories_is_written_and_resumed(tmp_path: Path) -> None:
-    command = ("story_corpus.py", "--samples", "1", "--max-new-tokens", "30")
+    command = ("story_corpus.py", "--samples", "1", "--max-new-tokens", "12")
     first = run(*command, folder=tmp_path)
     assert first.returncode == 0, first.stderr
     records = list(read_records(tmp_path / "stories.jsonl"))

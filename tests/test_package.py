@@ -175,7 +175,7 @@ def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws()
     bans = antislop.default_bans()
     lenient = antislop.BanList([replace(ban, weight=0.5) if ban.weight else ban for ban in bans])
     found = admitted = 0
-    for seed in range(3):
+    for seed in range(2):
         torch.manual_seed(seed)
         found += len(bans.find(tokenizer.decode(model.generate(**asked)[0], skip_special_tokens=True)))
         for given in (bans, lenient):

@@ -42,6 +42,8 @@ needs_ray = pytest.mark.skipif(
 )
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by way of /proc")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+# Read when Ray is imported. Otherwise a thread of a data set that is ending connects again after `ray.shutdown`.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 BANS = BanList([Ban("ab", edges="anywhere"), Ban("c", edges="anywhere"), Ban.regex("f[ea]"), "a * b", Ban("ea")])
 SETTINGS = {"max_new_tokens": 60, "do_sample": True, "top_k": 0, "suppress_tokens": [0], "pad_token_id": 1}
@@ -70,11 +72,13 @@ def single(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[R
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of two machines, both here."""
+    import ray
     from ray.cluster_utils import Cluster as Machines
 
     machines = Machines(initialize_head=True, head_node_args={"num_cpus": 1})
     machines.add_node(num_cpus=1)
     yield machines.address
+    ray.shutdown()  # a test that failed may have left its connection, with which no machine can be removed
     machines.shutdown()
 
 

@@ -28,6 +28,7 @@ from antislop import AntiSlop, Ban
 from antislop.trace.events import Drawn, Rewound
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
+from tests.support.depth import in_turn
 from tests.support.families import FAMILIES, RECURRENT, REFUSED, build, build_refused, prepare
 from tests.support.models import VOCABULARY, build_tokenizer
 from tests.support.oracles import completed
@@ -209,7 +210,6 @@ def greedy_text(
 
 
 families = pytest.mark.parametrize("family", FAMILIES)
-kinds = pytest.mark.parametrize("kind", KINDS, ids=["its own cache", "a static cache"])
 
 
 def cases(*, first: int) -> pytest.MarkDecorator:
@@ -257,8 +257,7 @@ def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str |
     assert not report.conceded
 
 
-@pytest.mark.parametrize("family", OF_EACH_KIND)
-@kinds
+@pytest.mark.parametrize(("family", "kind"), in_turn(OF_EACH_KIND, KINDS))
 def test_each_row_of_a_greedy_batch_equals_that_loop_for_the_row_alone(family: str, kind: str | None) -> None:
     """Prompts of three lengths."""
     written = greedy(family, torch.float32, rows=len(PROMPTS), kind=kind)

@@ -151,6 +151,10 @@ def test_each_prompt_may_have_a_list_of_its_own() -> None:
     assert sum(done.report.rewinds for done in completions) > 0
 
 
+TIMES = 600 * DEPTH
+"""How many texts are drawn for a distribution."""
+
+
 def draw(
     server: Served, sampler: AntiSlop, *, times: int, length: int = 4, alternatives: int = 4, **asked: Any
 ) -> Counter[tuple[int, ...]]:
@@ -186,8 +190,8 @@ def test_drafts_of_the_server_leave_the_distribution_as_it_is(letters: PreTraine
     expected = rejection_distribution(model, LETTERS, BANS)
     sampler = AntiSlop(letters, BANS, prompt_lookback=False)
     with serve(lambda tokens: model.table[tokens[-2], tokens[-1]], letters, kind) as server:
-        drawn = draw(server, sampler, times=1000 * DEPTH, **options)
-    assert sum(drawn.values()) == 1000 * DEPTH
+        drawn = draw(server, sampler, times=TIMES, **options)
+    assert sum(drawn.values()) == TIMES
     assert p_value(drawn, expected) > 1e-4
 
 
@@ -212,7 +216,7 @@ def test_texts_end_as_often_as_they_would(kind: str) -> None:
     bans = [anywhere("ab"), anywhere("cb", 0.3)]
     sampler = AntiSlop(tokenizer, bans, prompt_lookback=False)
     with serve(lambda tokens: model.table[tokens[-2], tokens[-1]], tokenizer, kind) as server:
-        drawn = draw(server, sampler, times=1000 * DEPTH)
+        drawn = draw(server, sampler, times=TIMES)
     assert p_value(drawn, rejection_distribution(model, words, bans)) > 1e-4
 
 
@@ -223,7 +227,7 @@ def test_the_check_rejects_a_server_that_draws_from_another_distribution_than_it
     model, sampler = Markov(4, seed=2), AntiSlop(letters, BANS, prompt_lookback=False)
     expected = rejection_distribution(model, LETTERS, BANS)
     with serve(lambda tokens: model.table[tokens[-2], tokens[-1]], letters, skew=3.0) as server:
-        assert p_value(draw(server, sampler, times=1000), expected) < 1e-6
+        assert p_value(draw(server, sampler, times=TIMES), expected) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["llama.cpp", "vllm"])
@@ -231,7 +235,7 @@ def test_tokens_that_a_server_leaves_out_are_written_as_often_as_others(kind: st
     """The second and third token are the bytes of "é"; llama.cpp's server says nothing of either by itself."""
     model, words, tokenizer = Markov(4, seed=5, length=3), Words("a", b"\xc3", b"\xa9", "b"), spell("aÃ©b")
     with serve(lambda tokens: model.table[tokens[-2], tokens[-1]], tokenizer, kind) as server:
-        drawn = draw(server, AntiSlop(tokenizer, []), times=1000 * DEPTH, length=3)
+        drawn = draw(server, AntiSlop(tokenizer, []), times=TIMES, length=3)
     assert p_value(drawn, rejection_distribution(model, words, [])) > 1e-4
 
 
