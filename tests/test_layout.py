@@ -202,6 +202,67 @@ def test_a_package_with_public_names_imports_nothing_of_its_own() -> None:
     assert {module for module in ended.stdout.split() if module.startswith("antislop")} == {*packages, "antislop.lazy"}
 
 
+ROOT = PACKAGE.parent
+SOURCES = sorted(
+    path
+    for folder in (PACKAGE, *map(ROOT.joinpath, ("data", "docs", "eval", "examples", "tests")))
+    for path in folder.rglob("*.py")
+)
+MODULES_PER_PACKAGE, LINES_PER_MODULE, LINES_PER_FUNCTION, PARAMETERS = 15, 400, 50, 10
+MANY_PARAMETERS = {"antislop/sampler.py:AntiSlop.__init__"}
+"""The options of the sampler: a keyword for each, under the names of the samplers that it replaces."""
+
+
+def find_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield the qualified name and the definition of each function."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield f"{prefix}{child.name}", child
+        is_named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        yield from find_functions(child, f"{prefix}{child.name}." if is_named else prefix)
+
+
+def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count named parameters, without self."""
+    arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return sum(argument.arg not in ("self", "cls") for argument in arguments)
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=str)
+def test_packages_are_small(folder: Path) -> None:
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MODULES_PER_PACKAGE
+
+
+def test_modules_are_short() -> None:
+    """Files of tests may be longer; what they share is in `tests.support`."""
+    paths = [path for path in SOURCES if not path.name.startswith("test_")]
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    assert {path: length for path, length in lengths.items() if length > LINES_PER_MODULE} == {}
+
+
+def test_functions_are_short_and_take_few_parameters() -> None:
+    """A parameter of a command is an option of it, and counts there only."""
+    long, wide = set(), set()
+    for path in SOURCES:
+        place = path.relative_to(ROOT).as_posix()
+        for qualified, function in find_functions(ast.parse(path.read_text(encoding="utf-8"))):
+            if (function.end_lineno or 0) - function.lineno >= LINES_PER_FUNCTION:
+                long.add(f"{place}:{qualified}")
+            if count_parameters(function) > PARAMETERS and not place.startswith("antislop/cli/"):
+                wide.add(f"{place}:{qualified}")
+    assert long == set()
+    assert wide == MANY_PARAMETERS
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    owners: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {public: paths for public, paths in owners.items() if len(paths) > 1} == {}
+
+
 def test_examples_in_docstrings_run() -> None:
     import doctest
 

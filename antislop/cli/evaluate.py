@@ -107,7 +107,7 @@ def evaluate(
         name = source.prompts or "openings"
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
         job = Job(job_spec, arms=_read_arms(source.arms), samples=generation.n, limit=prompts.limit)
-        run = _Run(job, out / "records.jsonl", source.prompts or str(OPENINGS), generation.batch_size)
+        run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), generation.batch_size)
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:
         return 130
@@ -178,7 +178,7 @@ def _describe_list(bans: BanList) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _EvaluationRun:
     """A job whose texts are measured. path: of its records. source: of its prompts."""
 
     job: Job

@@ -151,7 +151,7 @@ def generate(
     _check_together(text, bans, output)
     banned = collect_bans(bans)
     task = _Task(text, model.spec, policy, sampling, structure.read())
-    writer = _Writer.load(task, banned, _read_prompt(text.prompt))
+    writer = _TextWriter.load(task, banned, _read_prompt(text.prompt))
     screen, show = console(), output.show
     runs = _compare(writer, screen, show=show) if output.compare else [_write(writer, screen, show=show)]
     _save(output, writer, runs)
@@ -188,7 +188,7 @@ def _read_prompt(prompt: str) -> str:
 
 
 @dataclass
-class _Writer:
+class _TextWriter:
     """A loaded model that continues one prompt any number of times."""
 
     task: _Task
@@ -201,7 +201,7 @@ class _Writer:
     seed: int
 
     @classmethod
-    def load(cls, task: _Task, bans: BanList, prompt: str) -> _Writer:
+    def load(cls, task: _Task, bans: BanList, prompt: str) -> _TextWriter:
         with console(stderr=True).status("loading the model"):
             model, tokenizer = load_model(task.model)
             from antislop.hf.vocabulary import Vocabulary
@@ -276,7 +276,7 @@ def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -
 
 
 @dataclass
-class _Run:
+class _GenerationRun:
     """A generated text, and its cost; the first piece is the prompt."""
 
     pieces: list[TextPiece]
@@ -293,13 +293,13 @@ class _Run:
         return summarize(self.report, seconds=self.seconds, kept_tokens=self.tokens)
 
 
-def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = True) -> _Run:
+def _write(writer: _TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
     """Generate, and write each piece to the console once it is certain."""
     from antislop.decoding.policy import Exhausted
 
     prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
-    run = _Run([prompt], Report(surfaces=writer.vocabulary))
+    run = _GenerationRun([prompt], Report(surfaces=writer.vocabulary))
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
     exhausted: Exhausted | None = None
     page.write([prompt])
@@ -321,7 +321,7 @@ def _write(writer: _Writer, screen: Console, *, show: bool, with_bans: bool = Tr
     return run
 
 
-def _compare(writer: _Writer, screen: Console, *, show: bool) -> list[_Run]:
+def _compare(writer: _TextWriter, screen: Console, *, show: bool) -> list[_GenerationRun]:
     runs = []
     for title in _TITLES:
         screen.rule(title, align="left")
@@ -352,7 +352,7 @@ def _describe_difference(plain_text: str, banned_text: str) -> str:
     )
 
 
-def _tabulate(runs: list[_Run], bans: BanList) -> Table:
+def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
     table = Table("", *_TITLES, box=None, padding=(0, 2, 0, 0))
     hits = [len(bans.find(run.text)) for run in runs]
     words = [len(run.text.split()) for run in runs]
@@ -366,7 +366,7 @@ def _tabulate(runs: list[_Run], bans: BanList) -> Table:
     return table
 
 
-def _save(output: ShowOptions, writer: _Writer, runs: list[_Run]) -> None:
+def _save(output: ShowOptions, writer: _TextWriter, runs: list[_GenerationRun]) -> None:
     if output.svg is not None:
         with writing(output.svg):
             save_svg(_draw(runs), output.svg)
@@ -375,14 +375,14 @@ def _save(output: ShowOptions, writer: _Writer, runs: list[_Run]) -> None:
             save_json(output.report, _describe(writer, runs[-1]))
 
 
-def _draw(runs: list[_Run]) -> Text:
+def _draw(runs: list[_GenerationRun]) -> Text:
     if len(runs) == 1:
         return to_rich(runs[0].pieces)
     plain_text, banned_text = (to_rich(run.pieces) for run in runs)
     return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain_text, (f"\n\n{_TITLES[1]}\n", "bold"), banned_text)
 
 
-def _describe(writer: _Writer, run: _Run) -> dict[str, Any]:
+def _describe(writer: _TextWriter, run: _GenerationRun) -> dict[str, Any]:
     """Return a run as plain data: the settings that repeat it, its text, and its report."""
     return {
         **writer.task.model.content,

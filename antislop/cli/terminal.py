@@ -6,6 +6,7 @@ Data goes to standard output, everything else to standard error. Knows no model.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from codecs import getincrementaldecoder
@@ -26,6 +27,8 @@ from rich.text import Text
 from antislop import files
 from antislop.display import escape_json, make_visible
 from antislop.errors import InputError, first_line
+
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
 class OutputFormat(str, Enum):
@@ -116,9 +119,19 @@ def save_json(path: Path, data: Any) -> None:
 
 
 def describe_command() -> str:
-    """Return the command line with the names of files only: their folders would reveal details of the machine."""
-    names = (Path(argument).name if "/" in argument else argument for argument in sys.argv[1:])
-    return shlex.join(["antislop", *names])
+    """Return the command line with the names of files only: their folders would reveal details of the machine.
+
+    The "owner/name" of a model or data set of the hub is kept whole, and so is the address of an endpoint.
+    """
+    return shlex.join(["antislop", *map(_hide_folder, sys.argv[1:])])
+
+
+def _hide_folder(argument: str) -> str:
+    """Return an argument, or the value of an `--option=value`, without the folders of a path."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    is_hub_name = _HUB_NAME.fullmatch(value) is not None and not Path(value).parent.exists()
+    is_remote = is_hub_name or "://" in value
+    return argument if is_remote or "/" not in value else f"{option}{equals}{Path(value).name}"
 
 
 def read_input(name: str) -> str:

@@ -19,7 +19,7 @@ from antislop.grammar.compilation import (
     read_json_schema,
     read_lark,
 )
-from antislop.grammar.matchers import CompiledGrammar, Matcher
+from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher
 from antislop.grammar.processors import can_adapt, find_grammar
 
 Engine = Literal["llguidance", "xgrammar"]
@@ -165,7 +165,7 @@ def follow_grammar(processor: Any) -> Any:
 class _Row:
     """A matcher, and the tokens that it has accepted: all of the text, or those before its end."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: GrammarMatcher) -> None:
         self.matcher = matcher
         self._accepted = 0
         self._filler: int | None = None

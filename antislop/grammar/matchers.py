@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Matcher(Protocol):
+class GrammarMatcher(Protocol):
     """The state of a grammar after some tokens."""
 
     @property
@@ -37,10 +37,10 @@ class CompiledGrammar:
     vocab_size: the number of tokens that the grammar knows; all others are never allowed.
     """
 
-    make_matchers: Sequence[Callable[[], Matcher]]
+    make_matchers: Sequence[Callable[[], GrammarMatcher]]
     vocab_size: int
 
-    def start(self, rows: int) -> list[Matcher]:
+    def start(self, rows: int) -> list[GrammarMatcher]:
         """Return a matcher for each row, at the start of the grammar."""
         if len(self.make_matchers) not in (1, rows):
             raise InputError(

@@ -27,7 +27,7 @@ _WHOLE = regex.compile(r"[0-9]{1,18}")
 _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
-class _Columns(NamedTuple):
+class _CsvColumns(NamedTuple):
     """The roles of the columns, their number, and whether phrases are n-grams without their stop words."""
 
     phrase: int = 0
@@ -61,7 +61,7 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
         columns, rows = _name_columns(rows[0][1], f"{place}:{rows[0][0]}"), rows[1:]
     else:
         are_ranks = are_counts(_to_number(cells[1]) for _, cells in rows if len(cells) == 2 and cells[1])
-        columns = _Columns(counts=1) if are_ranks else _Columns(weights=1)
+        columns = _CsvColumns(counts=1) if are_ranks else _CsvColumns(weights=1)
     return (_read_row(number, cells, columns, edges) for number, cells in rows)
 
 
@@ -87,7 +87,7 @@ def _has_names(cells: Sequence[str]) -> bool:
     return any(cell.lower() in PHRASES for cell in cells) and all(_to_number(cell) is None for cell in cells)
 
 
-def _name_columns(cells: Sequence[str], place: str) -> _Columns:
+def _name_columns(cells: Sequence[str], place: str) -> _CsvColumns:
     names = [cell.lower() for cell in cells]
     phrase, weight, count = (_find_first(names, role) for role in (PHRASES, WEIGHTS, COUNTS))
     assert phrase is not None
@@ -95,7 +95,7 @@ def _name_columns(cells: Sequence[str], place: str) -> _Columns:
         raise BanError(
             f"{place}: the column {cells[1 - phrase]!r} is unknown: name it weight or count, or leave it out"
         )
-    return _Columns(phrase, weight, count, len(names), "gram" in names[phrase])
+    return _CsvColumns(phrase, weight, count, len(names), "gram" in names[phrase])
 
 
 def _find_first(names: Sequence[str], role: Sequence[str]) -> int | None:
@@ -110,7 +110,7 @@ def _to_number(cell: str) -> int | float | None:
     return float(cell) if _FRACTION.fullmatch(cell) else None
 
 
-def _read_row(number: int, cells: Sequence[str], columns: _Columns, edges: Edges) -> Line:
+def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Edges) -> Line:
     if not cells:
         return number, BanError("its quotation marks don't match: double those that belong to the phrase")
     if len(cells) > columns.width:

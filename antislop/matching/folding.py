@@ -72,7 +72,7 @@ class Folded(NamedTuple):
 START = Context()
 
 
-class _Table(dict[str, tuple[_Piece, ...]]):
+class _FoldingTable(dict[str, tuple[_Piece, ...]]):
     """From a character to its folded pieces, computed when it first occurs."""
 
     def __init__(self, *, case_sensitive: bool) -> None:
@@ -98,7 +98,7 @@ class _Table(dict[str, tuple[_Piece, ...]]):
                 yield _Piece(symbol, kind, 0)
 
 
-_TABLES = {case_sensitive: _Table(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
+_TABLES = {case_sensitive: _FoldingTable(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
 
 
 def fold(text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False) -> Folded:

@@ -87,7 +87,7 @@ class Census(Sequence[Occurrences]):
     names: Sequence[tuple[Kind, str]]
     counts: Sequence[int]
     proper: frozenset[str]
-    _columns: _Columns = field(repr=False)
+    _columns: _CountColumns = field(repr=False)
     _rows: Sequence[int] = field(repr=False)
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ def count(
             sketch.add(grams.hashes)
     sketch_min_count = sketch.find_min_count(min_count, limit)
     second_reading = Reading(texts, codes, progress, number=2, total=first_reading.characters)
-    table = _Table(sketch, min_count=sketch_min_count, limit=limit, patterns=patterns or {})
+    table = _CountTable(sketch, min_count=sketch_min_count, limit=limit, patterns=patterns or {})
     for chunk in second_reading:
         table.add(chunk)
     return table.collect(second_reading, min_prompts=min_prompts, min_count=min_count)
@@ -186,7 +186,7 @@ def _cut(text: str, start: int, length: int) -> str:
 
 
 @dataclass(slots=True)
-class _Columns:
+class _CountColumns:
     """The counts of all candidates, one row per candidate."""
 
     counts: npt.NDArray[np.uint32]
@@ -199,7 +199,7 @@ class _Columns:
     names: list[tuple[Kind, str]] = field(default_factory=list)
 
     @classmethod
-    def make(cls, rows: int) -> _Columns:
+    def make(cls, rows: int) -> _CountColumns:
         return cls(
             np.zeros((rows, GROUPS), np.uint32),
             np.zeros(rows, np.uint32),
@@ -213,9 +213,9 @@ class _Columns:
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return self.counts, self.texts, self.prompts, self.places, self.middle, self.capital, self.hashes
 
-    def grow(self, rows: int) -> _Columns:
+    def grow(self, rows: int) -> _CountColumns:
         """Return a copy with more rows."""
-        larger = _Columns.make(rows)
+        larger = _CountColumns.make(rows)
         for array, larger_array in zip(self.arrays(), larger.arrays(), strict=True):
             larger_array[: len(array)] = array
         larger.names = self.names
@@ -223,7 +223,7 @@ class _Columns:
 
     def keep(self, rows: Longs) -> None:
         """Keep some rows, in order, and empty the others."""
-        fresh = _Columns.make(1)
+        fresh = _CountColumns.make(1)
         for array, empty_row in zip(self.arrays(), fresh.arrays(), strict=True):
             array[: len(rows)] = array[rows]
             array[len(rows) : len(self.names)] = empty_row
@@ -239,14 +239,14 @@ class _Found(NamedTuple):
     places: Longs
 
 
-class _Table:
+class _CountTable:
     """The candidates and their exact counts."""
 
     def __init__(self, sketch: Sketch, *, min_count: int, limit: int, patterns: Mapping[str, Any]) -> None:
         self.min_count = min_count
         self._sketch, self._limit, self._patterns = sketch, limit, patterns
         self._fixed = len(patterns)
-        self._columns = _Columns.make(max(1024, self._fixed))
+        self._columns = _CountColumns.make(max(1024, self._fixed))
         self._columns.names = [("construction", name) for name in patterns]
         self._sorted: Hashes = np.zeros(0, np.uint64)
         self._rows: Longs = np.zeros(0, np.int64)

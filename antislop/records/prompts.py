@@ -86,9 +86,7 @@ def read_prompts(
     ['On rain:', 'On hail:']
     """
     if limit is not None and limit < 1:
-        raise InputError(
-            f"limit is {limit}; a number of records from 1 was expected: leave it out to read all (--limit)"
-        )
+        raise InputError(f"limit is {limit}; a number from 1 was expected: leave it out to read all records (--limit)")
     parts = _parse_template(template)
     writer = _Writer(parts=parts, system=system, is_chat=chat or system is not None, tokenizer=tokenizer)
     options_by_column = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}

@@ -284,7 +284,7 @@ def test_unusable_input_is_refused_in_a_sentence() -> None:
     assert_refused(run("--arms", "plain,none"), "there is no arm 'none'", "prompt-only")
     assert_refused(run("--outputs", "a.jsonl"), "plain=a.jsonl")
     assert_refused(run("--outputs", "plain=a.jsonl", "--outputs", "plain=a.jsonl"), "names the arm plain twice")
-    assert_refused(run("--outputs", "plain=empty.jsonl"), "empty.jsonl: has no records")
+    assert_refused(run("--outputs", "plain=empty.jsonl"), "empty.jsonl: contains no records")
     assert_refused(run("--outputs", "plain=odd.jsonl"), "odd.jsonl:1: no column", "speech")
     assert_refused(run("--outputs", "plain=missing.jsonl"), "missing.jsonl")
     assert_refused(run("--outputs", "plain=a.jsonl", "--prompts", "p.txt"), "--prompts has no effect with --outputs")

@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from antislop.cli.main import expand_options
+from antislop.cli.terminal import describe_command
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,28 @@ def test_options_may_have_none_as_their_default(arguments: list[str], expected: 
     run: Callable[..., int] = expand_options(command)
     app.command()(run)
     assert CliRunner().invoke(app, arguments).stdout.strip() == expected
+
+
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M"),
+        ("--model=owner/name-1.0", "--model=owner/name-1.0"),
+        ("owner/texts:stories", "owner/texts:stories"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("folder/model", "model"),
+        ("folder/out.jsonl", "out.jsonl"),
+        ("--prompts=folder/in.jsonl", "--prompts=in.jsonl"),
+        ("/home/somebody/list.txt", "list.txt"),
+        ("./owner/name", "name"),
+        ("a/b/c.txt", "c.txt"),
+        ("0.5", "0.5"),
+    ],
+)
+def test_a_recorded_command_names_models_whole_and_files_without_their_folders(
+    argument: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["antislop", "dataset", argument])
+    assert describe_command() == f"antislop dataset {shown}"

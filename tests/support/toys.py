@@ -143,14 +143,13 @@ def run(
     do_sample: bool = True,
     method: str = "exact",
     on_exhausted: str = "concede",
-    max_rewinds: int = 100,
-    max_withdrawn_ratio: float = 10_000,
     drafter: Drafter | None = None,
-    **floors: float,
+    **limits: float,
 ) -> tuple[tuple[int, ...], Report]:
-    """Generate one text with the loop under test."""
+    """Generate one text with the loop under test. limits: the other fields of the policy."""
     matcher = matcher or Matcher(bans, words)
-    policy = Policy(do_sample, method, on_exhausted, max_rewinds, max_withdrawn_ratio, **floors)  # type: ignore[arg-type]
+    limits = {"max_rewinds": 100, "max_withdrawn_ratio": 10_000, **limits}
+    policy = Policy(do_sample, method, on_exhausted, **limits)  # type: ignore[arg-type]
     row = Row(spec_of(model, matcher, prompt, policy=policy, lookback=lookback, drafter=drafter))
     events = decode(Scheduler(rows=[row]), model)
     report = Report.of([event for _, event in events])
