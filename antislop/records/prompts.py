@@ -65,7 +65,7 @@ def read_prompts(
     source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv; .txt has a prompt on each line; these also as .gz;
         .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
     column: of the prompts, texts or chats. By default, in each record: `prompt`, else `messages`, else
-        `conversations`; if no record has any of them, the only column that holds text.
+        `conversations`; if no record has any of them, the only column with text.
     key: the column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id`
         or `key`. Records without a key are identified by their text, so that inserting or moving a line changes no
         other key.

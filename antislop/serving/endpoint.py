@@ -305,7 +305,7 @@ class _Text:
         return ForwardPass(logits[None], [fed], [cut])
 
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        """Begin a new text; the server holds no state of the old one."""
+        """Begin a new text; the server keeps no state between requests."""
         return self.forward(rows[place : place + 1])
 
     def _compare(self, row: Row) -> tuple[int, int]:
