@@ -43,6 +43,7 @@ def refuse_arguments(
 def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
     """Raise `ValueError` for a model or settings with which the sampler would be inexact or ignore a request."""
     _refuse_cache(config.cache_implementation)
+    _refuse_checkpointing(model)
     for name, allowed, advice in _SETTINGS:
         value = getattr(config, name, None)
         if value not in allowed:
@@ -59,6 +60,15 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
         raise ValueError(
             "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
             "load the model with another rope_type, 'yarn' or 'linear' for instance"
+        )
+
+
+def _refuse_checkpointing(model: PreTrainedModel) -> None:
+    """Raise `ValueError` for a model whose layers drop their cache, as they do to save memory in training."""
+    if model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        raise ValueError(
+            f"{type(model).__name__} is in training mode with gradient checkpointing, which keeps no cache to rewind: "
+            "call model.eval() first"
         )
 
 

@@ -192,6 +192,16 @@ class Counting(LogitsProcessor):
         return scores - self.calls
 
 
+def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
+    model = build_model("llama")
+    newer = "activation_checkpointing_enable"
+    getattr(model, newer if hasattr(model, newer) else "gradient_checkpointing_enable")()
+    refuses(model.train(), "training mode with gradient checkpointing, which keeps no cache to rewind: call model.eval")
+    assert len(SAMPLER.generate(model.eval(), PROMPT, max_new_tokens=3)) == 1
+    model = build_model("llama").train()
+    assert len(SAMPLER.generate(model, PROMPT, max_new_tokens=3)) == 1, "training mode alone is no obstacle"
+
+
 def test_a_processor_with_a_memory_of_its_own_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="Counting changes with every call"):
         SAMPLER.generate(
