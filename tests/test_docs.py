@@ -57,6 +57,29 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
                 exec(code, names)
 
 
+def find_needs(page: Path) -> list[str]:
+    """Return the packages that blocks of a page say they run with."""
+    return sorted({need for block in read_blocks(page, "python") if (need := block.needs)})
+
+
+@pytest.mark.filterwarnings("default")  # of packages that are not ours
+@pytest.mark.parametrize(
+    ("page", "package"),
+    [pytest.param(page, need, id=f"{name(page)}-{need}") for page in PAGES for need in find_needs(page)],
+)
+def test_the_code_that_needs_a_package_runs(
+    page: Path, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the Python of the page that needs none."""
+    pytest.importorskip(package, reason=f"{package} is not installed: pip install {package}")
+    monkeypatch.chdir(tmp_path)
+    prepare_folder(tmp_path)
+    names: dict[str, object] = {}
+    for block in read_blocks(page, "python"):
+        if not block.title or block.needs == package:
+            exec(block.compile(), names)
+
+
 def test_the_example_of_each_list_format_is_read_as_that_format(tmp_path: Path) -> None:
     page = DOCS / "reference" / "formats.md"
     shown = set()

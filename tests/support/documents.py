@@ -1,8 +1,9 @@
 """Run the code of documents as a reader would who copies one block after the other into a shell or an interpreter.
 
-Python blocks run; blocks with a title, which need a hub or a server, are only compiled. Commands of `antislop` run, but
-commands that need another model, a server, a cluster or the hub are only parsed. For other commands, the targets of
-make, extras and modules that they name have to exist.
+Python blocks run; blocks with a title, which need a hub or a server, are only compiled, except for blocks with the
+title "with PACKAGE", which run if it is installed. Commands of `antislop` run, but commands that need another model, a
+server, a cluster or the hub are only parsed. For other commands, the targets of make, extras and modules that they name
+have to exist.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ class Block(NamedTuple):
     title: str
     text: str
 
+    @property
+    def needs(self) -> str | None:
+        """The package without which Python can't run, from a title "with …"."""
+        match = re.fullmatch(r'title="with (\w+)"', self.title)
+        return match[1] if match else None
+
     def compile(self) -> Any:
         """Compile Python; errors name the lines of the document."""
         return compile("\n" * (self.line - 1) + self.text, str(self.path), "exec")
@@ -67,6 +74,8 @@ def prepare_folder(folder: Path) -> None:
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate(["The old house", "One day"])]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in prompts), encoding="utf-8")
     shutil.copytree(ROOT / "hub", folder / "hub")
+    pair = {"prompt": "One day", "chosen": " she left.", "rejected": " she would delve into it."}
+    (folder / "dpo.jsonl").write_text(f"{json.dumps(pair)}\n" * 2, encoding="utf-8")
     (folder / "folder").mkdir()
     (folder / "folder" / "part.jsonl").write_text(json.dumps({"question": "Who came in?"}) + "\n", encoding="utf-8")
     for name in ("out", "before", "after", "a", "b"):
