@@ -404,29 +404,31 @@ def document() -> str:
     """The page around the table."""
     return f"""# Families of models
 
-A tiny model of each family with random weights, whose windows are shorter than its texts, writes {NEW} tokens with at
-least ten rewinds, some of them below the rewind before. `python -m tests.hf.test_families --write docs/families.md`
-writes this page; the tests in that file check its words, not its figures.
+For each family, a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens with
+at least ten rewinds, some of them to an earlier position than the rewind before.
+`python -m tests.hf.test_families --write docs/families.md` writes this page; the tests in that file check
+its words, not its figures.
 
-* *greedy equal*: greedy with bans (first-token rule), it writes the text of a loop of a dozen lines without a cache.
-* *rewound = fresh*: its logits are those of one forward pass over the text that was kept.
-* *row = alone*: so are those of {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
+* *greedy equal*: with greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen
+  lines without a cache.
+* *rewound = fresh*: the logits are those of one forward pass over the kept text.
+* *row = alone*: the same for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
 
-Errors are the largest in absolute logits, which have a standard deviation of 1 to 3. In brackets, the same for cached
-decoding by `generate` without a rewind, or the precision of the largest logit if that is more; five times that is the
-tolerance. Each answer holds for float32 and bfloat16.
+Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3. The figure in
+parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the largest logit if
+that is larger; five times this figure is the tolerance. Each answer is valid for float32 and bfloat16.
 
 {matrix(None)}
 ## Static caches
 
 The same with `cache_implementation="static"` and the same tolerance. Layers keep all columns, since a rewind may need
-those that a window forgets; a batch of BART runs row by row, with dynamic caches. Models are refused if `generate`
-itself takes the free columns of a static cache for tokens; the table says what it does. BLOOM needs transformers 5.23.
+columns that a window discards; a batch of BART runs row by row, with dynamic caches. Models are refused if `generate`
+itself treats the free columns of a static cache as tokens; the table gives the result. BLOOM needs transformers 5.23.
 
 {matrix("static")}
 ## Refused
 
-Families that keep what they have read where no rewind reaches it, and the error that names each:
+Families that store the tokens they have read in states that no rewind reaches, with their errors:
 
 {refusals()}"""
 
