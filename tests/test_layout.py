@@ -118,6 +118,14 @@ def test_a_command_imports_no_torch_before_it_runs(module: str) -> None:
     assert not imported_with(module) & {"torch", "transformers", "tokenizers"}
 
 
+def test_the_help_of_scan_imports_neither_list_formats_nor_the_matcher_of_tokens() -> None:
+    code = "import sys, antislop.cli.scan; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    modules = set(ended.stdout.split())
+    assert "antislop.lists.ban_list" in modules
+    assert not {"antislop.lists.formats", "antislop.lists.text_format", "antislop.matching.token_matcher"} & modules
+
+
 @pytest.mark.parametrize("module", list_modules("matching", "lists"))
 def test_a_list_is_read_without_numpy(module: str) -> None:
     assert not imported_with(module) & {"numpy", "rich", "typer"}

@@ -13,9 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
-from antislop.lists.formats import find_format, read
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
-from antislop.lists.text_format import read_heading, write_lines
 from antislop.matching.bans import Ban, Match, distinct
 from antislop.matching.errors import BanError, SlowError
 from antislop.matching.folding import Edges
@@ -116,6 +114,9 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
+        from antislop.lists.formats import find_format, read  # a command's help needs no format
+        from antislop.lists.text_format import read_heading
+
         if format is not None:
             find_format(format)
         if edges is not None and edges not in get_args(Edges):
@@ -168,6 +169,8 @@ class BanList(Sequence[Ban]):
         The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
         tab, its options. Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
+        from antislop.lists.text_format import write_lines
+
         write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
 
     def __or__(self, other: BanList) -> BanList:

@@ -7,10 +7,11 @@ and `Shortened` gives the tokens of the text. Plain data: no torch, no transform
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Violation
+if TYPE_CHECKING:
+    from antislop.matching.bans import Ban
+    from antislop.matching.token_matcher import Violation
 
 Reason = Literal["done", "exhausted", "failed"]
 

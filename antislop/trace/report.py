@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from antislop.matching.bans import Ban
 from antislop.matching.characters import decode
-from antislop.matching.token_matcher import Surfaces, Violation
 from antislop.trace.events import (
     Admitted,
     Conceded,
@@ -23,6 +21,10 @@ from antislop.trace.events import (
     Settled,
     Shortened,
 )
+
+if TYPE_CHECKING:
+    from antislop.matching.bans import Ban
+    from antislop.matching.token_matcher import Surfaces, Violation
 
 
 class Withdrawal(NamedTuple):

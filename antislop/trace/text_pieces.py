@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from antislop.matching.bans import Ban
 from antislop.matching.characters import NOTHING, complete, finish
 from antislop.matching.text_matcher import TextMatcher
-from antislop.matching.token_matcher import Matcher, State, Surfaces, Violation
 from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled
+
+if TYPE_CHECKING:
+    from antislop.matching.bans import Ban
+    from antislop.matching.token_matcher import Matcher, State, Surfaces, Violation
 
 PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
 
