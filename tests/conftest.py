@@ -1,4 +1,7 @@
-"""Settings of all tests: ANTISLOP_TEST_DEPTH=10 makes the random tests ten times longer."""
+"""Settings of all tests.
+
+ANTISLOP_TEST_DEPTH=10 makes the random tests ten times longer, and tries all combinations that take turns by default.
+"""
 
 from __future__ import annotations
 
