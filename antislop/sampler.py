@@ -1,8 +1,8 @@
 """The front door: an object that stands in for `model.generate`'s own loop.
 
 `model.generate(…, custom_generate=sampler)` prepares inputs, processors and criteria as always and hands them over;
-this module passes them on to `antislop.hf`, which prepares a run, and gives back what `generate` would. What
-transformers hands over, and what it drops on the way, is in the docstring of `AntiSlop.__call__`.
+this module passes them on to `antislop.hf`, which prepares a run, and returns what `generate` would. The docstring of
+`AntiSlop.__call__` says which arguments transformers passes and which it drops.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class AntiSlop:
         fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
     banned_strings, banned_regex: more bans under the names that other samplers have: strings that match anywhere,
         without regard to case, and patterns as for `Ban.regex`.
-    exempt: phrases inside which no ban counts, beside those of each ban.
+    exempt: phrases inside which no ban applies, in addition to those of each ban.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: rewinds to one position after which it counts as exhausted. All rewinds together may withdraw 16 tokens
         for each one asked for; with method="text" only the number of rewinds counts.
     mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.
-    probability_floor: where they leave less, tokens to which the model itself gives less than this are no alternative.
+    probability_floor: if they leave less, tokens to which the model itself gives less than this are no alternative.
         With 0.0 for either, the least likely token is preferred to conceding.
 
     Compiled once; use one sampler for any number of calls and models with that vocabulary. Raises `BanError` for bans
@@ -94,7 +94,9 @@ class AntiSlop:
         _check_choice("method", method, get_args(Method))
         _check_choice("on_exhausted", on_exhausted, get_args(OnExhausted))
         if isinstance(max_rewinds, bool) or not isinstance(max_rewinds, int) or max_rewinds < 0:
-            raise ValueError(f"max_rewinds is {max_rewinds!r}; it is how often to go back to one position, 0 or more")
+            raise ValueError(
+                f"max_rewinds is {max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
+            )
         _check_share("mass_floor", mass_floor)
         _check_share("probability_floor", probability_floor)
         if bans is None and not (banned_strings or banned_regex):
@@ -174,11 +176,11 @@ class AntiSlop:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
 
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
-        The streamer gets the prompt, then tokens as soon as they can't be taken back any more: at least one behind.
+        The streamer gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
-        output has two fields more: `report`, and `reports` with one for each row. Type checkers know what comes back
-        where that argument is written out as True, and nothing of a generation config that holds it. A model with a
-        `generate` of its own (Whisper) returns what that makes of the output.
+        output has two fields more: `report`, and `reports` with one for each row. Type checkers know the
+        type of the result if that argument is written out, not if it is set in a generation config. A model with a
+        `generate` of its own (Whisper) returns the result of that.
         """
         done: list[tuple[Run, CallOutput]] = []
 
@@ -187,20 +189,20 @@ class AntiSlop:
             done.append((run, run.complete(streamer)))
             return done[-1][1]
 
-        # Within `generate`, since some models make more of what it returns.
+        # Within `generate`, since some models process what it returns.
         returned: CallOutput = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
         run, output = done[-1]
         return run.with_reports(returned) if returned is output else returned
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
-        """Yield the text in pieces that are never taken back; takes what `generate` takes, but for the streamer."""
+        """Yield the text in pieces that are never withdrawn; takes the arguments of `generate`, except the streamer."""
         run = self._start(model, inputs, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
 
     def events(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[Event]:
-        """Yield what happens, as it happens; takes what `generate` takes, but for the streamer."""
+        """Yield events as they happen; takes the arguments of `generate`, except the streamer."""
         return self._start(model, inputs, **kwargs).events()
 
     def generate_many(
@@ -216,7 +218,7 @@ class AntiSlop:
     ) -> Iterator[Completion]:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
 
-        A finished text's row is taken by the next prompt at once, while the others continue. Where the model gives no
+        A finished text's row is taken by the next prompt at once, while the others continue. If the model gives no
         probabilities, NaN for instance, that text ends with an `error`, and the others continue.
 
         prompts: texts, which the tokenizer turns into ids with its special tokens, or ids [tokens]; read as they are

@@ -1,7 +1,7 @@
 """A cache of transformers whose layers are replaced by our own while texts are written.
 
-Which layers can be rewound was measured, not read off `is_croppable`, which promises too much: sliding windows forget
-what a rewind needs, and a recurrent state can only be remembered at some lengths. The layers are replaced by the first
+Which layers can be rewound was measured: `is_croppable` is also true of sliding windows, which forget columns that a
+rewind needs, and recurrent states can only be stored at some lengths. The layers are replaced by the first
 forward pass, so that a call that never begins changes nothing, and put back when the texts are finished or the call
 breaks off.
 """
@@ -76,7 +76,7 @@ class BorrowedCache:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers keep a state that can only be remembered, not cut."""
+        """Whether some layers have a state that can be stored, but not cut."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
 
     def take_over(self, *, rows: int) -> None:
@@ -143,7 +143,7 @@ class BorrowedCache:
             yield
 
     def _take_static(self, decoder: Cache) -> None:
-        """Take over a static cache, without its windows; its memory is all there is."""
+        """Take over a static cache, without its windows; its memory can't grow."""
         room = max(layer.max_cache_len for layer in decoder.layers if isinstance(layer, StaticLayer))
         if any(isinstance(layer, StaticSlidingWindowLayer) for layer in decoder.layers):
             room = max(room, (self.columns.capacity or 0) - 1)  # theirs end at the window
@@ -168,9 +168,9 @@ def _refuse_changed(decoder: Cache, *, held: int) -> None:
             "another text is being written with the cache that was passed: finish or close that one first, "
             "or pass another cache"
         )
-    if (now := length_of(decoder)) != held:
+    if (length := length_of(decoder)) != held:
         raise ValueError(
-            f"the cache that was passed held {held} tokens when the call was prepared, and holds {now} now: "
+            f"the cache that was passed held {held} tokens when the call was prepared, and holds {length} now: "
             "call again with all tokens, those that it holds now too"
         )
 
@@ -179,17 +179,17 @@ def _make_layer(layer: Any, columns: Columns) -> Any:
     """Return our layer for one of transformers, with the same states; recurrent and static layers stay as they are."""
     kind = type(layer)
     if kind is DynamicLayer:
-        made = GrowingLayer(columns)
+        new_layer = GrowingLayer(columns)
     elif kind is DynamicSlidingWindowLayer:
-        made = WindowLayer(columns, layer.sliding_window)
+        new_layer = WindowLayer(columns, layer.sliding_window)
     elif kind is LinearAttentionAndFullAttentionLayer:
-        made = HybridLayer(columns, layer.number_of_states)
+        new_layer = HybridLayer(columns, layer.number_of_states)
     elif kind is LinearAttentionAndSlidingWindowAttentionLayer:
-        made = HybridWindowLayer(columns, layer.sliding_window, layer.number_of_states)
+        new_layer = HybridWindowLayer(columns, layer.sliding_window, layer.number_of_states)
     else:
         return layer
-    if isinstance(made, LinearAttentionLayer):
-        copy_states(made, layer)
+    if isinstance(new_layer, LinearAttentionLayer):
+        copy_states(new_layer, layer)
     if layer.is_initialized:
-        made.take_over(layer.keys, layer.values)
-    return made
+        new_layer.take_over(layer.keys, layer.values)
+    return new_layer

@@ -19,7 +19,7 @@ from antislop.caches.recurrent_states import SNAPSHOT_EVERY, Snapshots, clear_ro
 from antislop.decoding.protocols import KVStates, RewindableCache
 
 TRIM = 64
-"""Free columns on the left of all rows that are worth dropping: it copies everything, and leaves less to attend to."""
+"""Free columns on the left of all rows from which on dropping them, which copies all states, is worth it."""
 
 
 class TransformersCache:
@@ -67,7 +67,7 @@ class TransformersCache:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers keep a state that can only be remembered, not cut."""
+        """Whether some layers have a state that can be stored, but not cut."""
         return self._borrowed.is_recurrent
 
     @property
@@ -193,7 +193,7 @@ class TransformersCache:
         return length
 
     def settle(self, row: int, length: int) -> None:
-        """Never rewind a row below `length` tokens from now on, except to 0."""
+        """Note that no rewind of a row, except to 0, goes below `length` tokens."""
         self._settled[row] = max(self._settled[row], length)
         self._snapshots.settle(row, length)
 
@@ -202,7 +202,7 @@ class TransformersCache:
         self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
     def adopt(self, row: int, other: RewindableCache) -> None:
-        """Put the one row of another cache of the same model in the place of a row."""
+        """Replace a row by the only row of another cache of the same model."""
         if not isinstance(other, TransformersCache) or other.rows != 1:
             raise ValueError("a cache of one row and of the same kind is expected")
         if self.is_static:

@@ -24,9 +24,9 @@ from transformers.cache_utils import (
 from antislop.caches.private import join_layers
 
 AHEAD = 256
-"""Columns that are allocated at once; more would be wasted at a text's end, fewer would be copied more often."""
+"""Columns that are allocated at once: more would stay unused at the end of a text, fewer would be copied more often."""
 AHEAD_IN_WINDOW = 64
-"""The same for layers that forget; they are small, and copied when they are full."""
+"""The same for layers with a window, which are small and copied when they are full."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
 
     def begin(self) -> None:
-        """Let any column be the first in memory, since no row holds anything."""
+        """Start the memory at column 0 again, since no row holds a token."""
         self.base = 0
 
     def insert(self, count: int) -> None:
@@ -158,9 +158,9 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys, self._values = _insert(self._keys, lacking), _insert(self._values, lacking)
             self.base -= lacking
         here, there = self.columns.end - self.base, length - other.base
-        held = min(here, there)
-        self._keys[row, :, here - held : here] = other._keys[0, :, there - held : there]
-        self._values[row, :, here - held : here] = other._values[0, :, there - held : there]
+        count = min(here, there)
+        self._keys[row, :, here - count : here] = other._keys[0, :, there - count : there]
+        self._values[row, :, here - count : here] = other._values[0, :, there - count : there]
 
     def as_standard(self) -> DynamicLayer:
         """Return a layer of transformers' own that holds the same."""

@@ -1,4 +1,4 @@
-"""What a cache of transformers held before a call, so that a call that breaks off leaves it unchanged.
+"""The content of a cache of transformers before a call, so that an interrupted call leaves it unchanged.
 
 Dynamic layers are replaced by our own while a text is written, and nothing is written to them: a shallow copy is
 enough. Recurrent states and static layers are written in place. What one row holds of full attention is not kept twice:
@@ -18,7 +18,7 @@ from antislop.caches.private import copy_states
 
 
 class Originals:
-    """What `cache` holds for `rows` rows now, before anything is read."""
+    """The present content of `cache`, for `rows` rows, before anything is read."""
 
     def __init__(self, cache: Cache, *, rows: int) -> None:
         decoder = decoder_part(cache)
@@ -31,7 +31,7 @@ class Originals:
         """Put the layers back into the cache; ours hold as many columns as the original ones did."""
         decoder = decoder_part(cache)
         layers = zip(self._layers, decoder.layers[: len(self._layers)], strict=True)
-        decoder.layers = [_restore(before, now) for before, now in layers]
+        decoder.layers = [_restore(before, after) for before, after in layers]
         if self._crossed is not None:
             cache.cross_attention_cache.layers, cache.is_updated = self._crossed
 
@@ -42,7 +42,7 @@ def decoder_part(cache: Cache) -> Cache:
 
 
 def _remember(layer: Any, *, is_single: bool) -> Any:
-    """Return a layer that holds the same, or None where our own layer will hold it anyway."""
+    """Return a copy of a layer, or None if our own layer will contain its states anyway."""
     if type(layer) is DynamicLayer and is_single and layer.is_initialized:
         return None
     before = copy(layer)
@@ -55,7 +55,7 @@ def _remember(layer: Any, *, is_single: bool) -> Any:
     return before
 
 
-def _restore(before: Any, now: Any) -> Any:
+def _restore(before: Any, after: Any) -> Any:
     if before is None:
-        return now.as_standard() if isinstance(now, GrowingLayer) else now
+        return after.as_standard() if isinstance(after, GrowingLayer) else after
     return before

@@ -1,4 +1,4 @@
-"""What the package uses of transformers' caches beyond their documented interface: a function for each.
+"""The undocumented parts of transformers' caches that the package uses: a function for each.
 
 Each docstring says why it is needed. tests/caches/test_private.py checks what each relies on, so that a version of
 transformers in which one is different fails there.

@@ -47,8 +47,8 @@ class Snapshots:
         if not kept:
             return 0
         length, place, states = kept[-1]
-        for current, old in zip(_states_of(layers), states, strict=True):
-            current[row] = old[place]
+        for state, stored in zip(_states_of(layers), states, strict=True):
+            state[row] = stored[place]
         self._due = min(self._due, 1)
         return length
 
@@ -105,8 +105,10 @@ def narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for states, old, narrow in zip(_dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True):
-            for key, state in old.items():
+        for states, originals, narrow in zip(
+            _dicts_of(layers), before, list(map(dict, _dicts_of(layers))), strict=True
+        ):
+            for key, state in originals.items():
                 after = narrow[key]
                 if state is not None and after is not None:
                     state[row : row + 1] = after  # a model may have bound another tensor

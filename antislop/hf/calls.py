@@ -1,4 +1,4 @@
-"""What `generate` prepares for one call, before the first forward pass: inputs, processors, criteria, settings."""
+"""The inputs, processors, criteria and settings that `generate` prepares for a call, before the first forward pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_GENERATE = (
 
 @dataclass(frozen=True)
 class Call:
-    """What `generate` hands to a callable, and the assistant, which it keeps.
+    """The arguments that `generate` passes to a callable, and the assistant, which it does not pass.
 
     input_ids: [rows, tokens]. model_kwargs: arguments of the model's forward passes.
     """
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True)
 class CallCatcher:
-    """A `custom_generate` that has `use` make of a call what `generate` returns.
+    """A `custom_generate` that returns `use(call)`.
 
     A type of its own, by which `applied_to` knows a sampler's own calls of `generate`.
     """

@@ -1,4 +1,4 @@
-"""A list of bans, compiled for the tokens of one tokenizer: all that a text needs of both."""
+"""A list of bans, compiled for the tokens of one tokenizer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LISTS_KEPT = 64
 class CompiledBans:
     """Bans and the matcher for them.
 
-    exempt: phrases inside which no ban counts, beside those of each ban. prompt_lookback: whether a ban may begin in
-    the prompt. exempt_prompt: whether the bans that the prompt contains may be written.
+    exempt: phrases inside which no ban applies, in addition to those of each ban. prompt_lookback: whether a ban may
+    begin in the prompt. exempt_prompt: whether the bans that the prompt contains may be written.
     """
 
     bans: BanList

@@ -1,4 +1,4 @@
-"""Warn where a ban was let through, once."""
+"""Warn once that a ban was let through."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ConcessionWarner:
 
 
 def _find_caller() -> int:
-    """Return the stack level, as `warnings.warn` counts it in the function above, of who called the library."""
+    """Return the stack level of the code that called the library, as `warnings.warn` counts in the function above."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Prepare the texts of a call: refuse what can't be done exactly, and say what each text is made from."""
+"""Prepare the texts of a call: refuse what can't be done exactly, and make a specification of each text."""
 
 from __future__ import annotations
 

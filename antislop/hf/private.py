@@ -1,4 +1,4 @@
-"""Everything private or undocumented that is used of transformers' models and of `generate`: a function for each.
+"""The private and undocumented parts of transformers' models and of `generate` that are used: a function for each.
 
 Each docstring says why it is needed. tests/hf/test_private.py checks what each relies on, so that a version of
 transformers in which one is different fails there; caches have antislop/caches/private.py.
@@ -59,7 +59,7 @@ def make_candidate_generator(
     assistant_model: PreTrainedModel | None = None,
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
 ) -> CandidateGenerator:
-    """Return what drafts for `generate`: an assistant, early layers or prompt lookup, by the configuration.
+    """Return the generator of drafts that the configuration asks for: an assistant, early layers or prompt lookup.
 
     tokenizers: the model's and the assistant's if they differ. Reason: which generator is made, and from which parts,
     differs by version.

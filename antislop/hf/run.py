@@ -68,7 +68,7 @@ class Run:
     surfaces: Surfaces
 
     def __post_init__(self) -> None:
-        self._past: Cache | None = None  # what is handed back with the sequences
+        self._past: Cache | None = None  # the cache that is returned with the sequences
         self._reports: list[Report] = []
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
@@ -105,7 +105,7 @@ class Run:
         return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
 
     def _finish(self, reports: list[Report]) -> None:
-        """Have a cache that somebody will see hold all of a text but its last token, and count what was cut."""
+        """Leave a whole text but its last token in a cache that the caller will see; count the tokens that were cut."""
         is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
@@ -142,7 +142,7 @@ class Run:
         }
         self._reports = reports
         if type(self.model).generate is not GenerationMixin.generate:
-            # It may go through all fields and expect tensors; see `with_reports`.
+            # Its own `generate` may expect a tensor in every field; see `with_reports`.
             is_encoder_decoder = self.model.config.is_encoder_decoder
             plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
             return cast(ReportedOutput, plain(**fields))
@@ -161,24 +161,24 @@ class Run:
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:
-        """Leave the model and transformers' cache as they belong to the caller.
+        """Give the model and transformers' cache back to the caller afterwards.
 
-        The cache holds the texts, or is as it was before if the end comes too early or rows went apart.
+        The cache then holds the texts; after an error, or if the rows differ in length, it is as it was before.
         """
-        is_whole = False
+        is_complete = False
         try:
             yield
-            is_whole = True
+            is_complete = True
         finally:
             self.decode_mode.leave()
-            if isinstance(self.cache, TransformersCache) and self.cache.give_back(is_whole=is_whole):
+            if isinstance(self.cache, TransformersCache) and self.cache.give_back(is_whole=is_complete):
                 self._past = self.cache.cache
 
-    def _steps(self, which: int) -> tuple[Tensor, ...]:
+    def _steps(self, index: int) -> tuple[Tensor, ...]:
         """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""
         kept = [row.kept or [] for row in self.rows]
-        blank = torch.zeros_like(kept[0][0][which])
+        blank = torch.zeros_like(kept[0][0][index])
         steps = max(map(len, kept))
         return tuple(
-            torch.cat([own[step][which] if step < len(own) else blank for own in kept]) for step in range(steps)
+            torch.cat([row[step][index] if step < len(row) else blank for row in kept]) for step in range(steps)
         )
