@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
 from inspect import signature
 from threading import Thread
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -137,6 +139,40 @@ def test_only_this_model_is_changed() -> None:
         assert torch.equal(copied.generate(**INPUTS, **GREEDY), plain)
         assert torch.equal(pickle.loads(pickle.dumps(MODEL)).generate(**INPUTS, **GREEDY), plain)
         assert not torch.equal(generate(**GREEDY), plain)
+
+
+def test_a_copy_that_shares_everything_has_its_own_sampler() -> None:
+    plain = generate(**GREEDY)
+    with applied_to(MODEL, AIR):
+        shallow = copy(MODEL)
+        with applied_to(shallow, NOTHING):
+            assert torch.equal(shallow.generate(**INPUTS, **GREEDY), plain)
+            assert not torch.equal(generate(**GREEDY), plain)
+
+
+def test_nothing_keeps_a_sampler_that_was_left() -> None:
+    sampler = AntiSlop(TOKENIZER, ["the air"])
+    kept = ref(sampler)
+    with applied_to(MODEL, sampler):
+        generate(**GREEDY)
+    del sampler
+    gc.collect()
+    assert kept() is None
+
+
+def test_arguments_of_a_generate_that_takes_any_are_named_as_those_of_transformers() -> None:
+    class Wrapper:
+        def generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return MODEL.generate(*args, **kwargs)
+
+        device = MODEL.device
+        generation_config = MODEL.generation_config
+
+    wrapper, config = Wrapper(), GenerationConfig(**GREEDY)
+    with applied_to(wrapper, AIR):
+        ids = wrapper.generate(INPUTS["input_ids"], config)
+    assert torch.equal(ids, AIR.generate(MODEL, **INPUTS, **GREEDY))
+    assert not vars(wrapper)
 
 
 def test_after_an_exception_the_model_is_as_before() -> None:
