@@ -421,6 +421,7 @@ def test_a_peft_model() -> None:
         banned = AntiSlop(TOKENIZER, [TOKENIZER.decode(expected[0, -4:])])
         with applied_to(model, banned):
             ids = adapted.generate(**INPUTS, **GREEDY)
+            assert torch.equal(adapted.get_base_model().generate(**INPUTS, **GREEDY), ids)  # as trainers may call it
         assert not torch.equal(ids, expected)
         assert torch.equal(ids, banned.generate(adapted, **INPUTS, **GREEDY))
         assert torch.equal(adapted.generate(**INPUTS, **GREEDY), expected)
