@@ -15,7 +15,7 @@ texts = st.text("abc\U0010ffff", max_size=25)
 
 
 def walk(automaton: Automaton, text: str, *, state: int = ROOT) -> list[int]:
-    """The states after each symbol."""
+    """Return the state after each symbol."""
     states = []
     for symbol in text:
         state = automaton.step(state, symbol)
@@ -23,30 +23,30 @@ def walk(automaton: Automaton, text: str, *, state: int = ROOT) -> list[int]:
     return states
 
 
-def ending(patterns: list[str], text: str) -> tuple[int, ...]:
-    """The naive twin: the patterns that the text ends with, longest first, equal ones in order."""
+def patterns_at_end(patterns: list[str], text: str) -> tuple[int, ...]:
+    """Return the patterns that the text ends with by a naive search: longest first, equal ones in order."""
     found = [number for number, pattern in enumerate(patterns) if text.endswith(pattern)]
     return tuple(sorted(found, key=lambda number: -len(patterns[number])))
 
 
 def longest_incomplete(patterns: list[str], text: str) -> int:
-    """The length of the longest end of the text with which a longer pattern begins."""
+    """Return the length of the longest suffix of the text with which a longer pattern begins."""
     lengths = range(len(text), 0, -1)
     return next((n for n in lengths if any(p.startswith(text[-n:]) and len(p) > n for p in patterns)), 0)
 
 
 def longest_beginning(patterns: list[str], text: str) -> str:
-    """The longest end of the text with which a pattern begins."""
+    """Return the longest suffix of the text with which a pattern begins."""
     return next(text[n:] for n in range(len(text) + 1) if any(p.startswith(text[n:]) for p in [*patterns, ""]))
 
 
 @given(patterns=patterns, text=texts)
 @example(patterns=["she", "he", "hers", "he"], text="ushers")
 @example(patterns=["\U0010ffff", "a\U0010ffff\U0010ffff", "a\U0010ffffb"], text="a\U0010ffff\U0010ffffa\U0010ffffb")
-def test_a_state_knows_every_pattern_and_every_prefix_that_ends_there(patterns: list[str], text: str) -> None:
+def test_a_state_has_every_pattern_and_every_prefix_that_the_text_ends_with(patterns: list[str], text: str) -> None:
     automaton = Automaton(patterns)
     for end, state in enumerate(walk(automaton, text), start=1):
-        assert automaton.matches[state] == ending(patterns, text[:end])
+        assert automaton.matches[state] == patterns_at_end(patterns, text[:end])
         assert automaton.longest[state] == longest_incomplete(patterns, text[:end])
         assert automaton.prefix(state) == longest_beginning(patterns, text[:end])
 
@@ -86,14 +86,14 @@ def test_nothing_is_found_without_patterns() -> None:
     assert automaton.matches[ROOT] == () and automaton.longest[ROOT] == 0
 
 
-def test_a_pattern_of_thousands_of_equal_symbols_is_found_as_often_as_it_ends() -> None:
+def test_a_pattern_of_thousands_of_equal_symbols_is_found_at_each_of_its_ends() -> None:
     automaton = Automaton(["a" * 3000])
     states = walk(automaton, "a" * 3010)
     assert [len(automaton.matches[state]) for state in states] == [0] * 2999 + [1] * 11
     assert automaton.longest[states[-1]] == 2999
 
 
-def test_thousands_of_patterns_may_end_in_one_place() -> None:
+def test_thousands_of_patterns_may_end_at_one_position() -> None:
     count = 3000
     automaton = Automaton(["a" * k + "b" for k in range(count)])
     state = walk(automaton, "a" * (count + 10) + "b")[-1]
@@ -101,7 +101,7 @@ def test_thousands_of_patterns_may_end_in_one_place() -> None:
 
 
 def test_a_state_may_have_thousands_of_fallbacks_that_were_never_visited() -> None:
-    """Reached through one pattern first, so that the states of the others are made in one step."""
+    """One pattern is read first, so that the states of all others are made in one step."""
     count = 3000
     automaton = Automaton(["a" * count + "c", *("a" * k + "b" for k in range(count + 1))])
     deepest = walk(automaton, "a" * count)[-1]
@@ -126,7 +126,7 @@ def test_states_are_made_only_for_visited_prefixes(count: int) -> None:
 
 
 def _suffix_states(automaton: Automaton, states: list[int]) -> int:
-    """States of suffixes of what was read that the text itself never was in."""
+    """Count the states of suffixes of the text that were never states of the text itself."""
     visited = {automaton.prefix(state) for state in states}
     prefixes = {automaton.prefix(state) for state in range(len(automaton.matches))}
     suffixes = {prefix for prefix in prefixes if any(seen.endswith(prefix) for seen in visited)} - {""}

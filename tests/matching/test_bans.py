@@ -1,4 +1,4 @@
-"""Bans are checked when they come in, found where a naive search finds them, and read from files of every shape."""
+"""Bans are validated on creation, found by the matcher as by a naive search, and loaded from files of any kind."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ def test_a_phrase_of_one_visible_character_is_a_ban(phrase: str) -> None:
 
 
 @pytest.mark.parametrize("phrase", [None, 7, b"delve", ["delve"], ("delve", 0.5)])
-def test_a_phrase_that_is_no_string_is_refused(phrase: Any) -> None:
+def test_a_phrase_that_is_not_a_string_is_refused(phrase: Any) -> None:
     with pytest.raises(BanError, match=r"^a ban is a phrase \(str\), not .*: write Ban") as caught:
         Ban(phrase)
     assert repr(phrase) in str(caught.value)
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.5, 2, math.nan, math.inf, True, "0.5", None, 10**400])
-def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
+def test_a_weight_outside_of_0_to_1_is_refused(weight: Any) -> None:
     with pytest.raises(BanError, match=r"^the weight of 'delve' is .*a number from 0\.0 \(never\) to 1\.0") as caught:
         Ban("delve", weight=weight)
     assert repr(weight) in str(caught.value)
 
 
 @pytest.mark.parametrize("weight", [0, 0.0, 0.25, 1, 1.0])
-def test_a_weight_is_a_share(weight: float) -> None:
+def test_a_weight_is_between_0_and_1(weight: float) -> None:
     assert Ban("delve", weight=weight).weight == weight
 
 
 @pytest.mark.parametrize("edges", ["words", "", None, ["word"]])
-def test_edges_of_another_name_are_refused(edges: Any) -> None:
+def test_unknown_edges_are_refused(edges: Any) -> None:
     with pytest.raises(BanError, match=r"^the edges of 'delve' are .*; they are 'word' or 'anywhere'$"):
         Ban("delve", edges=edges)
 
 
 @pytest.mark.parametrize("flag", [1, 0, "yes", None])
 def test_a_case_that_is_neither_true_nor_false_is_refused(flag: Any) -> None:
-    """It would put the ban among neither kind, where it is never found."""
+    """Such a ban would be compared with neither form of a text, and never be found."""
     with pytest.raises(BanError, match=r"^case_sensitive of 'delve' is .*; it is True or False$"):
         Ban("delve", case_sensitive=flag)
 
 
 @pytest.mark.parametrize("count", [-1, True, 1.5, "3", math.inf])
-def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
+def test_a_count_that_is_not_a_whole_number_is_refused(count: Any) -> None:
     with pytest.raises(BanError, match=r"^count of 'delve' is .*; it is a whole number, 0 or more$"):
         Ban("delve", count=count)
     assert Ban("delve", count=0).count == 0
@@ -82,12 +82,12 @@ def test_a_ban_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("entries", ["delve", b"delve", ""])
-def test_one_string_is_no_list(entries: Any) -> None:
+def test_one_string_is_not_accepted_as_a_list(entries: Any) -> None:
     with pytest.raises(BanError, match=r"^a list of bans was expected, but .* is one string.*: write \[phrase\]"):
         BanList(entries)
 
 
-def test_a_mapping_is_no_list() -> None:
+def test_a_mapping_is_not_accepted_as_a_list() -> None:
     """Its weights would be ignored in silence."""
     with pytest.raises(BanError, match=r"^a list of bans was expected, not a mapping: write \[Ban\(phrase, weight=…\)"):
         BanList({"delve": 0.5})
@@ -126,7 +126,7 @@ def test_lists_of_equal_bans_are_equal() -> None:
     assert BanList(["a"]) != [Ban("a")]
 
 
-def test_a_list_shows_how_many_whence_and_the_first_three() -> None:
+def test_the_repr_of_a_list_has_its_length_its_source_and_its_first_three_bans() -> None:
     assert repr(BanList(["a", "b", "c", "d"], source="slop.txt")) == "<BanList of 4 from slop.txt: 'a', 'b', 'c', …>"
     assert repr(BanList(["a", "b", "c"])) == "<BanList of 3: 'a', 'b', 'c'>"
 
@@ -140,12 +140,12 @@ def test_duplicates_count_once_with_the_smallest_weight() -> None:
     assert [match.ban for match in BanList([first, third, second]).find("a - testament")] == [third]
 
 
-def test_bans_that_compare_otherwise_are_no_duplicates() -> None:
+def test_bans_that_are_compared_differently_are_not_duplicates() -> None:
     bans = [Ban("cat"), Ban("cat", edges="anywhere"), Ban("cat", case_sensitive=True), Ban("Cat", case_sensitive=True)]
     assert distinct(bans) == bans
 
 
-def test_edges_that_a_phrase_does_not_have_make_no_difference() -> None:
+def test_edges_make_no_difference_to_a_phrase_without_letters_at_its_ends() -> None:
     assert distinct([Ban("[…]"), Ban("[...]", edges="anywhere", weight=0.5)]) == [Ban("[…]")]
 
 
@@ -161,7 +161,7 @@ ascii_bans = st.builds(
 
 @given(bans=st.lists(ascii_bans, max_size=6), words=st.lists(st.text("abAB-", min_size=1, max_size=5), max_size=8))
 @example(bans=[Ban("a"), Ban("-a"), Ban("a", case_sensitive=True)], words=["a", "-A", "aa", "a-a"])
-def test_everything_is_found_that_a_naive_search_finds(bans: list[Ban], words: list[str]) -> None:
+def test_a_list_finds_the_same_as_a_naive_search(bans: list[Ban], words: list[str]) -> None:
     text = " ".join(words)
     expected = {Match(ban, *span) for ban in distinct(bans) for span in occurrences(text, ban)}
     found = BanList(bans).find(text)
@@ -191,7 +191,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("case", FOUND)
-def test_found(case: str) -> None:
+def test_expected_phrases_are_found(case: str) -> None:
     phrase, text, expected = FOUND[case]
     assert [text[start:end] for _, start, end in BanList([phrase]).find(text)] == expected
 
@@ -241,7 +241,7 @@ Save = Callable[[str | bytes], Path]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Write a file and give its path."""
+    """Return a function that writes a file and returns its path."""
 
     def write(content: str | bytes) -> Path:
         path = tmp_path / "slop.list"
@@ -273,7 +273,7 @@ LOADED: dict[str, tuple[str | bytes, list[str | Ban]]] = {
 
 
 @pytest.mark.parametrize("case", LOADED)
-def test_loaded(case: str, save: Save) -> None:
+def test_expected_bans_are_loaded(case: str, save: Save) -> None:
     content, expected = LOADED[case]
     path = save(content)
     bans = BanList.load(path)
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[str | bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_can_not_be_used_is_refused_with_its_line(case: str, save: Save) -> None:
+def test_an_unusable_file_is_refused_with_its_line(case: str, save: Save) -> None:
     content, line, reason = REFUSED[case]
     path = save(content)
     with pytest.raises(BanError) as caught:
@@ -361,7 +361,7 @@ def _load_or_refuse(path: Path) -> BanList | BanError:
         return error
 
 
-def test_the_name_of_a_file_decides_its_format_before_its_first_character(tmp_path: Path) -> None:
+def test_the_suffix_of_a_file_takes_precedence_over_its_first_character(tmp_path: Path) -> None:
     text = tmp_path / "list.txt"
     text.write_text("[sic]\na b\n", encoding="utf-8")
     assert [ban.phrase for ban in BanList.load(text)] == ["[sic]", "a b"]

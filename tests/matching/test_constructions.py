@@ -1,4 +1,4 @@
-"""Every construction is found in its examples, in none of its counter-examples, and alike however a text is cut."""
+"""Constructions match their examples and not their counter-examples, however a text is cut into pieces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.oracles import cut_at, matches
 from tests.support.toys import Words
 
 ALL = read_constructions()
-constructions = pytest.mark.parametrize("construction", ALL, ids=[each.name for each in ALL])
+constructions = pytest.mark.parametrize("construction", ALL, ids=[entry.name for entry in ALL])
 PLAIN = (
     "The old house stood at the end of the lane. Nobody had lived there for years, and the garden was wild. "
     "On some evenings a light went through its rooms; then the dogs barked until morning."
@@ -28,7 +28,7 @@ PLAIN = (
 
 
 @constructions
-def test_every_example_holds_its_construction(construction: Construction) -> None:
+def test_every_example_contains_its_construction(construction: Construction) -> None:
     bans = BanList([construction.ban])
     assert len(set(construction.examples)) >= 12
     assert [text for text in construction.examples if not bans.find(text)] == []
@@ -49,7 +49,7 @@ def test_curly_and_straight_apostrophes_and_quotes_are_the_same(construction: Co
 
 
 @constructions
-def test_every_example_is_found_alike_however_it_is_cut_in_two_and_character_by_character(
+def test_the_match_in_an_example_does_not_depend_on_how_it_is_cut(
     construction: Construction,
 ) -> None:
     for text in construction.examples:
@@ -58,18 +58,16 @@ def test_every_example_is_found_alike_however_it_is_cut_in_two_and_character_by_
             assert find_in_pieces([construction.ban], pieces) == expected
 
 
-@given(data=st.data(), where=st.lists(st.integers(0, 400), max_size=12))
-def test_constructions_that_are_read_together_are_found_where_each_alone_is(
-    data: st.DataObject, where: list[int]
-) -> None:
-    sentences = st.sampled_from([text for each in ALL for text in (*each.examples, *each.counterexamples)])
+@given(data=st.data(), cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_all_constructions_together_match_as_each_does_alone(data: st.DataObject, cuts: list[int]) -> None:
+    sentences = st.sampled_from([text for entry in ALL for text in (*entry.examples, *entry.counterexamples)])
     text = " ".join(data.draw(st.lists(sentences, min_size=1, max_size=5)))
     expected = sorted(
         (number, *span)
-        for number, each in enumerate(ALL)
-        for span in matches(each.ban.phrase, text, max_span=each.ban.pattern.max_span)
+        for number, entry in enumerate(ALL)
+        for span in matches(entry.ban.phrase, text, max_span=entry.ban.pattern.max_span)
     )
-    assert find_in_pieces([each.ban for each in ALL], cut_at(text, where)) == expected
+    assert find_in_pieces([entry.ban for entry in ALL], cut_at(text, cuts)) == expected
 
 
 @constructions
@@ -78,7 +76,7 @@ def test_no_example_is_longer_than_the_declared_span(construction: Construction)
     assert longest <= construction.ban.pattern.max_span
 
 
-def test_nothing_is_held_where_no_construction_has_begun() -> None:
+def test_no_text_is_held_back_before_a_construction_begins() -> None:
     words = [f" {word}" for word in PLAIN.split()]
     matcher = Matcher(antislop.constructions(), Words(*words))
     state, held = matcher.start(), []
@@ -88,9 +86,9 @@ def test_nothing_is_held_where_no_construction_has_begun() -> None:
     assert held == [" The", " and", " was", " a"]  # "The result?", "and honestly?", "was not …"; "a" may become "are"
 
 
-def test_reading_all_of_them_takes_microseconds_for_a_token() -> None:
-    """A bound that a shared machine keeps; what was measured is in data/README.md."""
-    text = " ".join(text for each in ALL for text in each.counterexamples)
+def test_all_constructions_together_take_microseconds_per_token() -> None:
+    """The bound leaves room for other work on the machine; data/README.md contains the measured time."""
+    text = " ".join(text for entry in ALL for text in entry.counterexamples)
     pieces = [text[start:end] for start, end in pairwise(range(0, len(text), 4))]
     detector = TextMatcher(antislop.constructions())
     place, rest, begun = detector.phrases.start, detector.start, time.process_time()
@@ -100,10 +98,10 @@ def test_reading_all_of_them_takes_microseconds_for_a_token() -> None:
     assert not detector.slow
 
 
-def test_constructions_are_chosen_by_name_and_an_unknown_one_is_refused_with_those_there_are() -> None:
-    assert len(antislop.constructions()) == len(ALL) == len({each.name for each in ALL})
+def test_constructions_are_chosen_by_name_and_an_unknown_name_is_refused_with_a_list_of_names() -> None:
+    assert len(antislop.constructions()) == len(ALL) == len({entry.name for entry in ALL})
     assert [ban.phrase for ban in antislop.constructions("more-than-just")] == [
-        each.ban.phrase for each in ALL if each.name == "more-than-just"
+        entry.ban.phrase for entry in ALL if entry.name == "more-than-just"
     ]
     with pytest.raises(BanError, match="no construction 'tapestry'; there are not-x-but-y, "):
         antislop.constructions("tapestry")

@@ -22,26 +22,26 @@ INTERESTING = (
     "中文々の。コーヒーไทยกำ‘’“”„′—–−…\u00a0\u2001\u3000\t\n\r\x1c\u2028\u200b\u200d\u200f\ufeff\u00ad\ufe0fकषि्नाই"
     "👩🏽🚀\0\ufffd\U0010ffff\U0001d400٣²½"
 )
-text = st.text(st.sampled_from(INTERESTING) | st.characters(exclude_categories=["Cs"]), max_size=25)
+texts = st.text(st.sampled_from(INTERESTING) | st.characters(exclude_categories=["Cs"]), max_size=25)
 sensitive = st.booleans()
 
 
-def symbols_of(whole: str, *, case_sensitive: bool = False) -> str:
-    return fold(whole, case_sensitive=case_sensitive, final=True).symbols
+def symbols_of(text: str, *, case_sensitive: bool = False) -> str:
+    return fold(text, case_sensitive=case_sensitive, final=True).symbols
 
 
-def readable(whole: str, *, case_sensitive: bool = False) -> str:
-    return symbols_of(whole, case_sensitive=case_sensitive).replace(BOUNDARY, "|")
+def readable(text: str, *, case_sensitive: bool = False) -> str:
+    return symbols_of(text, case_sensitive=case_sensitive).replace(BOUNDARY, "|")
 
 
-def cut(whole: str, places: list[int]) -> list[str]:
-    """Pieces of a text, empty ones among them, the last one included."""
-    edges = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
-    return [whole[start:end] for start, end in pairwise(edges)]
+def cut(text: str, places: list[int]) -> list[str]:
+    """Return the pieces of a text; any of them, also the last one, may be empty."""
+    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
 
 
 def fold_in_pieces(pieces: list[str], *, case_sensitive: bool) -> tuple[str, list[int]]:
-    """The symbols and, for each, the index of its character in the whole text."""
+    """Return the symbols and, for each, the index of its character in the whole text."""
     symbols, places, context, begin = "", [], START, 0
     for number, piece in enumerate(pieces):
         final = number == len(pieces) - 1
@@ -52,90 +52,92 @@ def fold_in_pieces(pieces: list[str], *, case_sensitive: bool) -> tuple[str, lis
     return symbols, places
 
 
-@given(whole=text, places=st.lists(st.integers(0, 30), max_size=6), case_sensitive=sensitive)
-@example(whole="a\u0301\u0323b", places=[1, 2, 2, 3], case_sensitive=False)
-@example(whole="\u0323a  ß", places=[1, 2, 3, 3], case_sensitive=False)
-def test_every_cutting_of_a_text_folds_to_the_same_symbols_with_the_same_origins(
-    whole: str, places: list[int], case_sensitive: bool
+@given(text=texts, places=st.lists(st.integers(0, 30), max_size=6), case_sensitive=sensitive)
+@example(text="a\u0301\u0323b", places=[1, 2, 2, 3], case_sensitive=False)
+@example(text="\u0323a  ß", places=[1, 2, 3, 3], case_sensitive=False)
+def test_symbols_and_origins_do_not_depend_on_how_a_text_is_cut(
+    text: str, places: list[int], case_sensitive: bool
 ) -> None:
-    expected = fold(whole, case_sensitive=case_sensitive, final=True)
-    symbols, places_found = fold_in_pieces(cut(whole, places), case_sensitive=case_sensitive)
+    expected = fold(text, case_sensitive=case_sensitive, final=True)
+    symbols, places_found = fold_in_pieces(cut(text, places), case_sensitive=case_sensitive)
     assert (symbols, places_found) == (expected.symbols, expected.origins)
 
 
-@given(whole=text, case_sensitive=sensitive)
-def test_a_text_folds_the_same_composed_and_decomposed(whole: str, case_sensitive: bool) -> None:
-    expected = symbols_of(whole, case_sensitive=case_sensitive)
+@given(text=texts, case_sensitive=sensitive)
+def test_a_text_folds_the_same_composed_and_decomposed(text: str, case_sensitive: bool) -> None:
+    expected = symbols_of(text, case_sensitive=case_sensitive)
     for form in ("NFC", "NFD"):
-        assert symbols_of(unicodedata.normalize(form, whole), case_sensitive=case_sensitive) == expected
+        assert symbols_of(unicodedata.normalize(form, text), case_sensitive=case_sensitive) == expected
 
 
-@given(data=st.data(), whole=text)
-def test_the_same_bans_are_found_in_a_text_composed_and_decomposed(data: st.DataObject, whole: str) -> None:
-    bans = BanList([Ban(phrase, edges="anywhere") for phrase in _some_phrases_of(data, whole)])
-    expected = _count(bans, whole)
+@given(data=st.data(), text=texts)
+def test_the_same_bans_are_found_in_a_text_composed_and_decomposed(data: st.DataObject, text: str) -> None:
+    bans = BanList([Ban(phrase, edges="anywhere") for phrase in _some_phrases_of(data, text)])
+    expected = _count(bans, text)
     for form in ("NFC", "NFD"):
-        assert _count(bans, unicodedata.normalize(form, whole)) == expected
+        assert _count(bans, unicodedata.normalize(form, text)) == expected
 
 
-def _some_phrases_of(data: st.DataObject, whole: str) -> Iterator[str]:
+def _some_phrases_of(data: st.DataObject, text: str) -> Iterator[str]:
     for start in data.draw(st.lists(st.integers(0, 25), max_size=4)):
-        phrase = unicodedata.normalize("NFC", whole[start : start + 4])
+        phrase = unicodedata.normalize("NFC", text[start : start + 4])
         if symbols_of(phrase).strip(BOUNDARY + " "):
             yield phrase
 
 
-def _count(bans: BanList, whole: str) -> Counter[str]:
-    return Counter(match.ban.phrase for match in bans.find(whole))
+def _count(bans: BanList, text: str) -> Counter[str]:
+    return Counter(match.ban.phrase for match in bans.find(text))
 
 
-@given(whole=text, case_sensitive=sensitive)
-def test_origins_never_go_back(whole: str, case_sensitive: bool) -> None:
-    origins = fold(whole, case_sensitive=case_sensitive, final=True).origins
+@given(text=texts, case_sensitive=sensitive)
+def test_origins_never_decrease(text: str, case_sensitive: bool) -> None:
+    origins = fold(text, case_sensitive=case_sensitive, final=True).origins
     assert origins == sorted(origins)
 
 
-@given(whole=text.map(lambda t: unicodedata.normalize("NFD", t)), case_sensitive=sensitive)
-def test_a_symbol_comes_from_the_character_at_its_origin(whole: str, case_sensitive: bool) -> None:
-    """Decomposed, so that no mark changes places."""
-    folded = fold(whole.replace("\u200d", "x"), case_sensitive=case_sensitive, final=True)
-    whole = whole.replace("\u200d", "x") + " "
+@given(text=texts.map(lambda t: unicodedata.normalize("NFD", t)), case_sensitive=sensitive)
+def test_a_symbol_comes_from_the_character_at_its_origin(text: str, case_sensitive: bool) -> None:
+    """The text is decomposed, so that no mark is reordered."""
+    folded = fold(text.replace("\u200d", "x"), case_sensitive=case_sensitive, final=True)
+    text = text.replace("\u200d", "x") + " "
     for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
         if symbol == BOUNDARY:  # stands in front of the character that it separates from the one before
-            assert origin == len(whole) - 1 or symbols_of(whole[origin]) != ""
+            assert origin == len(text) - 1 or symbols_of(text[origin]) != ""
         else:
-            assert symbol in symbols_of(whole[origin], case_sensitive=case_sensitive)
+            assert symbol in symbols_of(text[origin], case_sensitive=case_sensitive)
 
 
-def test_a_mark_that_changed_places_is_no_earlier_than_what_moved_in_front_of_it() -> None:
+def test_the_origin_of_a_reordered_mark_is_not_before_that_of_the_mark_it_follows() -> None:
     folded = fold("a\u0301\u0323x", final=True)
     assert folded.symbols == "\0a\u0323\u0301x\0"
     assert folded.origins == [0, 0, 2, 2, 3, 4]
     assert [match[1:] for match in BanList([Ban("a\u0323\u0301", edges="anywhere")]).find("a\u0301\u0323x")] == [(0, 3)]
 
 
-def test_a_waiting_mark_keeps_its_origin() -> None:
+def test_a_mark_that_waits_for_the_next_piece_keeps_its_origin() -> None:
     waiting = fold("e\u0301\u200b").context
     assert fold("b", context=waiting).origins == [-2, 0]
 
 
 @given(phrase=st.text(st.characters(max_codepoint=127), max_size=30), case_sensitive=sensitive)
-def test_an_ascii_phrase_folds_as_any_other(phrase: str, case_sensitive: bool) -> None:
+def test_an_ascii_phrase_folds_as_an_ascii_text(phrase: str, case_sensitive: bool) -> None:
     expected = symbols_of(phrase, case_sensitive=case_sensitive)
     assert fold_phrase(phrase, case_sensitive=case_sensitive) == expected
     assert fold_phrase(phrase, case_sensitive=case_sensitive, edges="anywhere") == expected.strip(BOUNDARY)
 
 
-@given(phrase=text, case_sensitive=sensitive)
-def test_a_phrase_folds_as_a_text_without_the_edges_it_does_not_ask_for(phrase: str, case_sensitive: bool) -> None:
+@given(phrase=texts, case_sensitive=sensitive)
+def test_a_phrase_with_edges_anywhere_folds_as_a_text_without_its_outer_boundaries(
+    phrase: str, case_sensitive: bool
+) -> None:
     expected = symbols_of(phrase, case_sensitive=case_sensitive)
     assert fold_phrase(phrase, case_sensitive=case_sensitive) == expected
     assert fold_phrase(phrase, case_sensitive=case_sensitive, edges="anywhere") == expected.strip(BOUNDARY)
 
 
-def _canonical_caseless(whole: str) -> str:
-    """D145: two strings match if these are equal."""
-    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", whole).casefold())
+def _canonical_caseless(text: str) -> str:
+    """Return the form by which Unicode compares strings without case (definition D145)."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())
 
 
 # But for the apostrophe that is a letter, which is taken for the one that is none, and for what is invisible.
@@ -147,11 +149,11 @@ _UNICODE = [
 
 @given(st.text(_LETTERS | st.sampled_from("ßẞİıſΰςσΣǰǅÅ가각\u0301\u0323\u0345\u0340"), max_size=25))
 @example("\u0345\u0301α\u0301\u0345\u0323")
-def test_without_boundaries_letters_fold_as_unicode_says(whole: str) -> None:
-    assert symbols_of(whole).replace(BOUNDARY, "") == _canonical_caseless(whole)
+def test_without_boundaries_letters_fold_as_unicode_defines(text: str) -> None:
+    assert symbols_of(text).replace(BOUNDARY, "") == _canonical_caseless(text)
 
 
-def test_every_character_with_a_case_or_a_decomposition_folds_as_unicode_says() -> None:
+def test_every_character_with_a_case_or_a_decomposition_folds_as_unicode_defines() -> None:
     changing = [char for char in _UNICODE if char.casefold() != char or unicodedata.normalize("NFD", char) != char]
     assert len(changing) > 10_000
     for char in changing:
@@ -173,16 +175,16 @@ def test_letters_keep_their_boundaries_in_every_case() -> None:
 
 
 @given(st.text("aB1 .-'\n", max_size=30))
-def test_boundaries_stand_around_every_run_of_letters_and_digits(whole: str) -> None:
-    spaced = " ".join(whole.replace("\n", " ").split(" "))
+def test_boundaries_surround_every_run_of_letters_and_digits(text: str) -> None:
+    spaced = " ".join(text.replace("\n", " ").split(" "))
     runs = ((is_word, "".join(run)) for is_word, run in groupby(_squeeze(spaced).lower(), str.isalnum))
-    assert readable(whole) == "".join(f"|{run}|" if is_word else run for is_word, run in runs)
+    assert readable(text) == "".join(f"|{run}|" if is_word else run for is_word, run in runs)
 
 
-def _squeeze(whole: str) -> str:
-    while "  " in whole:
-        whole = whole.replace("  ", " ")
-    return whole
+def _squeeze(text: str) -> str:
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text
 
 
 SAME = {
@@ -223,13 +225,13 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_these_read_the_same(case: str) -> None:
+def test_texts_that_read_the_same_fold_to_the_same_symbols(case: str) -> None:
     left, right = SAME[case]
     assert readable(left) == readable(right)
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
-def test_these_read_differently(case: str) -> None:
+def test_texts_that_read_differently_fold_to_different_symbols(case: str) -> None:
     left, right = DIFFERENT[case]
     assert readable(left) != readable(right)
 
@@ -239,18 +241,18 @@ def test_a_case_sensitive_text_keeps_only_its_case() -> None:
     assert readable("Don’t\u00a0 É") == "|don|'|t| |e\u0301|"
 
 
-def test_no_character_of_a_text_is_taken_for_a_boundary() -> None:
+def test_no_character_of_a_text_is_mistaken_for_a_boundary() -> None:
     assert symbols_of("\0a\0") == "\ufffd\0a\0\ufffd"
 
 
 @pytest.mark.parametrize("before", ["İİİİ ", "ẞßﬁ ", "é\u0301\u200b ", "…  ", "👩‍🚀 ", "각 "])
-def test_a_character_that_changes_its_length_does_not_shift_what_comes_after_it(before: str) -> None:
+def test_a_character_that_changes_its_length_does_not_shift_the_following_ones(before: str) -> None:
     (match,) = BanList(["delve"]).find(f"{before}DELVE x")
     assert match[1:] == (len(before), len(before) + 5)
 
 
 @pytest.mark.parametrize(
-    ("phrase", "whole", "span"),
+    ("phrase", "text", "span"),
     [
         ("猫", "黒猫が", (1, 2)),
         ("コーヒー", "コーヒー2杯", (0, 4)),
@@ -262,17 +264,17 @@ def test_a_character_that_changes_its_length_does_not_shift_what_comes_after_it(
     ],
 )
 def test_in_a_script_without_spaces_a_word_may_begin_and_end_anywhere(
-    phrase: str, whole: str, span: tuple[int, int]
+    phrase: str, text: str, span: tuple[int, int]
 ) -> None:
-    assert [match[1:] for match in BanList([phrase]).find(whole)] == [span]
+    assert [match[1:] for match in BanList([phrase]).find(text)] == [span]
 
 
 @pytest.mark.parametrize(
-    ("phrase", "whole"), [("кот", "котик"), ("한국", "한국어"), ("हिन्द", "हिन्दी"), ("ναι", "είναι")]
+    ("phrase", "text"), [("кот", "котик"), ("한국", "한국어"), ("हिन्द", "हिन्दी"), ("ναι", "είναι")]
 )
-def test_in_a_script_with_spaces_a_word_is_not_found_inside_another(phrase: str, whole: str) -> None:
-    assert BanList([phrase]).find(whole) == []
-    assert len(BanList([Ban(phrase, edges="anywhere")]).find(whole)) == 1
+def test_in_a_script_with_spaces_a_word_is_not_found_inside_another(phrase: str, text: str) -> None:
+    assert BanList([phrase]).find(text) == []
+    assert len(BanList([Ban(phrase, edges="anywhere")]).find(text)) == 1
 
 
 def test_marks_belong_to_the_letter_before_them() -> None:

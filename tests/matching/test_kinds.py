@@ -1,4 +1,4 @@
-r"""Regexes, sequences of words, wildcards and token ids are found where a naive search of the whole text finds them."""
+r"""Regexes, sequences of words, wildcards and token ids match as a naive search of the whole text does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ places = st.lists(st.integers(0, 40), max_size=8)
 
 
 def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(ban, start, end) of everything that is found while a text is read piece by piece, in order of start."""
+    """Return (ban, start, end) of every match while a text is read piece by piece, in order of start."""
     matcher, found, read = TextMatcher(bans), [], 0
     phrases, others = matcher.phrases.start, matcher.start
     for number, piece in enumerate(pieces):
@@ -42,24 +42,24 @@ def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str]) -> list[tuple[int
     return sorted(found)
 
 
-@given(text=texts, where=places, pattern=st.sampled_from(PATTERNS))
-def test_every_cutting_of_a_text_has_the_matches_of_the_whole(text: str, where: list[int], pattern: str) -> None:
+@given(text=texts, cuts=places, pattern=st.sampled_from(PATTERNS))
+def test_matches_do_not_depend_on_how_a_text_is_cut(text: str, cuts: list[int], pattern: str) -> None:
     expected = [(0, *span) for span in matches(pattern, text)]
-    assert find_in_pieces([Ban.regex(pattern)], cut_at(text, where)) == expected
+    assert find_in_pieces([Ban.regex(pattern)], cut_at(text, cuts)) == expected
 
 
-@given(text=texts, where=places, chosen=st.sets(st.sampled_from(PATTERNS), min_size=2))
-def test_regexes_that_are_searched_together_find_what_each_finds(text: str, where: list[int], chosen: set[str]) -> None:
+@given(text=texts, cuts=places, chosen=st.sets(st.sampled_from(PATTERNS), min_size=2))
+def test_regexes_together_match_as_each_does_alone(text: str, cuts: list[int], chosen: set[str]) -> None:
     patterns = sorted(chosen)
     expected = sorted((i, *span) for i, pattern in enumerate(patterns) for span in matches(pattern, text))
-    assert find_in_pieces([Ban.regex(pattern) for pattern in patterns], cut_at(text, where)) == expected
+    assert find_in_pieces([Ban.regex(pattern) for pattern in patterns], cut_at(text, cuts)) == expected
 
 
-@given(text=texts, where=places, pattern=st.sampled_from([r"ab", r"a.*", r"a.*b", r"a+", r"(?s)a.*?\."]))
+@given(text=texts, cuts=places, pattern=st.sampled_from([r"ab", r"a.*", r"a.*b", r"a+", r"(?s)a.*?\."]))
 @pytest.mark.parametrize("max_span", [1, 2, 5])
-def test_a_match_is_found_up_to_its_max_span(max_span: int, text: str, where: list[int], pattern: str) -> None:
+def test_a_match_is_found_up_to_its_max_span(max_span: int, text: str, cuts: list[int], pattern: str) -> None:
     expected = [(0, *span) for span in matches(pattern, text, max_span=max_span)]
-    assert find_in_pieces([Ban.regex(pattern, max_span=max_span)], cut_at(text, where)) == expected
+    assert find_in_pieces([Ban.regex(pattern, max_span=max_span)], cut_at(text, cuts)) == expected
 
 
 SEQUENCES = (
@@ -79,19 +79,17 @@ SEQUENCES = (
 sentences = st.text(st.sampled_from("aabc   .'-tTBC\n"), max_size=30)
 
 
-@given(text=sentences, where=places, ban=st.sampled_from(SEQUENCES))
-@example(text="b'c a the c", where=[], ban=SEQUENCES[3])
-def test_sequences_are_found_where_a_naive_search_finds_them_however_the_text_is_cut(
-    text: str, where: list[int], ban: Ban
-) -> None:
+@given(text=sentences, cuts=places, ban=st.sampled_from(SEQUENCES))
+@example(text="b'c a the c", cuts=[], ban=SEQUENCES[3])
+def test_sequences_match_as_in_a_naive_search_however_the_text_is_cut(text: str, cuts: list[int], ban: Ban) -> None:
     expected = [(0, *span) for span in sorted(sequence_occurrences(text, ban))]
-    assert find_in_pieces([ban], cut_at(text, where)) == expected
+    assert find_in_pieces([ban], cut_at(text, cuts)) == expected
 
 
-@given(text=sentences, where=places)
-def test_sequences_that_are_read_together_are_found_as_each_alone(text: str, where: list[int]) -> None:
+@given(text=sentences, cuts=places)
+def test_sequences_together_match_as_each_does_alone(text: str, cuts: list[int]) -> None:
     expected = sorted((i, *span) for i, ban in enumerate(SEQUENCES) for span in sequence_occurrences(text, ban))
-    assert find_in_pieces(SEQUENCES, cut_at(text, where)) == expected
+    assert find_in_pieces(SEQUENCES, cut_at(text, cuts)) == expected
 
 
 # In tokens
@@ -100,7 +98,7 @@ def test_sequences_that_are_read_together_are_found_as_each_alone(text: str, whe
 def violations(
     bans: Sequence[Ban], words: Words, tokens: Sequence[int], *, prompt: Sequence[int] = (), **options: bool
 ) -> list[Violation]:
-    """Every violation of a text that ends after the tokens."""
+    """Return every violation of a text that ends after the tokens."""
     matcher = Matcher(bans, words)
     states = list(accumulate(tokens, matcher.feed, initial=matcher.start(prompt, **options)))
     return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
@@ -118,29 +116,31 @@ KINDS = (
 )
 
 
-@given(text=st.text(st.sampled_from('abé "'), max_size=16), where=places, bans=st.sets(st.sampled_from(KINDS)))
+@given(text=st.text(st.sampled_from('abé "'), max_size=16), cuts=places, bans=st.sets(st.sampled_from(KINDS)))
 def test_a_violation_begins_in_the_token_of_its_first_character_or_byte(
-    text: str, where: list[int], bans: set[Ban]
+    text: str, cuts: list[int], bans: set[Ban]
 ) -> None:
     data = text.encode()
-    edges = [0, *sorted(place % (len(data) + 1) for place in where), len(data)]
+    edges = [0, *sorted(place % (len(data) + 1) for place in cuts), len(data)]
     words = Words(*(data[start:end] for start, end in pairwise(edges)))
     listed = sorted(bans, key=str)
     matcher = Matcher(listed, words)
     states = list(accumulate(range(len(words)), matcher.feed, initial=matcher.start()))
     owner = [sum(edge <= len(text[:i].encode()) for edge in edges[1:-1]) for i in range(len(text))]
     while_empty = {i for i, edge in enumerate(edges[:-1]) if edge == edges[i + 1]}
-    found = sorted((listed.index(each.ban), each.start) for each in violations(listed, words, range(len(words))))
+    found = sorted(
+        (listed.index(violation.ban), violation.start) for violation in violations(listed, words, range(len(words)))
+    )
     assert not while_empty & {start for _, start in found}
     for violation in chain.from_iterable(state.violations for state in states):
         assert all(state.earliest_start <= violation.start for state in states[: violation.end + 1]), (
-            "it was not let go of"
+            "its text was released too early"
         )
     assert all(states[-1].earliest_start <= violation.start for violation in matcher.finish(states[-1]))
     assert found == [(i, owner[start]) for i, start, _ in find_in_pieces(listed, [text])]
 
 
-def test_nothing_is_decided_at_the_end_of_an_unfinished_text_and_everything_once_it_goes_on() -> None:
+def test_a_match_at_the_end_of_an_unfinished_text_is_decided_by_the_text_after_it() -> None:
     for pattern, rest in ((r"cat\b", " "), (r"cats?", " "), (r"cat$", None), (r"cat(?!s)", "."), (r"cat(?= )", " ")):
         matcher = Matcher([Ban.regex(pattern)], Bytes())
         state = list(accumulate(b"a cat", matcher.feed, initial=matcher.start()))[-1]
@@ -149,7 +149,7 @@ def test_nothing_is_decided_at_the_end_of_an_unfinished_text_and_everything_once
         assert [violation.start for violation in after] == [2], pattern
 
 
-def test_a_text_in_which_no_regex_has_begun_is_not_held() -> None:
+def test_a_text_in_which_no_regex_has_begun_is_not_held_back() -> None:
     bans = [Ban.regex(r"\bnot just\b.{0,20}but"), Ban.regex("(?i)delve"), Ban.words(["barely", "whisper"], gap=2)]
     matcher = Matcher(bans, Bytes())
     state = matcher.start()
@@ -159,7 +159,7 @@ def test_a_text_in_which_no_regex_has_begun_is_not_held() -> None:
             assert state.earliest_start == length
 
 
-def test_edges_and_look_behinds_mean_the_whole_text_and_not_the_part_that_is_searched() -> None:
+def test_edges_and_look_behinds_refer_to_the_whole_text() -> None:
     long = "x" * 1000
     assert violations([Ban.regex("^x")], Bytes(), long.encode())[0].start == 0
     assert len(violations([Ban.regex("^x")], Bytes(), long.encode())) == 1
@@ -174,7 +174,7 @@ def test_special_tokens_end_the_text_for_a_regex_and_a_sequence() -> None:
     assert [v.start for v in violations([Ban.regex("a$")], words, [0, 1, 2])] == [0]
 
 
-def test_scopes_and_allowed_occurrences_outlast_a_special_token() -> None:
+def test_scopes_and_allowed_occurrences_continue_after_a_special_token() -> None:
     words = Words("<t>", "a", None, " ")
     bans = [Ban("a", scopes=[Scope("inside", ("<t>", "</t>"))]), Ban("a", at_most=1)]
     assert [(v.ban, v.start) for v in violations(bans, words, [0, 1, 2, 1])] == [
@@ -199,7 +199,7 @@ def test_incomplete_token_ids_are_held_back() -> None:
     assert [state.earliest_start for state in states] == [0, 1, 1, 1, 4]
 
 
-def test_a_ban_counts_from_a_token_on() -> None:
+def test_a_ban_applies_only_from_the_given_token_on() -> None:
     words = Words("a", " ")
     assert [v.start for v in violations([Ban("a", from_token=2)], words, [0, 1, 0, 1, 0])] == [2, 4]
     assert [
@@ -220,8 +220,8 @@ def test_a_ban_counts_from_a_token_on() -> None:
 def test_exempt_prompt_allows_the_bans_of_the_prompt() -> None:
     bans = [Ban("a"), Ban.regex("b"), Ban.words(["a", "b"])]
     words = Words("a", "b", " ")
-    asked = {"prompt": [0, 2], "exempt_prompt": True}
-    assert [v.ban for v in violations(bans, words, [1, 2, 0, 2], **asked)] == [bans[1], bans[2]]
+    options = {"prompt": [0, 2], "exempt_prompt": True}
+    assert [v.ban for v in violations(bans, words, [1, 2, 0, 2], **options)] == [bans[1], bans[2]]
     assert [v.ban for v in violations(bans, words, [2, 0], prompt=[1, 2, 0], exempt_prompt=True)] == []
     assert bans[0] in [v.ban for v in violations(bans, words, [0], prompt=[0, 2])]
 
@@ -264,7 +264,7 @@ def test_a_dropped_regex_is_in_the_report_of_every_text_from_then_on() -> None:
     assert report.dropped == [slow]
 
 
-def test_a_search_of_a_text_says_which_regex_is_too_slow() -> None:
+def test_a_search_of_a_text_names_the_regex_that_is_too_slow() -> None:
     with pytest.warns(RuntimeWarning), pytest.raises(BanError, match=r"^the regex '\(\?:a\|aa\)\+b' took longer"):
         BanList([Ban.regex("(?:a|aa)+b", max_span=100)]).find("a" * 90)
 
@@ -284,13 +284,13 @@ def test_a_search_of_a_text_says_which_regex_is_too_slow() -> None:
         ("(" * 5000 + "a" + ")" * 5000, "too complicated"),
     ],
 )
-def test_a_regex_that_can_not_be_followed_is_refused(pattern: str, why: str) -> None:
+def test_an_unsupported_regex_is_refused_with_the_reason(pattern: str, why: str) -> None:
     with pytest.raises(BanError, match=why):
         Ban.regex(pattern)
 
 
 @pytest.mark.parametrize("max_span", [0, -1, True, 1.5, "9"])
-def test_a_span_that_is_no_number_of_characters_is_refused(max_span: object) -> None:
+def test_a_span_that_is_not_a_number_of_characters_is_refused(max_span: object) -> None:
     with pytest.raises(BanError, match=r"it counts characters, 1 or more"):
         Ban.regex("ab", max_span=max_span)  # type: ignore[arg-type]
 
@@ -324,19 +324,19 @@ def test_a_span_that_is_no_number_of_characters_is_refused(max_span: object) -> 
         lambda: Ban.tokens([1, 2]).pattern.with_options(case_sensitive=True),
     ],
 )
-def test_a_ban_that_makes_no_sense_is_refused_in_one_sentence(build: Callable[[], Ban]) -> None:
+def test_an_impossible_ban_is_refused_in_one_sentence(build: Callable[[], Ban]) -> None:
     with pytest.raises(BanError) as caught:
         build()
     assert "\n" not in str(caught.value)
 
 
-def test_a_ban_shows_how_to_write_it() -> None:
+def test_the_repr_of_a_ban_is_the_code_that_makes_it() -> None:
     bans = [*SEQUENCES, *KINDS, Ban.tokens([1, 2]), Ban.regex("a", max_span=9, weight=0.5), Ban("x", count=3)]
     names = {"Ban": Ban, "Scope": Scope}
     assert [eval(repr(ban), names) for ban in bans] == bans
 
 
-def test_flags_end_up_in_the_pattern() -> None:
+def test_flags_become_part_of_the_pattern() -> None:
     assert Ban.regex("a.b", flags=regex.IGNORECASE | regex.DOTALL).phrase == "(?is)a.b"
     with pytest.raises(BanError, match="flags of 'a' are"):
         Ban.regex("a", flags=regex.DEBUG)
@@ -376,33 +376,33 @@ class TestCasesInWhichOthersFailed:
     def test_special_tokens_separate(self, ban: Ban) -> None:
         assert starts([ban], "a", None, " cat", ".") == []
 
-    def test_one_hit_does_not_hide_the_next(self, ban: Ban) -> None:
+    def test_one_hit_does_not_hide_the_next_one(self, ban: Ban) -> None:
         assert starts([ban], "a", " cat", ". ", "a", " cat", ".") == [0, 3]
 
-    def test_two_hits_that_one_token_completes_come_by_their_start(self, ban: Ban) -> None:
+    def test_two_hits_that_one_token_completes_are_ordered_by_their_start(self, ban: Ban) -> None:
         assert starts([Ban("cat"), ban, Ban.regex("s a cat")], "is", " a", " cat", ".") == sorted([0, 1, 2])
 
     def test_duplicates_count_once(self, ban: Ban) -> None:
         assert starts([ban, ban], "a cat", ".") == [0]
 
 
-def test_a_pattern_ignores_case_only_if_told() -> None:
+def test_a_pattern_ignores_case_only_on_request() -> None:
     assert starts([Ban.regex("Elara")], "Elara ELARA elara") == [0]
     assert len(starts([Ban.regex("(?i)elara")], "Elara", " ELARA", " elara")) == 3
     assert len(starts([Ban.words(["Elara", "X"], case_sensitive=True)], "Elara X", " elara x", " ELARA X")) == 1
 
 
-def test_folding_that_changes_lengths_keeps_the_place() -> None:
+def test_folding_that_changes_lengths_does_not_shift_matches() -> None:
     text = "İİİİ straße a STRASSE b"
     bans = [Ban.words(["straße", "a"]), Ban.regex("(?if)strasse b"), Ban.wildcard("stras*")]
     assert find_in_pieces(bans, [text]) == [(0, 5, 13), (1, 14, 23), (2, 5, 11), (2, 14, 21)]
 
 
-def test_a_word_that_began_in_a_prompt_without_lookback_is_no_beginning() -> None:
+def test_without_lookback_the_rest_of_a_word_of_the_prompt_is_not_a_word() -> None:
     assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"], lookback=False) == []
     assert starts([Ban.wildcard("*ly")], "ly", ".", prompt=["quick"]) == [0]
 
 
-def test_a_live_beginning_of_one_regex_does_not_hide_another() -> None:
+def test_an_incomplete_match_of_one_regex_does_not_hide_another() -> None:
     assert starts([Ban.regex("f g h"), Ban.regex("d e f")], "d", " e", " f") == [0]
     assert starts([Ban.regex("(?s)d.{0,90}zz"), Ban.regex("e f")], "d", " e", " f", " x") == [1]

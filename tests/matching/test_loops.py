@@ -36,15 +36,15 @@ loops = st.builds(
 )
 
 
-@given(text=looping_texts(), where=st.lists(st.integers(0, 120), max_size=30), ban=loops)
-@example(text="ab ab. ab ab. ab ab. ", where=[], ban=Ban.loop(3, 9, 9))
-def test_loops_are_found_where_their_definition_has_them_and_were_open_from_there_on(
-    text: str, where: list[int], ban: Ban
+@given(text=looping_texts(), cuts=st.lists(st.integers(0, 120), max_size=30), ban=loops)
+@example(text="ab ab. ab ab. ab ab. ", cuts=[], ban=Ban.loop(3, 9, 9))
+def test_loops_are_found_by_their_definition_and_held_back_from_their_start(
+    text: str, cuts: list[int], ban: Ban
 ) -> None:
     matcher, read = TextMatcher([ban]), 0
     phrases, others = matcher.phrases.start, matcher.start
     found, promises = [], []
-    pieces = cut_at(text, where)
+    pieces = cut_at(text, cuts)
     for number, piece in enumerate(pieces):
         phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
         for hit in result.hits:
@@ -73,12 +73,12 @@ def test_intended_repetitions_are_not_loops(text: str) -> None:
         ("彼は東京に行きました。" * 7, "彼は東京に行きました。" * 2),
     ],
 )
-def test_one_statement_stays(text: str, stays: str) -> None:
+def test_the_first_copy_stays(text: str, stays: str) -> None:
     first = antislop.loops().find(text)[0]
     assert text[: first.start].rstrip() == stays
 
 
-def test_a_loop_is_written_and_read_without_a_text_of_its_own() -> None:
+def test_a_loop_is_saved_and_loaded_without_a_phrase() -> None:
     ban = Ban.loop(4, max_period=200, weight=0.5)
     assert write_ban(ban) == "a passage 4 times in a row\tloop weight=0.5 copies=4 max_period=200"
     assert read_ban(write_ban(ban)) == ban

@@ -1,4 +1,4 @@
-"""The matcher reports what a search of the whole text finds, at the token where it began, however the text is cut."""
+"""The matcher finds the same as a search of the whole text, at the first token of a match, however text is cut."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def listed(*entries: str | Ban) -> BanList:
 
 
 def states_after(matcher: Matcher, start: State, tokens: Iterable[int]) -> list[State]:
-    """The state before the first token and after each."""
+    """Return the state before the first token and after each."""
     return list(accumulate(tokens, matcher.feed, initial=start))
 
 
 def read(
     bans: Iterable[Ban], words: Words, tokens: Sequence[int], *, prompt: Sequence[int] = (), lookback: bool = True
 ) -> list[Violation]:
-    """Every violation of a text that ends after the tokens."""
+    """Return every violation of a text that ends after the tokens."""
     matcher = Matcher(bans, words)
     states = states_after(matcher, matcher.start(prompt, lookback=lookback), tokens)
     return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
@@ -55,7 +55,7 @@ def spans(
     prompt: Sequence[str | bytes | None] = (),
     lookback: bool = True,
 ) -> list[tuple[int, int]]:
-    """(start, end) of the violations of a text spelled as tokens; `None` is a special one."""
+    """Return (start, end) of the violations of a text given as tokens; `None` is a special token."""
     words = Words(*prompt, *pieces)
     tokens = range(len(words))
     bans = BanList(entries)
@@ -64,7 +64,7 @@ def spans(
 
 
 def cuttings(whole: str | bytes) -> Iterator[list[str | bytes]]:
-    """Every way to cut a text into pieces that are not empty."""
+    """Yield every way to cut a text into pieces that are not empty."""
     for size in range(len(whole)):
         for places in combinations(range(1, len(whole)), size):
             yield [whole[start:end] for start, end in pairwise([0, *places, len(whole)])]
@@ -95,7 +95,7 @@ def test_a_character_spread_over_tokens_is_never_a_replacement_character() -> No
     assert read(listed(anywhere("\ufffd")), BYTES, "aé猫🚀\u0301".encode()) == []
 
 
-def test_bytes_that_are_no_character_are_a_replacement_character_at_their_first_token() -> None:
+def test_invalid_bytes_are_a_replacement_character_at_their_first_token() -> None:
     found = read(listed(anywhere("\ufffd")), BYTES, b"a\xf0\x9fb\xe7")
     assert [(violation.start, violation.end) for violation in found] == [(1, 3), (4, 4)]
 
@@ -137,7 +137,7 @@ def test_a_word_is_found_when_its_edge_is_decided_and_not_in_another_word() -> N
     assert spans(["cat["], "cat", "[", "x") == [(0, 1)]
 
 
-def test_a_word_at_the_current_end_is_undecided_neither_a_hit_nor_free() -> None:
+def test_a_word_at_the_current_end_is_neither_a_hit_nor_released() -> None:
     words = Words("a ", "cat", "\u200b", "s", ".")
     matcher = Matcher(listed("cat"), words)
     undecided = states_after(matcher, matcher.start(), [0, 1, 2, 2])[2:]
@@ -174,12 +174,12 @@ def test_equal_entries_are_one_ban() -> None:
     assert read(bans, Words("cat"), [0]) == [Violation(Ban("cat"), 0, 0)]
 
 
-def test_an_entry_in_two_cases_is_found_for_each_that_asks() -> None:
+def test_a_ban_with_and_one_without_case_are_found_independently() -> None:
     bans = listed("cat", Ban("Cat", case_sensitive=True))
     assert [len(read(bans, Words(surface), [0])) for surface in ("cat", "Cat", "CAT")] == [1, 2, 1]
 
 
-def test_of_several_hits_by_one_token_the_one_that_starts_first_is_in_front() -> None:
+def test_several_hits_that_one_token_completes_are_ordered_by_their_start() -> None:
     assert spans(["c d", "b c d", "d", "a b c d"], "a", " b", " c", " d.") == [(0, 3), (1, 3), (2, 3), (3, 3)]
     bans = listed("d", Ban("b c d", case_sensitive=True), "a b c d")
     assert [v.ban for v in read(bans, Words("a", " b", " c", " d."), range(4))] == [bans[2], bans[1], bans[0]]
@@ -193,12 +193,12 @@ def test_a_hit_by_the_last_token_and_by_the_one_before_the_end_of_text_is_caught
     assert spans(["caf\u00e9"], "cafe", b"\xcc", b"\x81") == [(0, 2)]
 
 
-def test_a_mere_prefix_at_the_end_is_no_hit() -> None:
+def test_a_mere_prefix_at_the_end_is_not_a_hit() -> None:
     assert spans(["a testament to"], "a", " testament", " t") == []
     assert spans(["a testament to"], "a", " testament", " t", None) == []
 
 
-def test_a_phrase_that_begins_in_the_prompt_is_found_with_look_back_and_only_then() -> None:
+def test_a_phrase_that_begins_in_the_prompt_is_found_only_with_lookback() -> None:
     prompt = ["It is", " a", " test"]
     assert spans(["a testament to"], "ament", " to", ".", prompt=prompt) == [(0, 2)]
     assert spans(["a testament to"], "ament", " to", ".", prompt=prompt, lookback=False) == []
@@ -206,7 +206,7 @@ def test_a_phrase_that_begins_in_the_prompt_is_found_with_look_back_and_only_the
 
 
 @pytest.mark.parametrize("lookback", [True, False])
-def test_the_last_letter_of_the_prompt_still_touches_the_first_of_the_output(lookback: bool) -> None:
+def test_a_word_may_extend_from_the_prompt_into_the_output(lookback: bool) -> None:
     assert spans(["cat"], "cat", ".", prompt=["bob"], lookback=lookback) == []
     assert spans(["cat"], "cat", ".", prompt=["bob", None], lookback=lookback) == [(0, 1)]
     assert spans(["cat"], "cat", ".", prompt=["bob "], lookback=lookback) == [(0, 1)]
@@ -215,7 +215,7 @@ def test_the_last_letter_of_the_prompt_still_touches_the_first_of_the_output(loo
 
 
 @pytest.mark.parametrize("lookback", [True, False])
-def test_a_phrase_that_stands_in_the_prompt_is_no_hit(lookback: bool) -> None:
+def test_a_phrase_within_the_prompt_is_not_a_hit(lookback: bool) -> None:
     for output in (".", "s", None, " ", "\u200b", b"\xff"):
         assert spans(["the cat", "cat", "cat."], output, prompt=["the cat", "\u200b"], lookback=lookback) == (
             [(0, 0)] if output == "." and lookback else []
@@ -231,7 +231,7 @@ def test_special_tokens_separate_words_and_phrases() -> None:
     assert spans(["cafe"], "cafe", None, "\u0301") == [(0, 1)]
 
 
-def test_a_hit_that_was_let_through_hides_no_later_one() -> None:
+def test_a_conceded_hit_does_not_hide_a_later_one() -> None:
     assert spans(["cat", "cat cat"], "cat", " ", "cat", " ", "cat.") == [(0, 1), (0, 3), (2, 3), (2, 4), (4, 4)]
 
 
@@ -248,17 +248,17 @@ def test_one_character_is_a_ban() -> None:
     assert spans(["i"], "I", "'m in") == [(0, 1)]
 
 
-def test_an_entry_longer_than_the_text_is_no_hit() -> None:
+def test_an_entry_longer_than_the_text_is_not_a_hit() -> None:
     assert spans(["word " * 1000 + "end", "word"], "word", " word") == [(0, 1), (1, 1)]
 
 
-def test_the_tokens_that_were_sampled_are_read_not_those_that_spell_the_same_text() -> None:
+def test_hits_are_counted_in_the_sampled_tokens_not_in_others_that_spell_the_same_text() -> None:
     assert spans(["cat"], "the ", "cat", ".") == [(1, 2)]
     assert spans(["cat"], "t", "h", "e c", "a", "t", ".") == [(2, 5)]
     assert spans(["cat"], "", "", "the ", "", "ca", "", "t", "", ".") == [(4, 8)]
 
 
-def test_a_ban_of_weight_1_is_no_ban() -> None:
+def test_a_ban_of_weight_1_is_ignored() -> None:
     assert spans([Ban("cat", weight=1.0), Ban("dog", weight=0.99)], "cat", " dog") == [(1, 1)]
 
 
@@ -276,7 +276,7 @@ raw_texts = (
 
 
 def decode(raw: bytes) -> tuple[str, list[int]]:
-    """A text and, for each of its characters, where its bytes begin."""
+    """Return a text and, for each of its characters, the index of its first byte."""
     broken: dict[int, int] = {}
 
     def replace(error: UnicodeError) -> tuple[str, int]:
@@ -293,18 +293,18 @@ def decode(raw: bytes) -> tuple[str, list[int]]:
 
 
 def cut(raw: bytes, places: Sequence[int]) -> list[bytes]:
-    """Pieces of a text, empty ones among them."""
+    """Return the pieces of a text, some of which may be empty."""
     edges = [0, *sorted(place % (len(raw) + 1) for place in places), len(raw)]
     return [raw[start:end] for start, end in pairwise(edges)]
 
 
 def owner(pieces: Sequence[bytes], byte: int) -> int:
-    """The number of the piece that holds a byte."""
+    """Return the number of the piece that contains a byte."""
     return next(number for number, end in enumerate(accumulate(map(len, pieces))) if byte < end)
 
 
 def check_against_find(bans: BanList, pieces: Sequence[bytes]) -> None:
-    """The same violations as `find`, each by its time, none that an earlier horizon had ruled out."""
+    """Check that the violations are those of `find`, and that none starts before an earlier horizon."""
     text, begins = decode(b"".join(pieces))
     matcher = Matcher(bans, Words(*pieces))
     states = states_after(matcher, matcher.start(), range(len(pieces)))
@@ -336,7 +336,7 @@ def some_bans_of(text: str, places: Sequence[tuple[int, int]]) -> Iterator[Ban]:
 @example(raw="e\u0301 x".encode(), places=[1, 2, 3], slices=[(0, 1), (1, 1), (1, 2)])
 @example(raw=b"\xf0\x9f\xf0\x9f\x9a\x80", places=[1, 2, 3, 4, 5], slices=[(0, 1), (0, 2), (1, 1)])
 @example(raw="a\u0301\u0323\u0301b".encode(), places=list(range(1, 8)), slices=[(0, 1), (0, 4), (1, 2), (2, 1), (3, 2)])
-def test_every_cutting_of_a_text_gives_the_violations_of_the_whole(
+def test_violations_do_not_depend_on_how_a_text_is_cut(
     raw: bytes, places: list[int], slices: list[tuple[int, int]]
 ) -> None:
     text, _ = decode(raw)
@@ -369,15 +369,15 @@ ban_lists = st.lists(st.builds(Ban, phrases, edges=st.sampled_from(["word", "any
 
 
 class Naive:
-    """What the matcher should say, from `occurrences` in the text alone."""
+    """The expected results of the matcher, from `occurrences` in the text alone."""
 
     def __init__(self, words: Words, bans: Sequence[Ban], prompt: Path, *, lookback: bool) -> None:
         self.words, self.bans, self.prompt, self.lookback = words, bans, prompt, lookback
-        self.standing = cache(self._standing)
+        self.matches = cache(self._matches)
         self.starts = cache(self._starts)
 
-    def _standing(self, path: Path, *, is_final: bool) -> frozenset[tuple[int, int, int]]:
-        """(start token, character, ban) of what stands in the text, cut at special tokens."""
+    def _matches(self, path: Path, *, is_final: bool) -> frozenset[tuple[int, int, int]]:
+        """Return (start token, character, ban) of the matches in a text that is cut at special tokens."""
         found, tokens = set(), (*self.prompt, *path)
         breaks = [i for i, token in enumerate(tokens) if token in self.words.breaks]
         for begin, end in pairwise([-1, *breaks, len(tokens)]):
@@ -391,23 +391,23 @@ class Naive:
         return frozenset(found)
 
     def violations(self, path: Path, *, is_final: bool = False) -> set[tuple[int, Ban]]:
-        """What the last token, or the end of the text after it, completes."""
-        before = self.standing(path if is_final else path[:-1], is_final=False)
-        return {(start, self.bans[ban]) for start, _, ban in self.standing(path, is_final=is_final) - before}
+        """Return the matches that the last token, or the end of the text after it, completes."""
+        before = self.matches(path if is_final else path[:-1], is_final=False)
+        return {(start, self.bans[ban]) for start, _, ban in self.matches(path, is_final=is_final) - before}
 
     def _starts(self, path: Path, *, further: int) -> frozenset[int]:
-        """Where what so many more tokens may complete begins, the end of the text being allowed anywhere."""
-        before = self.standing(path, is_final=False)
+        """Return the starts of matches that up to `further` more tokens, or an end of the text, may complete."""
+        before = self.matches(path, is_final=False)
         return frozenset(
             start
             for length in range(further + 1)
             for rest in product(range(len(self.words)), repeat=length)
-            for start, _, _ in self.standing((*path, *rest), is_final=True) - before
+            for start, _, _ in self.matches((*path, *rest), is_final=True) - before
             if start < len(path)
         )
 
     def reach(self, path: Path, *, further: int, extra: bool) -> int:
-        """The smallest length that a chain of rewinds leads to, one of which may keep one token less."""
+        """Return the least length after any chain of rewinds. extra: one of them may drop one more token."""
         seen, ahead = set(), [(len(path), extra)]
         for length, may in ahead:
             if (length, may) in seen:
@@ -457,7 +457,7 @@ def test_every_token_completes_the_bans_of_a_naive_search(
 )
 @example(alphabet="letters", bans=[anywhere("aab"), anywhere("ba")], prompt=[], output=[0, 0, 1, 0], lookback=True)
 @example(alphabet="letters", bans=[anywhere("ab"), anywhere("ba")], prompt=[], output=[0, 1, 0, 1, 0], lookback=True)
-def test_horizon_and_hold_are_where_a_chain_of_rewinds_can_lead(
+def test_horizon_and_hold_are_the_farthest_reach_of_a_chain_of_rewinds(
     alphabet: str, bans: list[Ban], prompt: list[int], output: list[int], lookback: bool
 ) -> None:
     """Every phrase can be completed with these tokens, so that the horizon is not only safe but exact."""
@@ -472,7 +472,7 @@ def test_horizon_and_hold_are_where_a_chain_of_rewinds_can_lead(
 
 
 @given(bans=ban_lists, output=st.lists(st.integers(0, 1), max_size=7))
-def test_horizon_and_hold_are_safe_where_a_phrase_can_not_be_completed(bans: list[Ban], output: list[int]) -> None:
+def test_horizon_and_hold_are_safe_if_a_phrase_can_not_be_completed(bans: list[Ban], output: list[int]) -> None:
     words = Words("a", "-")
     path = tuple(output)
     naive, matcher = Naive(words, bans, (), lookback=True), Matcher(bans, words)
@@ -481,8 +481,8 @@ def test_horizon_and_hold_are_safe_where_a_phrase_can_not_be_completed(bans: lis
         assert state.settled_length <= naive.reach(path[: state.length], further=3, extra=True)
 
 
-def test_one_look_back_is_not_enough() -> None:
-    """After "cab", "bd" leads to "ca", from where "ac" leads to "c", from where "cb" leads to the beginning."""
+def test_the_horizon_follows_chains_of_rewinds() -> None:
+    """After "cab", "bd" rewinds to "ca", then "ac" rewinds to "c", then "cb" rewinds to the beginning."""
     matcher = Matcher([anywhere("bd"), anywhere("ac"), anywhere("cb")], Words("a", "b", "c", "d"))
     states = states_after(matcher, matcher.start(), [2, 0, 1])
     assert [state.earliest_start for state in states] == [0, 0, 0, 0]
@@ -543,18 +543,18 @@ def test_feeding_a_state_again_gives_the_same(
     words = ALPHABETS["longer tokens"]
     matcher = Matcher(bans, words)
     states = states_after(matcher, matcher.start(), output)
-    known = list(map(described(matcher), states))
+    known = list(map(describe(matcher), states))
     for place, branch in branches:
         place = min(place, len(output))
         again = states_after(matcher, states[place], branch)
         assert states[-1].back_to(place) is states[place]
         fresh = Matcher(bans, words)
         whole = states_after(fresh, fresh.start(), [*output[:place], *branch])[place:]
-        assert list(map(described(matcher), again)) == list(map(described(fresh), whole))
-    assert list(map(described(matcher), states)) == known
+        assert list(map(describe(matcher), again)) == list(map(describe(fresh), whole))
+    assert list(map(describe(matcher), states)) == known
 
 
-def described(matcher: Matcher) -> Callable[[State], tuple[object, ...]]:
+def describe(matcher: Matcher) -> Callable[[State], tuple[object, ...]]:
     return lambda state: (
         state.length,
         state.earliest_start,
@@ -564,7 +564,7 @@ def described(matcher: Matcher) -> Callable[[State], tuple[object, ...]]:
     )
 
 
-def test_back_to_the_length_of_a_state_or_more_is_that_state() -> None:
+def test_rewinding_a_state_to_its_length_or_more_returns_it() -> None:
     matcher = Matcher(listed("cat"), BYTES)
     states = states_after(matcher, matcher.start(b"the "), b"cat.")
     assert states[4].back_to(4) is states[4]
@@ -591,7 +591,7 @@ def test_a_state_of_a_very_long_text_can_be_dropped() -> None:
     del state
 
 
-def test_a_special_token_of_the_vocabulary_is_needed_for_nothing() -> None:
+def test_a_vocabulary_needs_no_special_token() -> None:
     assert not BYTES.breaks
     assert spans(["cat"], "cat") == [(0, 0)]
 
@@ -600,7 +600,7 @@ def test_a_special_token_of_the_vocabulary_is_needed_for_nothing() -> None:
     "copied", [deepcopy, lambda matcher: pickle.loads(pickle.dumps(matcher))], ids=["deep", "pickle"]
 )
 def test_a_matcher_that_has_read_much_can_be_copied_and_the_copy_finds_the_same(copied: Callable[[Any], Any]) -> None:
-    """What it has learned of 2,000 situations in a row goes deeper than pickle does."""
+    """Its 2,000 cached steps in a row are nested more deeply than pickle can recurse."""
     chance = random.Random(0)
     text = "".join(chance.choice("abcdefgh") for _ in range(2000))
     matcher = Matcher([anywhere(text), Ban("cat")], Bytes())

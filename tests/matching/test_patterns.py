@@ -90,7 +90,7 @@ class TestANewKind:
             found = list(BanList([TOY]).search(cut_at(text, cuts)))
             assert [match.start for step in found for match in step.matches] == naive
 
-    def test_is_a_violation_where_its_first_token_stands(self) -> None:
+    def test_is_a_violation_at_its_first_token(self) -> None:
         matcher = Matcher([TOY], Words("a", "zz", "z", "zb", "zzzz"))
         state = matcher.start()
         for token in (0, 1, 2):
@@ -158,7 +158,7 @@ def test_every_kind_describes_itself(kind: str) -> None:
 
 
 @given(text=st.text(st.sampled_from("az"), max_size=12), places=st.lists(st.integers(0, 12), max_size=4))
-def test_the_base_search_says_nothing_is_slow_and_needs_no_beginning(text: str, places: list[int]) -> None:
+def test_the_base_search_reports_no_slow_pattern_and_needs_no_preparation(text: str, places: list[int]) -> None:
     search, size = RunSearch([Run("a"), Run("z", length=1)]), 0
     search.begin()
     assert list(search.slow) == []
@@ -177,7 +177,7 @@ def test_equal_sequences_of_words_count_once_however_they_are_written() -> None:
     assert [match.ban for match in BanList(bans).find("a voice, low")] == [bans[0], bans[2]]
 
 
-def test_a_matcher_without_bans_is_plain() -> None:
+def test_a_matcher_of_phrases_only_or_of_nothing_is_plain() -> None:
     assert TextMatcher([]).is_plain
     assert TextMatcher([Ban("a")]).is_plain
     assert not TextMatcher([EVERY["words"]]).is_plain

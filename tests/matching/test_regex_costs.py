@@ -25,7 +25,7 @@ from tests.support.toys import Bytes
 
 
 class Written(NamedTuple):
-    """A regex, how many characters it has written out, and its shortest text."""
+    """A regex, and its number of characters with all repetitions written out."""
 
     pattern: str
     size: int
@@ -71,7 +71,7 @@ written = st.recursive(
 
 
 @given(written)
-def test_a_regex_is_as_long_as_it_is_with_its_repetitions_written_out(one: Written) -> None:
+def test_the_length_of_a_regex_includes_its_repetitions_written_out(one: Written) -> None:
     assert measure(one.pattern).characters == one.size
 
 
@@ -98,7 +98,9 @@ def test_repetitions_one_after_the_other_are_not_too_many() -> None:
     Ban.regex(r"\w{1,30}" * 40)
 
 
-def test_the_regexes_of_a_list_have_a_length_in_all(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_the_total_length_of_the_regexes_of_a_list_is_limited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
     path = tmp_path / "list.json"  # type: ignore[operator]
     path.write_text('["a\\\\w{50}", "b\\\\w{50}"]')
     assert len(BanList.load(path, format="regexes")) == 2
@@ -110,30 +112,30 @@ def test_the_regexes_of_a_list_have_a_length_in_all(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "pattern", ["(?:a|aa)+b", "(a+)+", "(?:a+b?)*", ".*" * 20 + "b", "(?:a|b|)" * 12, r"(a?)\1", "(?<=a+)b", "(?x)a+"]
 )
-def test_a_pattern_that_can_lose_time_in_a_short_text_is_never_searched_without_a_clock(pattern: str) -> None:
+def test_a_pattern_that_can_be_slow_in_a_short_text_is_always_timed(pattern: str) -> None:
     assert IncrementalRegex(pattern + "c").brief == 0
 
 
 @pytest.mark.parametrize("pattern", ["delve", r"\bnot (?:just|only) \w+(?: \w+)?, but\b", "a{3}b", "(?:a|b){3}"])
-def test_a_pattern_that_can_not_lose_time_is_searched_without_a_clock(pattern: str) -> None:
+def test_a_pattern_that_can_not_be_slow_is_searched_without_timing(pattern: str) -> None:
     assert IncrementalRegex(pattern).brief == LETTERS
     assert measure(pattern).paths <= FEW_PATHS
 
 
-# Clocks that advance with every look at them
+# Clocks that advance with every read at them
 
 
 @dataclass
 class Clocks:
-    """wall, processor: the seconds from one look at a clock to the next."""
+    """wall, processor: the seconds by which each reading advances a clock."""
 
     wall: float = 0.0
     processor: float = 0.0
     time: float = 0.0
-    looks: int = 0
+    readings: int = 0
 
-    def look(self, step: float) -> float:
-        self.looks += 1
+    def read(self, step: float) -> float:
+        self.readings += 1
         self.time += step
         return self.time
 
@@ -142,9 +144,9 @@ class Clocks:
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
     timing = antislop.matching.patterns.incremental_regex
-    monkeypatch.setattr(timing, "perf_counter", lambda: clocks.look(clocks.wall))
+    monkeypatch.setattr(timing, "perf_counter", lambda: clocks.read(clocks.wall))
     monkeypatch.setattr(
-        antislop.matching.patterns.incremental_regex, "thread_time", lambda: clocks.look(clocks.processor)
+        antislop.matching.patterns.incremental_regex, "thread_time", lambda: clocks.read(clocks.processor)
     )
     return clocks
 
@@ -170,21 +172,21 @@ def test_a_regex_is_kept_if_other_processes_used_the_processor(clocks: Clocks) -
     assert read([OPEN]).slow == []
 
 
-def test_a_regex_that_takes_little_time_is_kept_for_ever(clocks: Clocks) -> None:
+def test_a_regex_that_takes_little_time_is_never_dropped(clocks: Clocks) -> None:
     clocks.wall = clocks.processor = 1e-5
     assert read([OPEN], TEXT * 15).slow == []
 
 
-def test_a_regex_that_was_dropped_costs_no_time_any_more(clocks: Clocks) -> None:
+def test_a_regex_that_was_dropped_costs_no_more_time(clocks: Clocks) -> None:
     clocks.wall = clocks.processor = 0.02
     with pytest.warns(RuntimeWarning):
         matcher = read([OPEN])
-    clocks.looks = 0
+    clocks.readings = 0
     read([OPEN], matcher=matcher)
-    assert clocks.looks == 0
+    assert clocks.readings == 0
 
 
-def test_each_text_that_is_searched_has_all_of_the_time(clocks: Clocks) -> None:
+def test_the_time_limit_applies_to_each_text_anew(clocks: Clocks) -> None:
     clocks.wall = clocks.processor = 0.1
     bans = BanList([OPEN])
     for _ in range(10):
@@ -201,31 +203,31 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_search_has_one_limit_for_a_text_and_not_one_for_each_place() -> None:
-    """Each place of the text took about the limit, and nothing was said."""
+def test_a_search_has_one_time_limit_for_a_text_and_not_one_for_each_position() -> None:
+    """A former fault: each position of the text took about the limit, without an error."""
     with pytest.raises(BanError, match=r"^the regex '\(a\+\)\+\$' took longer than .* in all: simplify it, or search"):
         BanList([Ban.regex("(a+)+$", max_span=60)]).find("a" * 300 + "b")
 
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("pattern", [r"(.+)(.+)\1\2x", "(a+)+$", "(?:(?:(?:(?:a+)+)+)+)+b"])
-def test_a_matcher_drops_what_takes_too_long_token_for_token(pattern: str) -> None:
+def test_a_matcher_drops_a_regex_whose_searches_take_too_long_in_all(pattern: str) -> None:
     text = b"a" * 150 + b"bx" * 20
     with pytest.warns(RuntimeWarning, match="is no longer searched for"):
         assert read([Ban.regex(pattern)], text).slow == [Ban.regex(pattern)]
 
 
 @pytest.mark.usefixtures("hurried")
-def test_lint_looks_at_a_slow_regex_for_a_bounded_time_and_says_so() -> None:
+def test_lint_tries_a_slow_regex_for_a_bounded_time_and_reports_it() -> None:
     frequencies = {f"a{'a' * n}b": 1e-3 for n in range(60)}
     assert "slow" in {finding.kind for finding in lint([Ban.regex("(?:a|aa)+c")], frequencies=frequencies)}
 
 
 @given(st.text("ab*", min_size=1, max_size=6).filter(lambda word: word.strip("*")), st.text("ab", max_size=8))
-def test_a_wildcard_word_matches_what_a_naive_search_says(wanted: str, word: str) -> None:
+def test_a_wildcard_word_matches_as_in_a_naive_search(wanted: str, word: str) -> None:
     found = BanList([Ban.wildcard(wanted)]).find(word)
     assert bool(found) == (word != "" and fnmatchcase(word, wanted))
 
 
-def test_a_wildcard_word_with_many_stars_takes_no_time() -> None:
+def test_a_wildcard_word_with_many_stars_is_fast() -> None:
     assert not BanList([Ban.wildcard("*a" * 6 + "*b")]).find("a" * 60)

@@ -24,7 +24,7 @@ SPAN = ("<t>", "</t>")
 
 
 def join(pieces: Sequence[str]) -> str:
-    """A text without two kinds of white space in a row, which the naive search does not know to be one."""
+    """Join pieces, without two kinds of white space in a row, which the naive search does not fold to one."""
     return regex.sub(r"\s+", lambda spaces: spaces[0][0], "".join(pieces))
 
 
@@ -58,30 +58,30 @@ def with_rules(ban: Ban, rules: dict[str, object]) -> Ban:
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
-@given(pieces=chunks, where=places, ban=st.sampled_from(FORMS))
-def test_rules_decide_the_same_however_the_text_is_cut(
-    rules: dict[str, object], pieces: list[str], where: list[int], ban: Ban
+@given(pieces=chunks, cuts=places, ban=st.sampled_from(FORMS))
+def test_rules_do_not_depend_on_how_a_text_is_cut(
+    rules: dict[str, object], pieces: list[str], cuts: list[int], ban: Ban
 ) -> None:
     text, ruled = join(pieces), with_rules(ban, rules)
-    assert find_in_pieces([ruled], cut_at(text, where)) == [(0, *span) for span in sorted(counting(text, ruled))]
+    assert find_in_pieces([ruled], cut_at(text, cuts)) == [(0, *span) for span in sorted(counting(text, ruled))]
 
 
 @given(
-    pieces=chunks, where=places, chosen=st.lists(st.tuples(st.sampled_from(FORMS), st.sampled_from(RULES)), max_size=5)
+    pieces=chunks, cuts=places, chosen=st.lists(st.tuples(st.sampled_from(FORMS), st.sampled_from(RULES)), max_size=5)
 )
-def test_the_rules_of_one_ban_are_nothing_to_another(
-    pieces: list[str], where: list[int], chosen: list[tuple[Ban, dict[str, object]]]
+def test_the_rules_of_one_ban_do_not_affect_another(
+    pieces: list[str], cuts: list[int], chosen: list[tuple[Ban, dict[str, object]]]
 ) -> None:
-    text, bans = join(pieces), [with_rules(*each) for each in chosen]
+    text, bans = join(pieces), [with_rules(*pair) for pair in chosen]
     expected = sorted((i, *span) for i, ban in enumerate(bans) for span in counting(text, ban))
-    assert find_in_pieces(bans, cut_at(text, where)) == expected
+    assert find_in_pieces(bans, cut_at(text, cuts)) == expected
 
 
 @pytest.mark.parametrize(
     "text", ['He "said a" a.', "He “said a” a.", "Er „sagte a“ a.", "Il « dit a » a.", "彼「言 a」a", 'An "open a\na.']
 )
-def test_quotations_of_any_kind_are_quotations(text: str) -> None:
-    said, told = [match.start for match in BanList(["a"]).find(text)]
-    for where, place in (("inside", said), ("outside", told)):
+def test_quotation_marks_of_any_kind_open_and_close_a_quotation(text: str) -> None:
+    inner, outer = [match.start for match in BanList(["a"]).find(text)]
+    for where, place in (("inside", inner), ("outside", outer)):
         ban = Ban("a", scopes=[Scope(where, "quotes")])  # type: ignore[arg-type]
         assert [match.start for match in BanList([ban]).find(text)] == [place]

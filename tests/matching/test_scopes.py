@@ -1,4 +1,4 @@
-"""Scopes begin and end at special tokens as they do at text, and a rewind leads back into the scope that was there."""
+"""Scopes begin and end at special tokens as at text, and a rewind restores the scope of the kept text."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SCOPES = [
 def violations(
     bans: Sequence[Ban], tokens: Sequence[int], *, prompt: Sequence[int] = (), **options: bool
 ) -> list[Violation]:
-    """The violations of a text that ends after the tokens."""
+    """Return the violations of a text that ends after the tokens."""
     matcher = Matcher(bans, WORDS)
     states = list(accumulate(tokens, matcher.feed, initial=matcher.start(prompt, **options)))
     return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
 
 
 def naive(ban: Ban, tokens: Sequence[int]) -> list[int]:
-    """The tokens in which a ban begins, in a text that is cut at special tokens but whose scopes are not."""
+    """Return the tokens in which a ban begins. Special tokens end matches, but not scopes."""
     whole, parts = "", [""]
     owners: list[list[int]] = [[]]
     begins = [0]
@@ -50,7 +50,7 @@ def naive(ban: Ban, tokens: Sequence[int]) -> list[int]:
         owner[start]
         for part, owner, begin in zip(parts, owners, begins, strict=True)
         for start, _ in occurrences(part, ban)
-        if all(each[begin + start] for each in counts)
+        if all(inside[begin + start] for inside in counts)
     )
 
 
@@ -60,7 +60,7 @@ def naive(ban: Ban, tokens: Sequence[int]) -> list[int]:
 @example(tokens=[BEGIN, A, END, A], scopes={Scope("after", "think")})
 @example(tokens=[BEGIN, B, A, A], scopes={Scope("inside", ("<think>b", "a"))})
 @example(tokens=[5, 6, A, END, A], scopes={Scope("outside", "think")})
-def test_a_ban_counts_where_the_text_with_its_special_tokens_says(tokens: list[int], scopes: set[Scope]) -> None:
+def test_a_ban_applies_by_the_scopes_of_the_text_with_its_special_tokens(tokens: list[int], scopes: set[Scope]) -> None:
     ban = Ban("a", edges="anywhere", scopes=tuple(scopes))  # type: ignore[arg-type]
     assert [violation.start for violation in violations([ban], tokens)] == naive(ban, tokens)
 
@@ -77,7 +77,7 @@ def test_a_span_that_was_opened_and_closed_in_the_prompt_has_ended() -> None:
     assert [v.start for v in violations([Ban("a", scopes=[Scope("after", "think")])], [A], prompt=[BEGIN, END])] == [0]
 
 
-def test_a_rewind_over_a_special_token_leads_back_into_the_scope_before_it() -> None:
+def test_a_rewind_over_a_special_token_restores_the_scope_before_it() -> None:
     matcher = Matcher(
         [Ban("a b", scopes=[Scope("outside", "think")]), Ban("a", scopes=[Scope("inside", "think")])], WORDS
     )
@@ -93,12 +93,12 @@ def test_a_special_token_still_separates_words() -> None:
 
 @pytest.mark.parametrize("where", ["inside", "outside", "after"])
 @pytest.mark.parametrize("do_sample", [True, False])
-def test_a_model_that_thinks_writes_a_ban_only_where_it_does_not_count(where: Where, do_sample: bool) -> None:
+def test_a_reasoning_model_writes_a_ban_only_outside_of_its_scopes(where: Where, do_sample: bool) -> None:
     ban = Ban("a", edges="anywhere", scopes=[Scope(where, "think")])
     texts = [run(Markov(4, length=12, seed=seed), WORDS, [ban], do_sample=do_sample)[0] for seed in range(12)]
     assert not any(naive(ban, text) for text in texts)
     assert where == "after" or any(A in text and BEGIN in text for text in texts)
-    assert any(A in text for text in texts), "banned where it does not count"
+    assert any(A in text for text in texts), "banned outside of its scopes"
 
 
 def test_the_spans_of_reasoning_models_have_a_name() -> None:
