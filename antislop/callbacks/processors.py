@@ -41,6 +41,8 @@ _COUNTING = {
     "EncoderRepetitionPenaltyLogitsProcessor",
     "EncoderNoRepeatNGramLogitsProcessor",
 }
+FEW = 0.01
+"""The share of the possible tokens below which a processor leaves no choice."""
 CHECKS = 3
 """Rewinds at which processors of the user's are called again with stored positions."""
 
@@ -66,6 +68,8 @@ class Processors:
         self._watched = self._opaque
         self._first: _Query | None = None
         self._checks = CHECKS
+        self._forcing: list[Callable[..., Any]] | None = None  # processors that leave few tokens, if that is asked
+        self._forced_place = 0
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
         self.batch: Sequence[Row] = ()
@@ -122,6 +126,19 @@ class Processors:
         """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
         return not self.rewindable or length > 0
 
+    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+        """Return the name of a processor of the caller's that rules out nearly all of the vocabulary there.
+
+        logits: [1, vocab], after `length` generated tokens of the row. None if no processor does, or can be asked.
+        """
+        if not self._user_processors or not self.may_ask_again(length):
+            return None
+        forcing: list[Callable[..., Any]] = []
+        self._forcing, self._forced_place = forcing, row.place
+        self.process([row], [length], logits)
+        self._forcing = None
+        return name_of(forcing[0]) if forcing else None
+
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
         """Return the scores of rows that all have the same number of ids."""
         self._catch_up(length, like=logits)
@@ -142,13 +159,24 @@ class Processors:
             return scores
         scores = logits.clone()  # some write into their argument, and the model's logits are needed again
         for processor in self._list:
+            before = scores if self._forcing is None else scores.clone()
             try:
                 scores = processor(ids, scores)
             except Exception as error:
                 if self._is_disturbed and processor in self._opaque:
                     raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
                 raise
+            self._note_forcing(processor, before, scores)
         return scores
+
+    def _note_forcing(self, processor: Callable[..., Any], before: Tensor, after: Tensor) -> None:
+        """Note a processor of the caller's that leaves few of the tokens that were possible, if that is asked."""
+        if self._forcing is None or processor not in self._user_processors:
+            return
+        place = self._forced_place if len(after) > 1 else 0
+        left, possible = (int((scores[place] > -torch.inf).sum()) for scores in (after, before))
+        if left < FEW * possible:
+            self._forcing.append(processor)
 
     def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
         """Return ids [rows of the batch, tokens]; the first of `rows` in the place of a row with fewer tokens."""

@@ -70,6 +70,10 @@ class Settings:
         """Return whether the processors may be called a second time after `length` tokens."""
         return self._processors.may_ask_again(length)
 
+    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+        """Return the name of a processor of the caller's that rules out nearly all tokens after `length` tokens."""
+        return self._processors.find_forcing(row, length, logits)
+
     def is_done(self, row: Row) -> bool:
         """Return whether a text is finished: by an end token, the length limit or a criterion that looks at one row."""
         if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:

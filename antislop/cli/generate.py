@@ -35,8 +35,8 @@ from antislop.cli.terminal import as_input_error, check_writable, console, read_
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
-from antislop.trace.console import ConsoleWriter, list_bans, save_svg, summarize, to_rich
-from antislop.trace.events import Conceded, Event, Settled
+from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
+from antislop.trace.events import Event, Settled
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import TextPiece, TextPieces, mark_conceded
 
@@ -157,8 +157,8 @@ def generate(
     _save(output, writer, runs)
     if show and (withdrawn := list_bans(runs[-1].report)):
         say(f"withdrawn for {withdrawn}")
-    if conceded := list_bans(runs[-1].report, Conceded):
-        say(f"conceded, since every continuation was banned: {conceded}")
+    if conceded := describe_conceded(runs[-1].report):
+        say(conceded)
     if task.grammar is not None and runs[-1].tokens >= text.max_new_tokens:
         warn(f"the text was cut at {text.max_new_tokens} tokens, maybe inside of the grammar: raise --max-new-tokens")
     say(runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))

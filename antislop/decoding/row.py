@@ -54,6 +54,9 @@ class History(Protocol):
     def may_ask_again(self, length: int) -> bool:
         """Report whether the processors can be called a second time after `length` tokens."""
 
+    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+        """Return the name of a processor of the caller's that rules out nearly all tokens after `length` tokens."""
+
 
 class Draft(NamedTuple):
     """Tokens that may come next, and, if they were drawn, the distribution of each, [tokens, vocab].

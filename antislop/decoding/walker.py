@@ -58,6 +58,7 @@ class Walker:
         self._is_together = row.history is not None and row.history.is_together
         self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
         self._reason: Reason = "done"
+        self._forced_by: str | None = None
 
     def draft(self) -> None:
         """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
@@ -181,7 +182,8 @@ class Walker:
         """Finish the text with its present tokens."""
         self.row.is_finished = True
         self.settle(len(self.row.tokens))
-        self.events.append(Finished(self._reason, self.row.matcher_seconds))
+        forced_by = self._forced_by if self._reason == "exhausted" else None
+        self.events.append(Finished(self._reason, self.row.matcher_seconds, forced_by))
 
     def _judge(self, token: int, violations: Sequence[Violation]) -> bool:
         """Return whether the token stays; if not, the row was rewound or is finished."""
@@ -201,20 +203,30 @@ class Walker:
                 withdrawn = self.row.rewind(target.depth)
                 self.events.append(Rewound(target.depth, withdrawn, violation, target.alternatives(ALTERNATIVES)))
                 return False
+            forced_by = self._find_forcing(violation)
             if self.policy.on_exhausted == "raise":
+                cause = f", since {forced_by} rules out all else" if forced_by else ""
                 raise Exhausted(
-                    f"nothing is left to say at token {violation.start} but the banned {violation.ban.phrase!r}: "
+                    f"nothing is left to say at token {violation.start} but the banned {violation.ban.phrase!r}"
+                    f"{cause}: "
                     "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
                 )
             if self.policy.on_exhausted == "stop":
-                self._stop(violation)
+                self._stop(violation, forced_by=forced_by)
                 return False
-            self.events.append(Conceded(violation))
+            self.events.append(Conceded(violation, forced_by))
         if self.policy.method != "token":
             # Subtract the mass now: otherwise a later exit from below would count more than the coin that led there.
             self.row.node.take(token, violations, start=self._start)
             self.row.node.carry()
         return True
+
+    def _find_forcing(self, violation: Violation) -> str | None:
+        """Return the name of a processor of the caller's that left no choice where the violation starts."""
+        if self.row.history is None:
+            return None
+        node = self.row.node.back_to(violation.start)
+        return self.row.history.find_forcing(self.row, node.depth, node.logits)
 
     def _is_admitted(self, token: int, violation: Violation) -> bool:
         """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
@@ -328,12 +340,13 @@ class Walker:
             likely[end : end + 1] = False
         return likely
 
-    def _stop(self, violation: Violation) -> None:
+    def _stop(self, violation: Violation, *, forced_by: str | None) -> None:
         """End the text before a violation, and before any ban that this end would complete."""
         row, violations = self.row, [violation]
         while violations:
             self.events.append(Rewound(violations[0].start, row.rewind(violations[0].start), violations[0]))
             violations = list(self.matcher.finish(row.state))
+        self._forced_by = forced_by
         self._finish("exhausted")
 
 

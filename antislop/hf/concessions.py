@@ -6,8 +6,7 @@ import sys
 import warnings
 from typing import Any
 
-from antislop.matching.token_matcher import Violation
-from antislop.trace.events import ConcededWarning
+from antislop.trace.events import Conceded, ConcededWarning
 
 
 class ConcessionWarner:
@@ -20,14 +19,16 @@ class ConcessionWarner:
         """Have copies warn again: they may be in another process."""
         return type(self), ()
 
-    def __call__(self, violation: Violation) -> None:
+    def __call__(self, event: Conceded) -> None:
         """Warn, if this is the first concession."""
         if self._has_warned:
             return
         self._has_warned = True
+        violation = event.violation
+        cause = f"{event.forced_by} rules out all else" if event.forced_by else "nothing else was left to write"
         warnings.warn(
-            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since nothing else was "
-            "left to write: report.conceded and Completion.conceded count such places, of which this is the sampler's "
+            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since {cause}: "
+            "report.conceded and Completion.conceded count such places, of which this is the sampler's "
             "first; on_exhausted='stop' or 'raise' lets none through",
             ConcededWarning,
             stacklevel=_find_caller(),

@@ -17,7 +17,6 @@ from antislop.hf.calls import Call
 from antislop.hf.lengths import warn_if_too_long
 from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.vocabulary import Vocabulary
-from antislop.matching.token_matcher import Violation
 from antislop.trace.events import Conceded, Finished, Forwarded
 from antislop.trace.report import Report
 
@@ -49,7 +48,7 @@ def complete_in_flight(
     *,
     places: int,
     vocabulary: Vocabulary,
-    warn: Callable[[Violation], None],
+    warn: Callable[[Conceded], None],
 ) -> Iterator[Completion]:
     """Write texts in a batch of so many places, and yield each when it is finished.
 
@@ -65,7 +64,7 @@ def complete_in_flight(
         for row, event in decode(Scheduler(specs, places=places), engine):
             reports[row.number].add(event)
             if isinstance(event, Conceded):
-                warn(event.violation)
+                warn(event)
             elif isinstance(event, Finished):
                 report = reports.pop(row.number)
                 report.add(Forwarded(0, engine.excess(row)))

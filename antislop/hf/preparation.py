@@ -19,7 +19,8 @@ from antislop.hf.lengths import PromptLengths, measure_prompts, refuse_lengths
 from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.refusals import refuse_settings, refuse_tokenizer
 from antislop.hf.run import Run
-from antislop.matching.token_matcher import State, Violation
+from antislop.matching.token_matcher import State
+from antislop.trace.events import Conceded
 
 
 def prepare_run(
@@ -28,7 +29,7 @@ def prepare_run(
     *,
     policy: Policy,
     drafters: Sequence[Drafter] = (),
-    warn: Callable[[Violation], None],
+    warn: Callable[[Conceded], None],
 ) -> Run:
     """Return a call's run, ready to begin. Raises `ValueError` for what is not supported."""
     lengths = check_call(call, bans)

@@ -23,7 +23,7 @@ from antislop.decoding.scheduler import Scheduler
 from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller, pad_token_of
-from antislop.matching.token_matcher import Surfaces, Violation
+from antislop.matching.token_matcher import Surfaces
 from antislop.trace.events import Conceded, Event, Finished, Forwarded, Settled
 from antislop.trace.report import Report
 
@@ -64,7 +64,7 @@ class Run:
     rows: list[Row]
     prompts: PromptLengths
     config: GenerationConfig
-    warn: Callable[[Violation], None]
+    warn: Callable[[Conceded], None]
     surfaces: Surfaces
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class Run:
     def _decode(self) -> Iterator[tuple[int, Event]]:
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
             if isinstance(event, Conceded):
-                self.warn(event.violation)
+                self.warn(event)
             elif isinstance(event, Finished):
                 warn_if_too_long(self.model, self.prompts.tokens[row.number] + len(row.tokens))
             yield row.number, event

@@ -288,7 +288,7 @@ class _Text:
             if event is None:
                 return
             if isinstance(event[1], Conceded):
-                self._sampler._sampler.warn(event[1].violation)
+                self._sampler._sampler.warn(event[1])
             yield event[1]
 
     def forward(self, rows: Sequence[Row]) -> ForwardPass:

@@ -177,6 +177,24 @@ def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
 
+def describe_conceded(report: Report) -> str:
+    """Return which bans were conceded and why, "" if none was.
+
+    >>> from antislop import Ban
+    >>> from antislop.matching.token_matcher import Violation
+    >>> describe_conceded(Report(events=[Conceded(Violation(Ban("cat"), 3, 3), forced_by="Grammar")]))
+    "conceded, since Grammar rules out all else: 'cat'"
+    """
+    events = [event for event in report.events if isinstance(event, Conceded)]
+    causes = dict.fromkeys(event.forced_by for event in events)
+    parts = []
+    for cause in causes:
+        bans = list_bans(Report(events=[event for event in events if event.forced_by == cause]), Conceded)
+        why = "every continuation was banned" if cause is None else f"{cause} rules out all else"
+        parts.append(f"since {why}: {bans}")
+    return f"conceded, {'; '.join(parts)}" if parts else ""
+
+
 def _count(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 

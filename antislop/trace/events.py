@@ -77,9 +77,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Conceded:
-    """A ban was completed and stays in the text, because every alternative was banned as well."""
+    """A ban was completed and stays in the text, because every alternative was banned as well.
+
+    forced_by: the caller's logits processor, such as one with a grammar, that had ruled out more than 99 % of the
+        vocabulary where the ban starts; None if there is none.
+    """
 
     violation: Violation
+    forced_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,12 @@ class Finished:
 
     reason: "done" if a stopping criterion is met, "exhausted" if every continuation is banned, "failed" if the model
         returned no probabilities to draw from.
+    forced_by: if the text is exhausted, as in `Conceded`.
     """
 
     reason: Reason
     matcher_seconds: float
+    forced_by: str | None = None
 
 
 Event: TypeAlias = (

@@ -118,7 +118,7 @@ class Report:
             {"text": text, "length": length, **_describe(violation)} for text, length, violation in self.withdrawn
         ]
         let_through = [
-            {"conceded": isinstance(event, Conceded), **_describe(event.violation)}
+            {"conceded": isinstance(event, Conceded), **_describe(event.violation), **_describe_force(event)}
             for event in self.events
             if isinstance(event, (Conceded, Admitted))
         ]
@@ -146,6 +146,10 @@ class Report:
 
 
 _COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", "float"))
+
+
+def _describe_force(event: Conceded | Admitted) -> dict[str, str]:
+    return {"forced_by": event.forced_by} if isinstance(event, Conceded) and event.forced_by else {}
 
 
 def _describe(violation: Violation) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import antislop
 from antislop import AntiSlop, Ban, Rewindable
 from antislop.errors import InputError
 from antislop.grammar import Grammar
+from antislop.trace.events import Conceded, Finished
 
 DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
 MODEL, TOKENIZER = antislop.tiny_model()
@@ -213,6 +214,55 @@ def test_a_broken_schema_names_its_line(engine: str) -> None:
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(InputError, match="engine is 'guidance'; it is 'llguidance' or 'xgrammar'"):
         Grammar.from_gbnf('root ::= "a"', TOKENIZER, engine="guidance")  # type: ignore[arg-type]
+
+
+class TestForced:
+    """Where the grammar leaves nothing but a ban, the policy decides, and the grammar is named."""
+
+    NAME = "antislop.grammar.grammar.Grammar"
+
+    def generate(self, engine: str, phrase: str, *, on_exhausted: Any = "concede", **settings: Any) -> Any:
+        schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "kind": {"enum": ["tapestry"]}}}
+        grammar = Grammar.from_json_schema(schema, TOKENIZER, engine=engine)  # type: ignore[arg-type]
+        sampler = AntiSlop(TOKENIZER, [phrase], on_exhausted=on_exhausted)
+        set_seed(0)
+        settings = {**SAMPLED, "return_dict_in_generate": True, "logits_processor": [grammar], **settings}
+        return sampler.generate(MODEL, **INPUTS, **settings)
+
+    @pytest.mark.parametrize("phrase", ["tapestry", "kind"])
+    def test_a_concession_names_the_grammar(self, engine: str, phrase: str) -> None:
+        with pytest.warns(antislop.ConcededWarning, match=f"the banned '{phrase}' .* since {self.NAME} rules out all"):
+            out = self.generate(engine, phrase, num_return_sequences=2)
+        for report in out.reports:
+            conceded = [event for event in report.events if isinstance(event, Conceded)]
+            assert conceded
+            assert {event.forced_by for event in conceded} == {self.NAME}
+            assert {place["forced_by"] for place in report.to_dict()["let_through"]} == {self.NAME}
+        for ids in out.sequences:
+            assert json.loads(read(ids[START:]))["kind"] == "tapestry"
+
+    def test_the_other_policies_name_it_too(self, engine: str) -> None:
+        with pytest.raises(antislop.Exhausted, match=f"the banned 'tapestry', since {self.NAME} rules out all else"):
+            self.generate(engine, "tapestry", on_exhausted="raise")
+        out = self.generate(engine, "tapestry", on_exhausted="stop")
+        assert read(out.sequences[0, START:]).endswith('"kind": "')
+        ends = [event for event in out.report.events if isinstance(event, Finished)]
+        assert [(end.reason, end.forced_by) for end in ends] == [("exhausted", self.NAME)]
+
+    def test_a_choice_of_the_grammar_is_no_force(self, engine: str, grammar: Grammar) -> None:
+        """Of an enumeration the value that is not banned is written."""
+        for seed in range(3 * DEPTH):
+            out = generate(grammar, seed=seed, bans=["tale"])
+            assert json.loads(read(out.sequences[0, START:]))["kind"] == "story"
+            assert not out.report.conceded
+
+    def test_other_concessions_name_nothing(self) -> None:
+        """A processor that leaves the model its choice, and bans that take it."""
+        bans = [Ban.tokens([token]) for token in range(2, len(TOKENIZER))]
+        out = generate(lambda ids, scores: scores, bans=bans, min_new_tokens=3, max_new_tokens=3)
+        conceded = [event for event in out.report.events if isinstance(event, Conceded)]
+        assert conceded
+        assert {event.forced_by for event in conceded} == {None}
 
 
 class TestMatchers:
