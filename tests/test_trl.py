@@ -12,6 +12,7 @@ import pytest
 import antislop
 from antislop import AntiSlop, BanList
 from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
+from antislop.errors import InputError
 from antislop.records.prompts import read_prompts
 from antislop.rewards import ban_reward
 
@@ -119,6 +120,15 @@ def test_an_adapter_is_trained_under_bans(model: Any, tmp_path: Path) -> None:
     with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
         prepared.train()
     assert [BANS.find(text) for text in prepared.completions.texts] == [[]] * 8
+
+
+def test_continuous_batching_is_refused_since_it_asks_no_sampler(model: Any, tmp_path: Path) -> None:
+    prepared = train(model, tmp_path, use_transformers_continuous_batching=True)
+    with (
+        antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)),
+        pytest.raises(InputError, match="generate_batch asks no sampler"),
+    ):
+        prepared.train()
 
 
 def make_pairs(folder: Path, *, is_chat: bool) -> list[dict[str, Any]]:
