@@ -17,6 +17,8 @@ from weakref import ref
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
@@ -307,6 +309,55 @@ def test_contexts_may_be_left_in_any_order() -> None:
     with applied_to(MODEL, AIR):
         assert not torch.equal(generate(**GREEDY), plain)
     assert torch.equal(generate(**GREEDY), plain)
+
+
+class Named(AntiSlop):
+    """A sampler that writes its name."""
+
+    def generate(self, model: Any, inputs: Any = None, **_: Any) -> Any:  # type: ignore[override]
+        return self.bans[0].phrase
+
+
+class Plain:
+    """A model that writes "plain"."""
+
+    def generate(self, inputs: Any = None, **_: Any) -> str:
+        return "plain"
+
+
+NAMED = [Named(TOKENIZER, [name]) for name in ("one", "two", "three")]
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["enter", "leave", "write"]), st.integers(0, 2), st.integers(0, 9)), max_size=20
+)
+
+
+def choose(blocks: list[tuple[int, int, Any]], context: int) -> str:
+    """Return what a context writes, by the blocks (context, sampler, block) that were entered and not left yet."""
+    innermost = {where: NAMED[sampler].bans[0].phrase for where, sampler, _ in blocks}
+    names = {innermost[context]} if context in innermost else set(innermost.values())
+    return "several" if len(names) > 1 else (names or {"plain"}).pop()
+
+
+@given(ACTIONS)
+@example([("enter", 0, 0), ("enter", 0, 1), ("enter", 0, 2), ("leave", 1, 1)])
+def test_blocks_may_be_entered_and_left_in_any_order(actions: list[tuple[str, int, int]]) -> None:
+    """Contexts stand for threads; a block may be left in another one than it was entered in."""
+    model, contexts = Plain(), [copy_context() for _ in range(3)]
+    blocks: list[tuple[int, int, Any]] = []
+    for action, context, choice in actions:
+        if action == "enter":
+            blocks.append((context, choice % 3, applied_to(model, NAMED[choice % 3])))
+            contexts[context].run(blocks[-1][2].__enter__)
+        elif action == "leave" and blocks:
+            contexts[context].run(blocks.pop(choice % len(blocks))[2].__exit__, None, None, None)
+        try:
+            written = contexts[context].run(model.generate)
+        except InputError:
+            written = "several"
+        assert written == choose(blocks, context)
+    for _, _, block in blocks:
+        block.__exit__(None, None, None)
+    assert not vars(model)
 
 
 def test_each_task_of_asyncio_has_its_own() -> None:
