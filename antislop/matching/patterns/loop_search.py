@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from antislop.matching.folding import BOUNDARY, START, Context, fold
 from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
 
-ROOM = 20
+ROOM = 8
 """Characters of a repetition that may stay, by default, if no sentence or line begins in it."""
 STEP = 8  # symbols that are read at once while no loop is near
 BLOCK = 512  # symbols that a state keeps of its own; the others are shared with earlier states
 SHORT = 40  # characters
-_MAX_GAP = 0x10FFFF
+_cut_gap = partial(min, 0x10FFFF)  # white space of more than a million characters
 
 _SENTENCE = re.compile("[sS]")
 _WORD = re.compile("[sSwW]")
@@ -104,8 +105,8 @@ class LoopSearch(TextSearch[LoopState]):
         context, seam, text, marks, origins = fold_piece(piece, state.context, state.seam, final)
         size = len(piece)
         end_back = size - origins[-1] if origins else size + state.end_back
-        gaps = map(int.__sub__, origins, (-state.end_back, *origins))
-        new = state.new + Symbols(text, marks, "".join(chr(min(gap, _MAX_GAP)) for gap in gaps))
+        gaps = map(chr, map(_cut_gap, map(sub, origins, (-state.end_back, *origins))))
+        new = state.new + Symbols(text, marks, "".join(gaps))
         symbols = state.old + new
         end = len(symbols.text)
         tracks, hits, open_ = [], [], [back for _, _, back in context.marks]
@@ -220,7 +221,10 @@ def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context
         if symbol == BOUNDARY:
             edges += 1
             continue
-        mark, seam = _mark(symbol, seam, is_line=symbol == " " and piece[origin] in "\n\r", is_word=edges == 2)
+        if seam or edges == 2 or not symbol.isalpha():
+            mark, seam = _mark(symbol, seam, is_line=symbol == " " and piece[origin] in "\n\r", is_word=edges == 2)
+        else:
+            mark = "a"
         marks.append(mark)
         origins.append(origin)
         edges = 0
