@@ -231,17 +231,22 @@ class Walker:
     def _is_admitted(self, token: int, violation: Violation) -> bool:
         """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
         row, weight = self.row, violation.ban.weight
-        if self.policy.method == "token":
+        if self._is_by_first_token(violation):
             start = row.node.back_to(violation.start)
             return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
         if row.node.has_resolved(violation, token=token):
             return weight > 0
         return self.policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
 
+    def _is_by_first_token(self, violation: Violation) -> bool:
+        """Report whether a violation weighs on its first token alone, whatever follows it."""
+        is_greedy = not self.policy.do_sample and violation.ban.pattern.begins_anew
+        return is_greedy or self.policy.method == "token"
+
     def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
         """Subtract the mass of a violation, and of likely tokens that complete a ban at the same place."""
         row = self.row
-        if self.policy.method == "token":
+        if self._is_by_first_token(violation):
             start = row.node.back_to(violation.start)
             start.scale(row.tokens[violation.start], _at_start(violation))
             return

@@ -37,6 +37,7 @@ from tests.support.toys import Markov, Words, run, spec_of
 LETTERS = Words("a", "b", "c", "d")
 SPACED = Words("a ", "b ", "c ", "d ")
 BRACKETS = Words("a", "b", "<", ">")
+SENTENCES = Words("a.", " a.", " b.", " b")
 EDGED = Words(" ", "cat", "s", ".", " cat", "the")
 
 
@@ -86,6 +87,8 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "an exempt phrase": (LETTERS, [Ban("ab", edges="anywhere", exempt=["abc", "dab"]), anywhere("cd", 0.5)]),
     "one free occurrence": (LETTERS, [Ban("a", edges="anywhere", at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
     "inside of brackets only": (BRACKETS, [Ban("a", edges="anywhere", scopes=[Scope("inside", ("<", ">"))])]),
+    "a loop": (SPACED, [Ban.loop(2, 2, 4)]),
+    "loops of sentences": (SENTENCES, [Ban.loop(2, 3, 9, weight=0.3), anywhere("b. b")]),
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
 }
 TIMES = 1000 * DEPTH

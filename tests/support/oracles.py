@@ -150,6 +150,8 @@ def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_fin
 def _find(text: str, ban: Ban, words: Words, *, is_final: bool) -> Iterable[tuple[int, int]]:
     if isinstance(ban.pattern, Phrase) and ban.is_unconditional:
         return occurrences(text, ban, is_final=is_final)
+    if isinstance(ban.pattern, Loop) and ban.is_unconditional:
+        return loop_occurrences(text, ban)  # complete whatever follows
     return counting(text, ban) if is_final else decided(text, ban, _letters(words))
 
 

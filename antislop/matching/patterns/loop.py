@@ -44,6 +44,7 @@ class Loop(Pattern):
     kind: ClassVar[str] = "loop"
     constructor: ClassVar[str] = "Ban.loop"
     is_legible: ClassVar[bool] = False
+    begins_anew: ClassVar[bool] = True
     search = LoopSearch
 
     text: str = ""

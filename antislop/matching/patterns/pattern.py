@@ -37,6 +37,7 @@ class Pattern:
     constructor: the shorthand that a `repr` shows, if `Ban` has one.
     search: finds it in texts; None for a pattern that text alone does not show. Kinds with the same search are
         searched for together.
+    begins_anew: whether greedy decoding changes the first token of an occurrence, not the last one.
     is_legible: whether `text` can be quoted to a reader as something not to write.
     """
 
@@ -46,6 +47,7 @@ class Pattern:
     constructor: ClassVar[str] = ""
     search: ClassVar[type[TextSearch[Any]] | None] = None
     is_legible: ClassVar[bool] = True
+    begins_anew: ClassVar[bool] = False
 
     text: str
 
