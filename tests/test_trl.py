@@ -23,7 +23,7 @@ from datasets import Dataset  # noqa: E402
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 PROMPTS = ["The old house at the edge of the village", "One day", "She opened the door and", "He had never seen"]
-BANS = BanList([*antislop.default_bans(), "eyes", "the old", "was a", "air"]).with_options(weight=0.0)
+BANS = BanList([*antislop.default_bans(), "the", "his", "was"]).with_options(weight=0.0)
 COMMON_WORDS = BanList(["the", "his", "was"])
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 COMMON = {
@@ -54,22 +54,23 @@ class Completions:
     __name__ = "completions"
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts: list[Any] = []
 
-    def __call__(self, completions: list[str], **_: Any) -> list[float]:
+    def __call__(self, completions: list[Any], **_: Any) -> list[float]:
         self.texts += completions
         return [0.0] * len(completions)
 
 
 def train(model: Any, folder: Path, *, trainer: Any = GRPOTrainer, config: Any = GRPOConfig, **options: Any) -> Any:
     """Return a trainer for two steps, with the completions that it draws in `completions`."""
+    prompts = options.pop("prompts", PROMPTS)
     completions = Completions()
     settings = {"num_generations": 4, "max_completion_length": 30, "gradient_checkpointing": False, "seed": 3}
     prepared = trainer(
         model=model,
         reward_funcs=[ban_reward(BANS), completions],
         args=config(output_dir=str(folder), **COMMON, **{**settings, **options}),
-        train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
     )
     prepared.completions = completions
@@ -111,6 +112,22 @@ def test_an_empty_list_changes_no_completion(model: Any, tmp_path: Path) -> None
         under.train()
     assert under.completions.texts == plain.completions.texts
     assert logged(under, "loss") == logged(plain, "loss")
+
+
+def test_replies_to_chats_are_rewarded_and_hold_no_ban(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
+    prepared = train(model, tmp_path, prompts=[[{"role": "user", "content": prompt}] for prompt in PROMPTS])
+    prepared.train()
+    replies = prepared.completions.texts
+    assert [len(reply) for reply in replies] == [1] * 8
+    expected = ban_reward(BANS)(prompts=[""] * 8, completions=[reply[0]["content"] for reply in replies])
+    assert min(expected) < 0
+    assert sum(logged(prepared, "rewards/ban_reward/mean")) == pytest.approx(sum(expected) / 4)
+    with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
+        prepared.train()
+    assert not any(BANS.find(reply[0]["content"]) for reply in prepared.completions.texts[8:])
 
 
 def test_an_adapter_is_trained_under_bans(model: Any, tmp_path: Path) -> None:
