@@ -22,6 +22,7 @@ from transformers import GenerationMixin
 
 from antislop.errors import InputError
 from antislop.hf.calls import CallCatcher
+from antislop.hf.private import uncompiled
 from antislop.sampler import AntiSlop
 
 T = TypeVar("T")
@@ -195,8 +196,8 @@ def _unwrap(model: Any) -> Any:
     while True:
         if hasattr(model, "get_base_model"):  # a PeftModel
             model = model.get_base_model()
-        elif "_orig_mod" in getattr(model, "_modules", {}):  # of torch.compile
-            model = model._orig_mod
+        elif (original := uncompiled(model)) is not None:
+            model = original
         elif isinstance(model, (DataParallel, DistributedDataParallel)):
             model = model.module
         else:

@@ -125,6 +125,11 @@ def has_remote_code(model: PreTrainedModel) -> bool:
     return bool(model.is_remote_code())
 
 
+def uncompiled(model: Any) -> Any | None:
+    """Return the model that `torch.compile` wrapped; None if the model is not wrapped by it."""
+    return getattr(model, "_modules", {}).get("_orig_mod")
+
+
 def arguments_of_generate(*names: str) -> dict[str, Any]:
     """Return arguments of the `generate` that called the caller of this function; empty if none did.
 

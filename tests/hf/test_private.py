@@ -36,7 +36,7 @@ def parameters(function: Any) -> list[str]:
 
 
 class Call:
-    """What `generate` passes to a custom loop."""
+    """A custom loop that keeps the arguments that `generate` passes to it."""
 
     def __call__(self, model: PreTrainedModel, input_ids: Tensor, **kwargs: Any) -> Tensor:
         self.config: GenerationConfig = kwargs["generation_config"]
@@ -50,7 +50,7 @@ def call(model: PreTrainedModel, prompt: Tensor = PROMPT, **kwargs: Any) -> Call
     return taken
 
 
-# -- each name does what its function says -----------------------------------------------------------------------------
+# -- each private name works as expected -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def test_the_mode_of_decoding_is_a_context_that_leaves_the_model_as_it_was(llama
     assert llama.get_experts_implementation() == before
 
 
-def test_a_model_is_compiled_for_a_static_cache_if_asked_and_never_for_a_dynamic_one() -> None:
+def test_a_model_is_compiled_on_request_for_a_static_cache_and_never_for_a_dynamic_one() -> None:
     assert parameters(GenerationMixin._valid_auto_compile_criteria) == ["self", "model_kwargs", "generation_config"]
     model = build_model("llama")
     compiled = CompileConfig(backend="eager")
@@ -117,12 +117,12 @@ def test_prompt_lookup_has_no_cache(llama: PreTrainedModel) -> None:
     assert private.cache_of(generator) is None
 
 
-def test_a_custom_loop_knows_the_pad_token(llama: PreTrainedModel) -> None:
+def test_the_pad_token_is_available_in_a_custom_loop(llama: PreTrainedModel) -> None:
     assert private.pad_token_of(call(llama).config) == llama.generation_config.pad_token_id
     assert private.pad_token_of(call(llama, pad_token_id=7).config) == 7
 
 
-def test_the_length_of_a_mask_that_was_left_out_is_known(llama: PreTrainedModel) -> None:
+def test_the_length_of_an_omitted_mask_is_known(llama: PreTrainedModel) -> None:
     prepared = call(llama, attention_mask=torch.ones_like(PROMPT))
     assert prepared.kwargs.get("attention_mask") is None
     assert private.mask_length_of(prepared.config) == PROMPT.shape[1]
@@ -136,7 +136,7 @@ def test_a_cache_of_the_caller_is_distinguished_from_one_that_generate_made(llam
     assert not private.belongs_to_caller(None)
 
 
-def test_the_attention_that_was_chosen_is_known() -> None:
+def test_the_chosen_attention_is_reported() -> None:
     for name in ("sdpa", "eager"):
         model = build_model("llama")
         model.set_attn_implementation(name)
@@ -147,12 +147,18 @@ def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
     assert not private.has_remote_code(llama)
 
 
+def test_a_compiled_model_contains_the_original(llama: PreTrainedModel) -> None:
+    assert private.uncompiled(torch.compile(llama)) is llama
+    assert private.uncompiled(llama) is None
+    assert private.uncompiled(object()) is None
+
+
 def test_images_are_inputs_of_the_prompt_only() -> None:
     assert "pixel_values" in private.PREFILL_INPUTS
     assert not {"attention_mask", "past_key_values", "position_ids"} & private.PREFILL_INPUTS
 
 
-def test_a_loop_sees_the_arguments_of_generate_that_it_is_not_given(llama: PreTrainedModel) -> None:
+def test_a_loop_can_read_the_arguments_of_generate_that_are_not_passed_to_it(llama: PreTrainedModel) -> None:
     seen: list[dict[str, Any]] = []
 
     def loop(model: PreTrainedModel, input_ids: Tensor, **kwargs: Any) -> Tensor:
@@ -177,11 +183,11 @@ class Ignored:
         """Never called for a custom loop."""
 
 
-# -- and no other module relies on more --------------------------------------------------------------------------------
+# -- no other module uses private names --------------------------------------------------------------------------------
 
 
 def foreign_names(path: Path) -> Iterator[str]:
-    """Yield the names with an underscore that a module reads off anything but itself, or imports."""
+    """Yield the names with an underscore that a module imports, or reads from any object but `self` and `cls`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
@@ -209,12 +215,12 @@ PRIVATE = {name for path in ALLOWED for name in foreign_names(path)} - OF_PYTHON
 DEFINED = {name for path in MODULES for name in defined_names(path)}
 
 
-def test_names_of_transformers_are_found_where_they_are_used() -> None:
+def test_uses_of_private_names_are_found() -> None:
     assert {"_prefill", "_is_user_defined", "_pad_token_tensor", "_get_candidate_generator"} <= PRIVATE
 
 
 @pytest.mark.parametrize("path", sorted(set(MODULES) - ALLOWED), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_other_module_reads_a_private_name_that_is_not_the_packages_own(path: Path) -> None:
+def test_no_other_module_reads_private_names_of_other_packages(path: Path) -> None:
     names = set(foreign_names(path)) - OF_PYTHON
     assert not names & PRIVATE
     assert names <= DEFINED
