@@ -25,7 +25,7 @@ from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import refuse_arguments
 
 _OWN_GENERATE = (
-    "{name} makes more of what it writes, in a generate() of its own, and can only hand it out as a whole: "
+    "{name} has a generate() of its own, which changes the output and returns it only as a whole: "
     "call sampler.generate(model, …) instead"
 )
 

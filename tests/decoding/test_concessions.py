@@ -1,4 +1,4 @@
-"""A banned phrase that is let through is never let through in silence."""
+"""A banned phrase that is conceded is always reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROMPT = torch.tensor([[0, 5, 9, 2]])
 
 
 class OnlyA(LogitsProcessor):
-    """Leaves nothing but "a"."""
+    """A processor that permits only "a"."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         only = torch.full_like(scores, -torch.inf)
@@ -37,7 +37,7 @@ class OnlyA(LogitsProcessor):
         return only
 
 
-ASKED: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "max_new_tokens": 4,
     "attention_mask": torch.ones_like(PROMPT),
     "logits_processor": LogitsProcessorList([OnlyA()]),
@@ -46,7 +46,7 @@ ASKED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def llama() -> PreTrainedModel:
-    """A model that is sure of "a": nothing else is likely by its own logits, either."""
+    """Return a model that is certain of "a": by its own logits, no other token is likely either."""
     model = build_model("llama")
     head = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
     torch.nn.init.zeros_(head.weight)
@@ -57,20 +57,20 @@ def llama() -> PreTrainedModel:
 
 
 def write_by_hook(sampler: AntiSlop, model: PreTrainedModel) -> None:
-    model.generate(PROMPT, custom_generate=sampler, **ASKED)
+    model.generate(PROMPT, custom_generate=sampler, **SETTINGS)
 
 
 def write(sampler: AntiSlop, model: PreTrainedModel) -> None:
-    sampler.generate(model, PROMPT, **ASKED)
+    sampler.generate(model, PROMPT, **SETTINGS)
 
 
 def write_stream(sampler: AntiSlop, model: PreTrainedModel) -> None:
-    list(sampler.stream(model, PROMPT, **ASKED))
+    list(sampler.stream(model, PROMPT, **SETTINGS))
 
 
 def write_many(sampler: AntiSlop, model: PreTrainedModel) -> None:
-    asked = {name: value for name, value in ASKED.items() if name != "attention_mask"}
-    done = list(sampler.generate_many(model, [PROMPT[0], PROMPT[0]], **asked))
+    settings = {name: value for name, value in SETTINGS.items() if name != "attention_mask"}
+    done = list(sampler.generate_many(model, [PROMPT[0], PROMPT[0]], **settings))
     assert [text.conceded for text in done] == [text.report.conceded for text in done] == [4, 4]
 
 
@@ -94,13 +94,13 @@ def test_a_sampler_warns_once_of_conceded_phrases(llama: PreTrainedModel, way: A
 def test_without_a_concession_there_is_no_warning(llama: PreTrainedModel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        AntiSlop(TOKENIZER, banned_strings=["aa"], on_exhausted="stop").generate(llama, PROMPT, **ASKED)
-        AntiSlop(TOKENIZER, ["b"]).generate(llama, PROMPT, **ASKED)
+        AntiSlop(TOKENIZER, banned_strings=["aa"], on_exhausted="stop").generate(llama, PROMPT, **SETTINGS)
+        AntiSlop(TOKENIZER, ["b"]).generate(llama, PROMPT, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def story(assets: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
-    """A real model and a prompt after which it knows only " time"."""
+    """Return a real model, its tokenizer, and a prompt that it continues with " time" only."""
     folder = assets / "models" / "stories3M"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     encoded = tokenizer("Once upon a", return_tensors="pt")
@@ -112,27 +112,27 @@ GREEDY: dict[str, Any] = {"do_sample": False}
 SAMPLED: dict[str, Any] = {"do_sample": True, "top_k": 0}
 
 
-@pytest.mark.parametrize("asked", [GREEDY, SAMPLED, {**SAMPLED, "min_p": 0.05}], ids=["greedy", "sampled", "min-p"])
-def test_a_phrase_without_a_likely_alternative_is_conceded(story: Any, asked: dict[str, Any]) -> None:
-    """Not "Once upon a timeson", of which the model thinks 3 in 100,000,000,000,000."""
+@pytest.mark.parametrize("settings", [GREEDY, SAMPLED, {**SAMPLED, "min_p": 0.05}], ids=["greedy", "sampled", "min-p"])
+def test_a_phrase_without_a_likely_alternative_is_conceded(story: Any, settings: dict[str, Any]) -> None:
+    """Not "Once upon a timeson", which has a probability of 3 in 100,000,000,000,000."""
     model, tokenizer, inputs = story
     sampler = AntiSlop(tokenizer, ["once upon a time"])
     set_seed(0)
     with pytest.warns(ConcededWarning, match="once upon a time"):
-        out = sampler.generate(model, **inputs, **asked, return_dict_in_generate=True)
+        out = sampler.generate(model, **inputs, **settings, return_dict_in_generate=True)
     assert tokenizer.decode(out.sequences[0], skip_special_tokens=True).startswith("Once upon a time,")
     assert [event.violation.start for event in out.report.events if isinstance(event, Conceded)] == [0]
 
 
-@pytest.mark.parametrize("asked", [GREEDY, {**SAMPLED, "min_p": 0.05}], ids=["greedy", "min-p"])
-def test_one_more_token_is_withdrawn_if_the_text_allows_it(story: Any, asked: dict[str, Any]) -> None:
-    """After " upon" comes " a", and then " time": there is no way out but from before " upon"."""
+@pytest.mark.parametrize("settings", [GREEDY, {**SAMPLED, "min_p": 0.05}], ids=["greedy", "min-p"])
+def test_one_more_token_is_withdrawn_if_the_text_allows_it(story: Any, settings: dict[str, Any]) -> None:
+    """After " upon" comes " a", and then " time": only a rewind to before " upon" leads to another text."""
     model, tokenizer, _ = story
     sampler = AntiSlop(tokenizer, ["a time"])
     encoded = tokenizer("Once", return_tensors="pt")
     for seed in range(3):
         set_seed(seed)
-        ids = sampler.generate(model, encoded["input_ids"], max_new_tokens=8, **asked)
+        ids = sampler.generate(model, encoded["input_ids"], max_new_tokens=8, **settings)
         assert tokenizer.decode(ids[0], skip_special_tokens=True).startswith(("Once there", "Once,"))
 
 

@@ -1,4 +1,4 @@
-"""The loop on a model without transformers: no ban is written, and each policy ends a text as described."""
+"""The loop on a model without transformers: no ban is written, and each policy ends a text as documented."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def anywhere(phrase: str, weight: float = 0.0) -> Ban:
 
 
 def table(*rows: tuple[float, ...], **kwargs: object) -> Markov:
-    """A model whose next token depends on the last one only: `rows[last][next]` are probabilities."""
+    """Return a model whose next token depends on the last one only: `rows[last][next]` are probabilities."""
     model = Markov(len(rows), **kwargs)  # type: ignore[arg-type]
     model.table = torch.log(torch.tensor(rows)).expand(len(rows), -1, -1).clone()
     return model
@@ -42,7 +42,7 @@ PHRASES = ["a", "b", "ab", "cat", "the cat", "a b", "b. a", "cats", "abba", "s s
 
 
 def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
-    """Random models, vocabularies, lists, settings; each ban in a text was conceded or admitted, with an event."""
+    """Random models, vocabularies, lists and settings; each ban that occurs in a text was conceded, with an event."""
     chance = random.Random(0)
     struggles = clean = 0
     for seed in range(4000 * DEPTH):
@@ -58,7 +58,7 @@ def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
         model = Markov(8, seed=seed, sharpness=2.0, length=chance.randint(1, 10), eos=eos, processors=processors)
         torch.manual_seed(seed)
         tokens, report = run(model, words, bans, matcher=matcher, lookback=False, do_sample=seed % 5 > 0)
-        found = written(tokens, words, bans)
+        found = find_written(tokens, words, bans)
         conceded = any(isinstance(event, Conceded) for event in report.events)
         assert not found or conceded, (seed, words.text(tokens), bans)
         struggles += report.rewinds > 0
@@ -67,20 +67,20 @@ def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
     assert clean > 3200 * DEPTH
 
 
-def written(tokens: tuple[int, ...], words: Words, bans: list[Ban]) -> set[tuple[int, int]]:
-    """The bans that stand between special tokens, which separate words, of a text in ASCII and é."""
+def find_written(tokens: tuple[int, ...], words: Words, bans: list[Ban]) -> set[tuple[int, int]]:
+    """Return the bans that occur between special tokens, which separate words, in a text of ASCII and é."""
     found: set[tuple[int, int]] = set()
     part: list[int] = []
     for token in (*tokens, -1):
         if token == -1 or token in words.breaks:
-            found |= standing_in_text(words.text(part), bans)
+            found |= occurring(words.text(part), bans)
             part = []
         else:
             part.append(token)
     return found
 
 
-def standing_in_text(text: str, bans: list[Ban]) -> set[tuple[int, int]]:
+def occurring(text: str, bans: list[Ban]) -> set[tuple[int, int]]:
     one_by_one = Words(*text) if text else Words("")
     return standing(range(len(text)), _Characters(one_by_one), bans, is_final=True)
 
@@ -108,7 +108,7 @@ def test_greedy_is_deterministic_and_takes_the_likeliest_remaining_token() -> No
 
 
 def test_a_redrawn_position_keeps_the_settings_of_a_fresh_one() -> None:
-    """At temperature 0.1 alternatives of 0.2 and 0.1 are drawn 1024 to 1, as raising to the tenth power says."""
+    """At temperature 0.1, alternatives of 0.2 and 0.1 are drawn 1024 to 1, since probabilities have the exponent 10."""
     model = table(*[(0.7, 0.2, 0.1)] * 3, length=1, processors=[TemperatureLogitsWarper(0.1)])
     torch.manual_seed(0)
     drawn = Counter(run(model, Words("a", "b", "c"), [anywhere("a")])[0] for _ in range(3000))
@@ -117,7 +117,7 @@ def test_a_redrawn_position_keeps_the_settings_of_a_fresh_one() -> None:
 
 
 def test_a_weight_applies_once_per_occurrence() -> None:
-    """A ban of weight 0.5 that was let through is not weighed again by the four tokens that follow."""
+    """A ban of weight 0.5 that was kept is not decided again by the four tokens after it."""
     model = table((0.5, 0.5), (0.5, 0.5), length=6)
     words, bans = Words("a", "b"), [anywhere("a", 0.5)]
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def test_a_weight_applies_once_per_occurrence() -> None:
 
 
 def test_bans_at_a_position_add_up_while_the_text_before_stays() -> None:
-    """The first token that was withdrawn can't come back after the second."""
+    """The first withdrawn token can't be drawn again after the second was withdrawn."""
     model = table(*[(0.6, 0.3, 0.1, 0.0)] * 4, length=1)
     for seed in range(200):
         torch.manual_seed(seed)
@@ -137,7 +137,7 @@ def test_bans_at_a_position_add_up_while_the_text_before_stays() -> None:
 
 
 def test_bans_at_a_position_vanish_when_an_earlier_token_changes() -> None:
-    """After "b" an "a" completes "ba", after "c" it is free: it is drawn there as often as ever."""
+    """After "b", an "a" completes "ba"; after "c" it is permitted, and drawn with its full probability."""
     model = table((0.2, 0.3, 0.3, 0.2), (0.9, 0.0, 0.0, 0.1), (0.9, 0.0, 0.0, 0.1), (0.5, 0.5, 0.0, 0.0), length=3)
     bans = [anywhere("ba"), anywhere("bd", 0.1)]
     expected = rejection_distribution(model, LETTERS, bans)
@@ -147,7 +147,7 @@ def test_bans_at_a_position_vanish_when_an_earlier_token_changes() -> None:
         assert drawn[text] / 2000 == pytest.approx(share, abs=0.05)
 
 
-def test_variants_of_the_first_token_do_not_slip_in_one_after_another() -> None:
+def test_all_tokenizations_of_a_phrase_are_withdrawn() -> None:
     """Five tokenizations of "Elara": all are withdrawn, in a bounded number of rewinds."""
     words = Words("Elara", " Elara", "El", "ara", "E", "lara", " El", "Tom", " ")
     model = Markov(len(words), seed=0, length=8)
@@ -167,7 +167,7 @@ def test_variants_of_the_first_token_do_not_slip_in_one_after_another() -> None:
 ONLY_A = ((1.0, 0.0, 0.0, 0.0),) * 4
 
 
-def test_a_model_that_knows_only_the_phrase_concedes_it_and_says_so() -> None:
+def test_a_model_that_can_write_only_the_phrase_concedes_it_with_an_event() -> None:
     tokens, report = run(table(*ONLY_A, length=5), LETTERS, [anywhere("aa")], prompt=(1, 1))
     assert tokens == (0,) * 5
     assert report.conceded > 0
@@ -176,7 +176,7 @@ def test_a_model_that_knows_only_the_phrase_concedes_it_and_says_so() -> None:
 
 
 def test_detection_continues_after_a_concession() -> None:
-    """What was let through at 0, and is found again at 1, 2 and 3."""
+    """A phrase that was conceded at 0 is found again at 1, 2 and 3."""
     _, report = run(table(*ONLY_A, length=5), LETTERS, [anywhere("aa")], prompt=(1, 1))
     starts = {e.violation.start for e in report.events if isinstance(e, (Conceded, Rewound))}
     assert starts == {0, 1, 2, 3}
@@ -191,7 +191,7 @@ def test_stop_ends_the_text_before_the_phrase() -> None:
 
 
 def test_stop_does_not_complete_another_ban_by_ending_the_text() -> None:
-    """The word was free while "s" followed; ending the text before "s.s." must not leave it there."""
+    """The word was permitted while "s" followed; ending the text before "s.s." must not leave it at the end."""
     words = Words("cat", "s", ".", "x")
     model = table(
         (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), length=9
@@ -205,7 +205,7 @@ def test_raise_names_the_ban_and_what_to_do() -> None:
         run(table(*ONLY_A, length=5), LETTERS, [anywhere("aa")], prompt=(1, 1), on_exhausted="raise")
 
 
-def test_at_the_retry_limit_the_phrase_is_let_through_once() -> None:
+def test_at_the_retry_limit_the_phrase_is_conceded_once() -> None:
     model = table((0.0, 0.5, 0.5, 0.0), *[(1.0, 0.0, 0.0, 0.0)] * 3, length=6)
     tokens, report = run(model, LETTERS, [anywhere("ab"), anywhere("ac")], prompt=(3, 3), max_rewinds=0)
     assert report.rewinds == 0
@@ -221,7 +221,7 @@ def test_total_work_is_bounded() -> None:
 
 
 def test_alternatives_hidden_by_truncation_are_taken_from_the_raw_logits() -> None:
-    """top-k of 1 leaves nothing but the banned token; the second best is taken, not the concession."""
+    """A top-k of 1 leaves only the banned token; the second best token is drawn instead of a concession."""
     model = table(*[(0.6, 0.3, 0.09, 0.01)] * 4, length=3, processors=[TopKLogitsWarper(1)])
     tokens, report = run(model, LETTERS, [anywhere("a")], prompt=(3, 3))
     assert tokens == (1, 1, 1)
@@ -232,7 +232,7 @@ def test_alternatives_hidden_by_truncation_are_taken_from_the_raw_logits() -> No
     assert run(model, LETTERS, [anywhere("a")], prompt=(3, 3))[0] == (1, 1, 1)
 
 
-def test_noise_is_no_alternative() -> None:
+def test_noise_is_not_an_alternative() -> None:
     """A token below the floor is not drawn, even if the rest is banned."""
     noise = PROBABILITY_FLOOR / 3
     model = table(*[(1 - 3 * noise, noise, noise, noise)] * 4, length=4)
@@ -247,21 +247,21 @@ TIME = Words("a ", "the ", "time", ", ", "s")
 
 
 def once_upon_a_time(longer: float, *, the: float = 0.1, **kwargs: object) -> Markov:
-    """After ", " comes "a " or "the "; after "a " always "time", which "s" makes a longer word."""
+    """Return a model: after ", " comes "a " or "the "; after "a " always "time", which "s" makes a longer word."""
     start = (1 - the, the, 0.0, 0.0, 0.0)
     time = (0.0, 0.0, 0.0, 1 - longer, longer)
     return table(start, (0.0, 0.0, 0.0, 0.0, 1.0), time, start, (0.0, 0.0, 0.0, 1.0, 0.0), length=4, **kwargs)
 
 
 def after_a(model: Markov) -> Markov:
-    """Have "a " followed by "time"."""
+    """Put "a " at the end of the prompt, which "time" follows."""
     model.table[:, 0] = torch.log(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]))
     return model
 
 
 @pytest.mark.parametrize("do_sample", [True, False])
-def test_noise_below_the_phrase_is_no_alternative(do_sample: bool) -> None:
-    """Nothing likely is left of "time" once "time," is banned: "times" is conceded no more than any other noise."""
+def test_noise_below_the_phrase_is_not_an_alternative(do_sample: bool) -> None:
+    """Once "time," is banned, no likely token is left after "time": "times" is treated as any other noise."""
     model = after_a(once_upon_a_time(PROBABILITY_FLOOR / 3))
     for seed in range(20):
         torch.manual_seed(seed)
@@ -272,7 +272,7 @@ def test_noise_below_the_phrase_is_no_alternative(do_sample: bool) -> None:
 
 @pytest.mark.parametrize("do_sample", [True, False])
 def test_withdrawing_one_more_token_is_preferred_to_a_longer_word(do_sample: bool) -> None:
-    """Nearly all that follows "a " is banned; going back to "the " reads better than the 0.0005 of "times"."""
+    """Nearly all continuations of "a " are banned; a rewind to "the " reads better than the 0.0005 of "times"."""
     model = after_a(once_upon_a_time(5e-4))
     for seed in range(20):
         torch.manual_seed(seed)
@@ -283,7 +283,7 @@ def test_withdrawing_one_more_token_is_preferred_to_a_longer_word(do_sample: boo
 
 @pytest.mark.parametrize("do_sample", [True, False])
 def test_a_longer_word_is_preferred_to_a_concession(do_sample: bool) -> None:
-    """The prompt ends in "a ", which can't be taken back, and "times" is likelier than the floor."""
+    """The prompt ends in "a ", which can't be withdrawn, and "times" is more likely than the floor."""
     model = after_a(once_upon_a_time(5e-4, the=1.0))
     for seed in range(20):
         torch.manual_seed(seed)
@@ -293,14 +293,14 @@ def test_a_longer_word_is_preferred_to_a_concession(do_sample: bool) -> None:
 
 
 def test_a_longer_word_above_the_mass_floor_is_drawn_by_its_probability() -> None:
-    """Above the floor of mass nothing is preferred: 0.002 of "times" are exactly as good as 0.002 of anything else."""
+    """Above the mass floor there is no preference: "times" is drawn by its 0.002 like any token of 0.002."""
     tokens, report = run(after_a(once_upon_a_time(2e-3)), TIME, [Ban("time")], prompt=(3, 3), do_sample=False)
     assert TIME.text(tokens).startswith("a times")
     assert report.conceded == 0
 
 
-def test_the_floors_are_those_of_the_policy() -> None:
-    """Without floors the smallest alternative is drawn; with a higher one, a likelier one is none."""
+def test_the_policy_sets_the_floors() -> None:
+    """Without floors, the least likely alternative is drawn; with a higher floor, a more likely one is not."""
     model = after_a(once_upon_a_time(1e-7, the=1.0))
     texts = [
         TIME.text(run(model, TIME, [Ban("time")], prompt=(3, 0), **floors)[0])
@@ -312,7 +312,7 @@ def test_the_floors_are_those_of_the_policy() -> None:
 
 
 def test_a_likely_alternative_among_noise_is_taken() -> None:
-    """2 in 10,000 is little, but the model means it; the noise beside it is left out."""
+    """2 in 10,000 is little, but far more than the noise beside it, which is excluded."""
     noise = PROBABILITY_FLOOR / 10
     model = table(*[(1 - 2e-4 - 2 * noise, 2e-4, noise, noise)] * 4, length=4)
     for seed in range(20):
@@ -321,7 +321,7 @@ def test_a_likely_alternative_among_noise_is_taken() -> None:
 
 
 def test_the_text_does_not_end_because_everything_else_is_banned() -> None:
-    """An end token of 0.0005 beside bans is not drawn; one of 0.3 is an alternative like any other."""
+    """An end token of 0.0005 beside bans is not drawn; one of 0.3 is an alternative as any other token is."""
     row = (0.9995, 0.0, 0.0, 0.0, 0.0005)
     model = table(*[row] * 5, length=4, eos=frozenset({EOS}))
     tokens, report = run(model, WITH_EOS, [anywhere("a")], prompt=(1, 1))
@@ -334,13 +334,13 @@ def test_the_text_does_not_end_because_everything_else_is_banned() -> None:
 
 
 def test_end_tokens_beyond_the_vocabulary_are_ignored() -> None:
-    """Some configurations name an end token that the model can't draw."""
+    """Some configurations contain an end token beyond the model's vocabulary."""
     model = table(*ONLY_A, length=3, eos=frozenset({99}))
     assert run(model, LETTERS, [anywhere("aa")], prompt=(1, 1))[1].conceded == 2
 
 
 def test_if_all_continuations_are_banned_the_token_before_is_withdrawn() -> None:
-    """After "a" come only banned tokens: step back and choose "d" instead of stopping or conceding."""
+    """Only banned tokens follow "a": rewind one token further and draw "d" instead of stopping or conceding."""
     model = table((0.0, 0.5, 0.5, 0.0), *[(0.7, 0.0, 0.0, 0.3)] * 3, length=4)
     for seed in range(50):
         torch.manual_seed(seed)
@@ -366,7 +366,7 @@ def test_a_word_is_caught_at_the_length_limit_and_before_the_end_token() -> None
         for seed in range(100):
             torch.manual_seed(seed)
             tokens, report = run(model, words, [Ban("cat")], prompt=(3, 3))
-            assert not written(tokens, words, [Ban("cat")])
+            assert not find_written(tokens, words, [Ban("cat")])
             assert report.conceded == 0
 
 
@@ -388,7 +388,7 @@ def test_prompt_lookback_decides_whether_a_phrase_that_begins_in_the_prompt_is_c
 
 
 def test_an_end_token_that_was_withdrawn_does_not_end_the_text() -> None:
-    """The token that ends a text also completes "ab": it is taken back, and the text goes on."""
+    """The token that ends the text also completes "ab": it is withdrawn, and the text is resumed."""
     words = Words("a", "b", "c")
     model = table((0.0, 0.9, 0.1), (0.5, 0.0, 0.5), (1.0, 0.0, 0.0), length=5, eos=frozenset({1}))
     for seed in range(20):
@@ -397,7 +397,7 @@ def test_an_end_token_that_was_withdrawn_does_not_end_the_text() -> None:
         assert words.text(tokens) == "acaca"
 
 
-def test_an_entry_longer_than_the_text_never_matters() -> None:
+def test_an_entry_longer_than_the_text_has_no_effect() -> None:
     tokens, report = run(Markov(4, length=5), LETTERS, [anywhere("abcd" * 500)])
     assert len(tokens) == 5
     assert report.violations == 0
@@ -421,7 +421,7 @@ def test_the_stored_state_does_not_grow_with_the_text() -> None:
 
 
 def test_rows_of_one_loop_are_independent() -> None:
-    """Two rows in one loop: each one's events tell its own text, and both get a pass while both need one."""
+    """Two rows in one loop: the events of each give its text, and both are read in each pass that both need."""
     model = Markov(4, seed=0, length=12)
     matcher = Matcher([anywhere("ab"), anywhere("cc")], LETTERS)
     rows = [Row(spec_of(model, matcher, (3, i)), number=i, place=i) for i in range(2)]

@@ -30,19 +30,19 @@ INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])
 
 
 class Guesses:
-    """Drafts at random, from random numbers of its own: from nothing, or from distributions that it reports."""
+    """Random drafts. reports: each token is drawn from a distribution that is reported with the draft."""
 
-    def __init__(self, size: int, *, most: int = 3, reports: bool, seed: int = 0) -> None:
+    def __init__(self, size: int, *, longest: int = 3, reports: bool, seed: int = 0) -> None:
         self.random = np.random.default_rng(seed)
-        self.size, self.most, self.reports = size, most, reports
+        self.size, self.longest, self.reports = size, longest, reports
         self.proposed = self.accepted = 0
 
     def propose(self, row: Row) -> Draft:
-        length = int(self.random.integers(self.most + 1))
+        length = int(self.random.integers(self.longest + 1))
         if not length:
             return NO_DRAFT
         proposals = self.random.dirichlet(np.full(self.size, 0.5), size=length)
-        tokens = [int(self.random.choice(self.size, p=own)) for own in proposals]
+        tokens = [int(self.random.choice(self.size, p=row)) for row in proposals]
         return Draft(tokens, torch.tensor(proposals, dtype=torch.float32) if self.reports else None)
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
@@ -52,7 +52,7 @@ class Guesses:
 
 
 class Oracle(Guesses):
-    """Drafts the text of a greedy model."""
+    """Drafts that are the text of the greedy model."""
 
     def __init__(self, model: Markov) -> None:
         super().__init__(model.size, reports=False)
@@ -60,7 +60,7 @@ class Oracle(Guesses):
 
     def propose(self, row: Row) -> Draft:
         tokens = list(row.tokens)
-        for _ in range(self.most):
+        for _ in range(self.longest):
             tokens.append(int(self.model.probs(PROMPT, tokens).argmax()))
         return Draft(tokens[len(row.tokens) :])
 
@@ -80,7 +80,7 @@ def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: 
 
 
 def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
-    """The draft mostly proposes a ban; drawing anew only after a ban would favor tokens that it seldom proposes."""
+    """The draft mostly proposes a ban; resampling only after a ban would favor tokens that it seldom proposes."""
     model = Markov(4, seed=5, length=3)
     bans = [anywhere("b"), anywhere("ac", 0.5)]
     expected = rejection_distribution(model, LETTERS, bans)
@@ -101,7 +101,7 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
 def test_drawing_beside_a_proposal_draws_from_the_remaining_probability(
     left: list[float], proposal: list[float]
 ) -> None:
-    """The chance of a token, summed over all proposed ones, is its own; of equal distributions all are accepted."""
+    """Summed over proposals, a token has its own probability; with equal distributions, all proposals are accepted."""
     if sum(left) < 0.1:
         return
     p, q = (np.array(weights) / sum(weights) for weights in (left, proposal))
@@ -117,7 +117,7 @@ def test_drawing_beside_a_proposal_draws_from_the_remaining_probability(
     assert node.draw_beside(token, torch.tensor(p, dtype=torch.float32)) == token
 
 
-def test_a_draft_that_is_right_saves_passes() -> None:
+def test_a_correct_draft_saves_passes() -> None:
     model = Markov(4, seed=2, length=40)
     plain, report = run(model, LETTERS, [anywhere("ab")], do_sample=False)
     drafted, fewer = run(model, LETTERS, [anywhere("ab")], do_sample=False, drafter=Oracle(model))
@@ -137,25 +137,37 @@ def test_a_draft_never_reads_past_a_ban_or_the_end() -> None:
 
     model.forward = watch  # type: ignore[method-assign, assignment]
     for seed in range(30):
-        run(model, LETTERS, [anywhere("ab")], drafter=Guesses(4, most=6, reports=False, seed=seed))
+        run(model, LETTERS, [anywhere("ab")], drafter=Guesses(4, longest=6, reports=False, seed=seed))
     assert any(len(tokens) > 3 for tokens in seen)
     assert all("ab" not in LETTERS.text(tokens) and len(tokens) < 10 for tokens in seen)
 
 
-def test_with_weights_no_more_tokens_are_accepted_than_drafted() -> None:
-    model = Markov(4, seed=3, length=12)
-    bans = [anywhere("ab", 0.5), anywhere("c", 0.9)]
+def test_a_draft_never_reads_past_a_weighted_ban() -> None:
+    """Only a coin decides whether the token that completes it is kept, so the draft ends before that token."""
+    model, bans = Markov(4, seed=3, length=12), [anywhere("ab", 0.5), anywhere("c", 0.9)]
+    drafts: list[tuple[str, str, str]] = []
+    forward, accepted = model.forward, 0
+
+    def watch(rows: Sequence[Row]) -> object:
+        parts = ((row.tokens, row.draft.tokens, row.draft.proposed) for row in rows)
+        drafts.extend((LETTERS.text(text)[-1:], LETTERS.text(draft), LETTERS.text(full)) for text, draft, full in parts)
+        return forward(rows)
+
+    model.forward = watch  # type: ignore[method-assign, assignment]
     for seed in range(20):
         torch.manual_seed(seed)
-        _, report = run(model, LETTERS, bans, drafter=Guesses(4, most=5, reports=True, seed=seed))
-        assert report.accepted_tokens <= report.drafted_tokens
+        accepted += run(model, LETTERS, bans, drafter=Guesses(4, longest=5, reports=True, seed=seed))[1].accepted_tokens
+    assert accepted > 20
+    for ban in ("ab", "c"):
+        assert any((last + proposed).count(ban) > last.count(ban) for last, _, proposed in drafts)
+        assert all((last + draft).count(ban) == last.count(ban) for last, draft, _ in drafts)
 
 
 # The rest of a ban
 
 
 def test_the_rest_of_a_long_ban_is_read_in_one_pass() -> None:
-    """A model that says "a b c d e f g" whenever it can; each violation costs fewer passes with the rest drafted."""
+    """The model writes "a b c d e f g" whenever it can; each violation costs fewer passes if the rest is drafted."""
     words = Words(*"abcdefgh")
     model = Markov(8, sharpness=0.0, length=30)
     model.table[:] = 0
@@ -189,7 +201,7 @@ def test_nothing_is_drafted_before_two_tokens_of_a_ban() -> None:
     assert drafter.propose(row).proposed == [2, 3]
 
 
-def test_a_beginning_that_is_never_completed_is_not_drafted_for_ever() -> None:
+def test_a_draft_that_is_never_accepted_is_given_up() -> None:
     words = Words(*"abcd")
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
@@ -224,7 +236,7 @@ def test_a_continuation_is_encoded_without_a_space_before_it() -> None:
 # transformers' candidate generators
 
 
-ASKED = {"max_new_tokens": 40, "return_dict_in_generate": True, "attention_mask": torch.ones_like(INPUTS)}
+SETTINGS = {"max_new_tokens": 40, "return_dict_in_generate": True, "attention_mask": torch.ones_like(INPUTS)}
 COMMON = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde")]
 SOURCES = {
     "a model": {"assistant_model": build_model("llama", seed=3)},
@@ -234,8 +246,8 @@ SOURCES = {
 }
 
 
-def asked(source: str, model: PreTrainedModel) -> dict[str, object]:
-    return {**ASKED, **SOURCES[source], **({"assistant_model": model} if source == "itself" else {})}
+def settings_of(source: str, model: PreTrainedModel) -> dict[str, object]:
+    return {**SETTINGS, **SOURCES[source], **({"assistant_model": model} if source == "itself" else {})}
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns of its own assistants' settings
@@ -244,8 +256,8 @@ def asked(source: str, model: PreTrainedModel) -> dict[str, object]:
 def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) -> None:
     model = build_model(family)
     sampler = AntiSlop(TOKENIZER, COMMON)
-    plain = sampler.generate(model, INPUTS, **ASKED)
-    drafted = sampler.generate(model, INPUTS, **asked(source, model))
+    plain = sampler.generate(model, INPUTS, **SETTINGS)
+    drafted = sampler.generate(model, INPUTS, **settings_of(source, model))
     assert torch.equal(drafted.sequences, plain.sequences)
     assert drafted.report.drafted_tokens > 0
     report = drafted.report
@@ -254,24 +266,24 @@ def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", SOURCES)
-def test_drafts_are_under_the_same_bans_when_sampling(source: str) -> None:
+def test_sampled_drafts_follow_the_same_bans(source: str) -> None:
     model = build_model("llama")
     sampler = AntiSlop(TOKENIZER, COMMON)
     rewinds = 0
     for seed in range(4):
         torch.manual_seed(seed)
-        out = sampler.generate(model, INPUTS, do_sample=True, top_k=0, **asked(source, model))
+        out = sampler.generate(model, INPUTS, do_sample=True, top_k=0, **settings_of(source, model))
         assert not sampler.bans.find(TOKENIZER.decode(out.sequences[0, 6:]))
         rewinds += out.report.rewinds
     assert rewinds
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_model_that_drafts_for_itself_is_right_almost_always() -> None:
-    """One token of drift in its cache, after a rewind for instance, and nearly none of its drafts would be."""
+def test_drafts_of_the_model_itself_are_almost_always_accepted() -> None:
+    """If its cache were off by one token, after a rewind for instance, hardly any draft would be accepted."""
     model = build_model("llama")
     torch.manual_seed(0)
-    out = AntiSlop(TOKENIZER, COMMON).generate(model, INPUTS, do_sample=True, top_k=0, **asked("itself", model))
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, INPUTS, do_sample=True, top_k=0, **settings_of("itself", model))
     assert out.report.rewinds >= 3
     assert out.report.accepted_tokens >= 0.8 * out.report.drafted_tokens > 5
 
@@ -279,9 +291,9 @@ def test_a_model_that_drafts_for_itself_is_right_almost_always() -> None:
 def test_prompt_lookup_drafts_for_all_rows_of_a_batch() -> None:
     model, prompts = build_model("llama"), INPUTS.repeat(3, 1)
     prompts[1:, 2] = torch.tensor([8, 3])
-    asked = {"max_new_tokens": 30, "attention_mask": torch.ones_like(prompts), "return_dict_in_generate": True}
+    settings_of = {"max_new_tokens": 30, "attention_mask": torch.ones_like(prompts), "return_dict_in_generate": True}
     sampler = AntiSlop(TOKENIZER, COMMON)
-    plain = sampler.generate(model, prompts, **asked)
-    drafted = sampler.generate(model, prompts, prompt_lookup_num_tokens=3, **asked)
+    plain = sampler.generate(model, prompts, **settings_of)
+    drafted = sampler.generate(model, prompts, prompt_lookup_num_tokens=3, **settings_of)
     assert torch.equal(drafted.sequences, plain.sequences)
     assert drafted.report.accepted_tokens > 0

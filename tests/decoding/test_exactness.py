@@ -1,4 +1,4 @@
-"""Texts have the distribution of rejection sampling: a chain that is solved, and enumeration, say which."""
+"""Texts have the distribution of rejection sampling, which is computed by solving a chain and by enumeration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def draw(
 
 
 def p_value(drawn: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:
-    """Chi-square of counts against a distribution, texts expected less than 5 times taken together."""
+    """Return the p-value of a chi-square test of counts; texts expected less than 5 times are one class."""
     times = sum(drawn.values())
     assert all(expected.get(text, 0) > 0 for text in drawn), "a text was drawn that should never be"
     often = [text for text, share in expected.items() if share * times >= 5]
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
 }
 TIMES = 1000 * DEPTH
-"""How many texts of each case are drawn."""
+"""Number of texts that are drawn for each case."""
 
 
 @cache
@@ -145,7 +145,7 @@ def test_method_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> N
 
 @pytest.mark.parametrize("case", CASES)
 def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
-    """Which is the model conditioned on the whole text, each weight multiplying the odds of a text."""
+    """This is the model conditioned on the whole text; each occurrence multiplies the odds of a text by its weight."""
     words, bans = CASES[case]
     model = Markov(len(words), seed=1)
     expected = conditioned_distribution(model, words, bans)
@@ -156,7 +156,7 @@ def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
 
 
 def test_method_text_and_method_exact_are_different_distributions() -> None:
-    """And the test above tells them apart."""
+    """And the test above distinguishes them."""
     words, bans = CASES["one phrase"]
     model = Markov(len(words), seed=1)
     drawn = draw(model, words, bans, times=6000, max_rewinds=10_000)
@@ -194,17 +194,17 @@ def test_method_token_draws_as_the_first_token_rule_does(case: str) -> None:
 
 
 def test_the_check_rejects_a_wrong_rule() -> None:
-    """The tests above can fail: the first-token rule is not exact, and the same check says so."""
+    """The tests above can fail: the first-token rule is not exact, and the same check rejects it."""
     words, bans = CASES["one phrase"]
     model = Markov(len(words), seed=1)
     expected = rejection_distribution(model, words, bans)
     assert p_value(draw(model, words, bans, times=6000, method="token"), expected) < 1e-6
 
 
-def test_a_rewind_continues_to_an_earlier_start_as_often_as_by_walking_there() -> None:
+def test_a_rewind_reaches_an_earlier_start_as_often_as_by_single_rewinds() -> None:
     """After "b", "c" leads back to the start of the text and "d" back to itself.
 
-    Being thrown back by "d" must not spare a text what is known of "c": without `Node.bounce`, too many begin with "b".
+    A rewind by "d" must not bypass the exclusion of "c": without `Node.bounce`, too many texts begin with "b".
     """
     model = Markov(4, sharpness=0.0, length=2)
     model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
@@ -216,7 +216,7 @@ def test_a_rewind_continues_to_an_earlier_start_as_often_as_by_walking_there() -
 
 
 class FarGenerator(torch.Generator):
-    """A generator that claims to be on another device than the CPU."""
+    """A generator whose device is not the CPU."""
 
     device = torch.device("cuda")
 
@@ -238,8 +238,8 @@ def test_nested_bans_draw_on_the_device_of_the_rows_generator(monkeypatch: pytes
     assert set(devices) == {FarGenerator.device}
 
 
-def test_an_exit_below_a_ban_that_stayed_counts_its_coin() -> None:
-    """After "b", "c" stays in half of the cases, and then mostly leads on to "bcd", back to the very start."""
+def test_an_exit_below_a_kept_weighted_ban_counts_the_probability_of_keeping_it() -> None:
+    """After "b", "c" is kept in half of the cases; most of these then rewind, by "bcd", to the start of the text."""
     model = Markov(4, sharpness=0.0, length=3)
     model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))
     model.table[0, 1] = torch.log(torch.tensor([0.1, 0.0, 0.9, 0.0]))

@@ -1,4 +1,4 @@
-"""What the protocols ask for is enough for the loop, and transformers' caches and a list of tokens both keep to it."""
+"""The loop needs no more than the protocols, which transformers' caches and a list of tokens implement."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def anywhere(phrase: str, weight: float = 0.0) -> Ban:
 
 
 def direct(*, seed: int = 0, length: int = 4, eos: frozenset[int] = frozenset()) -> Markov:
-    """A Markov model that never says token 0, of which its prompts are made."""
+    """Return a Markov model that never writes token 0, of which its prompts consist."""
     bias = torch.tensor([-torch.inf, *[0.0] * (SIZE - 1)])
     return Markov(SIZE, seed=seed, length=length, eos=eos, bias=bias)
 
@@ -66,8 +66,8 @@ LISTS: dict[str, list[Ban]] = {
 
 
 @pytest.mark.parametrize("case", LISTS)
-def test_a_batch_engine_on_the_protocols_writes_what_the_model_itself_does(case: str) -> None:
-    """The same loop on both: engine, cache and padding change no text, no report but its costs, no random number."""
+def test_a_batch_engine_on_the_protocols_writes_the_same_as_the_model_itself(case: str) -> None:
+    """One loop runs both: engine, cache and padding change no text, no random number, and of reports only the costs."""
     bans = LISTS[case]
     model, matcher = direct(seed=3, length=12), Matcher(bans, WORDS)
     rewinds = 0
@@ -91,7 +91,7 @@ def engine_of(model: Markov, *, rows: int) -> BatchEngine:
 @pytest.mark.parametrize("places", [1, 3, 8])
 @pytest.mark.parametrize("case", LISTS)
 def test_texts_in_flight_equal_those_of_each_prompt_alone(case: str, places: int) -> None:
-    """Prompts of 2 to 7 tokens, texts that end apart, more prompts than places and fewer."""
+    """Prompts of 2 to 7 tokens, texts of different lengths, more prompts than places and fewer."""
     model, matcher = direct(seed=1, length=10, eos=frozenset({4})), Matcher(LISTS[case], WORDS)
     prompts = [(0,) * (2 + 3 * n % 6) for n in range(7)]
     alone = []
@@ -146,8 +146,8 @@ def test_an_inferencer_draws_as_rejection_sampling_would(case: str) -> None:
 # -- the inferencer ----------------------------------------------------------------------------------------------------
 
 
-def test_prefill_and_decode_give_tokens_and_the_logits_that_they_were_chosen_from() -> None:
-    """With the cache in between: decode reads only what prefill chose."""
+def test_prefill_and_decode_return_tokens_and_their_logits() -> None:
+    """They share the cache: decode reads only the tokens that prefill chose."""
     model = MarkovModel(direct(seed=5).table)
     inferencer, cache, greedy = BanningInferencer(model), model.new_cache(2), SampleStrategy(do_sample=False)
     first = inferencer.prefill(fill_left([[0, 0, 2], [0, 3]]), cache, greedy)
@@ -227,7 +227,7 @@ def test_processors_of_transformers_read_unequal_prompts() -> None:
         assert torch.equal(together.token_ids[row : row + 1], alone.token_ids)
 
 
-def test_an_inferencer_on_transformers_writes_what_generate_does() -> None:
+def test_an_inferencer_on_transformers_writes_the_same_as_generate() -> None:
     llama = build_model("llama")
     model, prompt = TransformersModel(llama), torch.tensor([[0, 5, 9, 2, 12, 7], [0, 5, 9, 2, 12, 8]])
     asked: dict[str, Any] = {"max_new_tokens": 12, "attention_mask": torch.ones_like(prompt), "do_sample": False}
@@ -280,7 +280,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.mark.parametrize("check", [*CHECKS, *STATE_CHECKS], ids=lambda check: check.__name__)
 @torch.no_grad()
-def test_all_implementations_meet_the_contract(subject: Subject, check: Callable[[Subject], None]) -> None:
+def test_every_implementation_meets_the_contract(subject: Subject, check: Callable[[Subject], None]) -> None:
     check(subject)
 
 
@@ -310,7 +310,7 @@ def test_a_row_of_another_kind_is_refused(subject: Subject) -> None:
 
 
 class Leaves(MarkovCache):
-    """A cache with one fault."""
+    """A cache with one deliberate fault."""
 
     fault = ""
 
@@ -330,7 +330,7 @@ class Leaves(MarkovCache):
 
 
 @pytest.mark.parametrize("fault", ["a trace", "others changed", "deep rewinds", "shared rows"])
-def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Markov(12, seed=0).table
 
     class Faulty(MarkovModel):
@@ -352,7 +352,7 @@ def test_queries_are_counted_from_their_padding() -> None:
 
 
 def test_the_engine_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """And its model and cache do what the page says: they write, and nothing banned."""
+    """And its model and cache work as the page claims: they write a text without bans."""
     blocks = re.findall(r"```python\n(.*?)```", ENGINES.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, Any] = {}
     for block in blocks:

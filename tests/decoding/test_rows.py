@@ -1,4 +1,4 @@
-"""Rows of one batch: they rewind and finish independently, and each is drawn as it would be alone."""
+"""Rows of one batch rewind and finish independently, and each is drawn as it is alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LETTERS = Words("a", "b", "c", "d")
 
 
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:
-    """The texts of so many rows in one batch, whose cache has so many places."""
+    """Return the texts of `rows` rows in one batch whose cache has `places` places."""
     spec = spec_of(markov, matcher, lookback=False)
     batch = [Row(spec, number=place, place=place) for place in range(rows)]
     engine = BatchEngine(language_model, language_model.new_cache(places))

@@ -1,4 +1,4 @@
-"""Texts of one batch that have nothing in common, and a scheduler that waits for texts from other threads."""
+"""Texts of one batch with different options, and a scheduler that waits for texts from other threads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def anywhere(phrase: str, weight: float = 0.0) -> Ban:
 
 
 def scored(*processors: Any, length: int = 20) -> Markov:
-    """The same model under other processors, for texts of another length."""
+    """Return the same model with the given processors and length of texts."""
     return Markov(4, seed=1, length=length, processors=processors)
 
 
 def specs() -> list[TextSpec]:
-    """Texts that differ in list, weights, kind of ban, policy, processors, length, prompt and random numbers."""
+    """Return texts that differ in list, weights, kind of ban, policy, processors, length, prompt and random numbers."""
     lists: list[list[Ban]] = [
         [],
         [anywhere("ab"), anywhere("c", 0.3)],
@@ -71,14 +71,14 @@ def write(texts: Sequence[TextSpec], *, places: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("places", [2, 7, 20])
-def test_texts_that_have_nothing_in_common_are_each_as_if_alone(places: int) -> None:
+def test_texts_with_different_options_are_each_as_if_alone(places: int) -> None:
     alone = [write([spec], places=1)[0] for spec in specs()]
     assert write(specs(), places=places) == alone
     assert len({tuple(tokens) for tokens in alone}) > 12
 
 
 def test_greedy_and_sampled_rows_begin_in_one_pass() -> None:
-    """Rows that are read together, as those of `generate`, may differ as much as those in flight."""
+    """Rows that begin together, as in `generate`, may have options as different as those in flight."""
     alone = [write([spec], places=1)[0] for spec in specs()]
     rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs())]
     rewinds = sum(isinstance(event, Rewound) for _, event in decode(Scheduler(rows=rows), engine_of(rows=20)))
@@ -87,7 +87,7 @@ def test_greedy_and_sampled_rows_begin_in_one_pass() -> None:
 
 
 class Reader(Thread):
-    """Decodes in a thread of its own and hands out what it wrote."""
+    """A thread that decodes and keeps the texts."""
 
     def __init__(self, scheduler: Scheduler, *, places: int) -> None:
         super().__init__(daemon=True)
@@ -125,7 +125,7 @@ def test_an_idle_scheduler_waits_for_texts_from_another_thread_without_spinning(
 
 
 def test_texts_submitted_while_others_are_written_join_them() -> None:
-    """All at once, from several threads: each is as if alone."""
+    """From several threads at once; each text is as if alone."""
     texts = specs()
     expected = {id(spec): write([other], places=1)[0] for spec, other in zip(texts, specs(), strict=True)}
     scheduler = Scheduler(places=3, is_open=True)
@@ -153,7 +153,7 @@ def test_texts_submitted_before_closing_are_written() -> None:
         scheduler.submit(specs()[0])
 
 
-def test_a_text_that_ends_at_once_leaves_its_row_at_once() -> None:
+def test_a_text_that_ends_immediately_frees_its_row() -> None:
     texts = [
         spec_of(MODEL, Matcher([], LETTERS), seed=seed, capacity=1, settings=Markov(4, length=1)) for seed in (1, 2)
     ]
@@ -161,5 +161,5 @@ def test_a_text_that_ends_at_once_leaves_its_row_at_once() -> None:
     assert sum(isinstance(event, Drawn) for event in events) == 2
 
 
-def test_a_scheduler_without_texts_ends_at_once() -> None:
+def test_a_scheduler_without_texts_ends_immediately() -> None:
     assert list(decode(Scheduler(places=3), engine_of(rows=3))) == []

@@ -29,7 +29,7 @@ TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, ["ad", "be"])
 TEXT = "abad fab"
 IDS = TOKENIZER(TEXT, return_tensors="pt")["input_ids"]
-ASKED: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True}
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def seeded(write: Callable[[], Any]) -> Any:
     return write()
 
 
-def test_a_text_is_read_as_its_ids_are(llama: PreTrainedModel) -> None:
-    given = {"attention_mask": torch.ones_like(IDS), **ASKED}
-    expected = seeded(lambda: SAMPLER.generate(llama, IDS, **given))
-    assert torch.equal(seeded(lambda: SAMPLER.generate(llama, TEXT, **ASKED)), expected)
+def test_a_text_is_generated_from_as_its_ids_are(llama: PreTrainedModel) -> None:
+    call = {"attention_mask": torch.ones_like(IDS), **SETTINGS}
+    expected = seeded(lambda: SAMPLER.generate(llama, IDS, **call))
+    assert torch.equal(seeded(lambda: SAMPLER.generate(llama, TEXT, **SETTINGS)), expected)
     text = TOKENIZER.decode(expected[0, IDS.shape[1] :], skip_special_tokens=True)
-    assert seeded(lambda: "".join(SAMPLER.stream(llama, TEXT, **ASKED))) == text
-    events = seeded(lambda: list(SAMPLER.events(llama, TEXT, **ASKED)))
+    assert seeded(lambda: "".join(SAMPLER.stream(llama, TEXT, **SETTINGS))) == text
+    events = seeded(lambda: list(SAMPLER.events(llama, TEXT, **SETTINGS)))
     settled = [token for event in events if isinstance(event, Settled) for token in event.tokens]
     assert settled == expected[0, IDS.shape[1] :].tolist()
 
@@ -82,13 +82,13 @@ def test_a_text_is_read_as_its_ids_are(llama: PreTrainedModel) -> None:
 def test_inputs_that_are_not_a_prompt_are_refused(llama: PreTrainedModel, inputs: Any, match: str) -> None:
     for way in (SAMPLER.generate, SAMPLER.stream, SAMPLER.events):
         with refusing(llama, match):
-            way(llama, inputs, **ASKED)
+            way(llama, inputs, **SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "input_ids", "position_ids", "inputs_embeds", "past_key_values"])
 def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedModel, name: str) -> None:
     with refusing(llama, f"a text and {name} are passed: leave {name} out"):
-        SAMPLER.generate(llama, TEXT, **{name: IDS}, **ASKED)
+        SAMPLER.generate(llama, TEXT, **{name: IDS}, **SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedMode
 )
 def test_unusable_prompts_are_refused(llama: PreTrainedModel, prompts: Any, match: str) -> None:
     with refusing(llama, match):
-        list(SAMPLER.generate_many(llama, prompts, **ASKED))
+        list(SAMPLER.generate_many(llama, prompts, **SETTINGS))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_unusable_prompts_are_refused(llama: PreTrainedModel, prompts: Any, matc
 def test_arguments_of_one_prompt_are_refused_for_many(
     llama: PreTrainedModel, name: str, value: Any, match: str
 ) -> None:
-    """Refused at once, since a caller would wait forever for the end of a streamer."""
+    """At once, since otherwise a caller would wait forever for the end of a streamer."""
     with refusing(llama, match):
-        SAMPLER.generate_many(llama, [TEXT], **ASKED, **{name: value})
+        SAMPLER.generate_many(llama, [TEXT], **SETTINGS, **{name: value})
 
 
 def test_scores_that_can_not_be_returned_are_refused(llama: PreTrainedModel) -> None:
@@ -139,86 +139,90 @@ def test_scores_that_can_not_be_returned_are_refused(llama: PreTrainedModel) -> 
 
 
 def test_fewer_seeds_than_prompts_are_refused(llama: PreTrainedModel) -> None:
-    """A prompt was left out without an error."""
+    """A former fault: the last prompt was skipped without an error."""
     with refusing(llama, "there are fewer seeds than prompts"):
-        list(SAMPLER.generate_many(llama, [TEXT] * 3, seeds=[1, 2], **ASKED))
+        list(SAMPLER.generate_many(llama, [TEXT] * 3, seeds=[1, 2], **SETTINGS))
 
 
-def test_a_streamer_is_refused_by_methods_that_yield_something_else(llama: PreTrainedModel) -> None:
+def test_methods_that_yield_tokens_or_events_refuse_a_streamer(llama: PreTrainedModel) -> None:
     for way in (SAMPLER.stream, SAMPLER.events):
         with refusing(llama, "only generate takes a streamer"):
-            way(llama, TEXT, streamer=TextStreamer(TOKENIZER), **ASKED)
+            way(llama, TEXT, streamer=TextStreamer(TOKENIZER), **SETTINGS)
 
 
-def test_a_cache_with_which_transformers_calls_no_sampler_is_refused(llama: PreTrainedModel) -> None:
+def test_a_cache_for_which_transformers_does_not_call_the_sampler_is_refused(llama: PreTrainedModel) -> None:
     with refusing(llama, "cache_implementation='paged' never asks a sampler"):
-        SAMPLER.generate(llama, TEXT, cache_implementation="paged", **ASKED)
+        SAMPLER.generate(llama, TEXT, cache_implementation="paged", **SETTINGS)
     with refusing(llama, "cache_implementation='paged' is not supported"):
-        SAMPLER.generate(llama, TEXT, generation_config=GenerationConfig(cache_implementation="paged"), **ASKED)
+        SAMPLER.generate(llama, TEXT, generation_config=GenerationConfig(cache_implementation="paged"), **SETTINGS)
 
 
-def test_a_model_whose_generate_changes_the_output_works_only_by_generate(llama: PreTrainedModel) -> None:
-    class Own(type(llama)):  # type: ignore[misc]
+def test_a_model_whose_generate_changes_the_output_works_only_with_generate(llama: PreTrainedModel) -> None:
+    class WithOwnOutput(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, **kwargs: Any) -> Any:
             super().generate(*args, **kwargs)
             return {"sequences": None}
 
-    model = Own(llama.config)
+    model = WithOwnOutput(llama.config)
     for way in (SAMPLER.stream, SAMPLER.events):
-        with refusing(model, "Own makes more of what it writes, in a generate"):
-            way(model, TEXT, **ASKED)
-    with refusing(model, "Own makes more of what it writes, in a generate"):
-        next(SAMPLER.generate_many(model, [TEXT], **ASKED))
-    assert SAMPLER.generate(model, TEXT, **ASKED) == {"sequences": None}
+        with refusing(model, "WithOwnOutput has a generate\\(\\) of its own, which changes the output"):
+            way(model, TEXT, **SETTINGS)
+    with refusing(model, "WithOwnOutput has a generate\\(\\) of its own, which changes the output"):
+        next(SAMPLER.generate_many(model, [TEXT], **SETTINGS))
+    assert SAMPLER.generate(model, TEXT, **SETTINGS) == {"sequences": None}
 
 
 def test_a_model_whose_generate_passes_on_its_arguments_works(llama: PreTrainedModel) -> None:
-    class Plain(type(llama)):  # type: ignore[misc]
+    class Passing(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, **kwargs: Any) -> Any:
             return super().generate(*args, **kwargs)
 
-    model, asked = Plain(llama.config), {**ASKED, "suppress_tokens": [0, 1]}
-    out = SAMPLER.generate(model, TEXT, return_dict_in_generate=True, **asked)
+    model, settings = Passing(llama.config), {**SETTINGS, "suppress_tokens": [0, 1]}
+    out = SAMPLER.generate(model, TEXT, return_dict_in_generate=True, **settings)
     assert out.report.tokens_fed >= out.sequences.shape[1] - 1
     assert out.reports == [out.report]
-    assert "".join(SAMPLER.stream(model, TEXT, **asked))
-    assert [done.text for done in SAMPLER.generate_many(model, [TEXT], **asked)]
+    assert "".join(SAMPLER.stream(model, TEXT, **settings))
+    assert [done.text for done in SAMPLER.generate_many(model, [TEXT], **settings)]
 
 
-def test_a_model_that_calls_no_sampler_is_refused(llama: PreTrainedModel) -> None:
-    class Alone(type(llama)):  # type: ignore[misc]
+def test_a_model_that_does_not_call_the_sampler_is_refused(llama: PreTrainedModel) -> None:
+    class Independent(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, custom_generate: Any, **kwargs: Any) -> Any:
             return super().generate(*args, **kwargs)
 
-    with pytest.raises(ValueError, match=r"Alone.generate\(\) wrote the text by itself and never called the sampler"):
-        SAMPLER.generate(Alone(llama.config), TEXT, **ASKED)
+    with pytest.raises(
+        ValueError, match=r"Independent.generate\(\) wrote the text by itself and never called the sampler"
+    ):
+        SAMPLER.generate(Independent(llama.config), TEXT, **SETTINGS)
 
 
-def test_another_tokenizer_than_that_of_the_sampler_is_refused(llama: PreTrainedModel) -> None:
+def test_a_tokenizer_other_than_the_samplers_is_refused(llama: PreTrainedModel) -> None:
     with refusing(llama, "tokenizer is not the sampler's"):
-        SAMPLER.generate(llama, TEXT, tokenizer=build_spaced_tokenizer(), stop_strings="fa", **ASKED)
+        SAMPLER.generate(llama, TEXT, tokenizer=build_spaced_tokenizer(), stop_strings="fa", **SETTINGS)
     for same in (TOKENIZER, build_tokenizer()):
-        SAMPLER.generate(llama, TEXT, tokenizer=same, stop_strings="fa", **ASKED)
+        SAMPLER.generate(llama, TEXT, tokenizer=same, stop_strings="fa", **SETTINGS)
 
 
 def test_stop_strings_reach_the_sampler_through_generate_and_a_pipeline(llama: PreTrainedModel) -> None:
-    asked = {**ASKED, "stop_strings": ["d", "\n\n"]}
-    expected = seeded(lambda: SAMPLER.generate(llama, TEXT, **asked))
+    settings = {**SETTINGS, "stop_strings": ["d", "\n\n"]}
+    expected = seeded(lambda: SAMPLER.generate(llama, TEXT, **settings))
     assert expected.shape[1] < IDS.shape[1] + 20
     mask = torch.ones_like(IDS)
-    given: dict[str, Any] = {"attention_mask": mask, "custom_generate": SAMPLER, **asked}
-    assert torch.equal(seeded(lambda: llama.generate(IDS, **given)), expected)
-    assert torch.equal(seeded(lambda: llama.generate(IDS, tokenizer=TOKENIZER, **given)), expected)
+    call: dict[str, Any] = {"attention_mask": mask, "custom_generate": SAMPLER, **settings}
+    assert torch.equal(seeded(lambda: llama.generate(IDS, **call)), expected)
+    assert torch.equal(seeded(lambda: llama.generate(IDS, tokenizer=TOKENIZER, **call)), expected)
     write = pipeline("text-generation", model=llama, tokenizer=TOKENIZER, device="cpu")
-    own = {**ASKED, "temperature": 1.0}  # a pipeline has settings of its own
-    (done,) = seeded(lambda: write(TEXT, custom_generate=SAMPLER, stop_sequence="d", return_full_text=False, **own))
-    alone = seeded(lambda: SAMPLER.generate(llama, TEXT, stop_strings="d", **own))
+    settings = {**SETTINGS, "temperature": 1.0}  # a pipeline has settings of its own
+    (done,) = seeded(
+        lambda: write(TEXT, custom_generate=SAMPLER, stop_sequence="d", return_full_text=False, **settings)
+    )
+    alone = seeded(lambda: SAMPLER.generate(llama, TEXT, stop_strings="d", **settings))
     assert done["generated_text"] == TOKENIZER.decode(alone[0, IDS.shape[1] :], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("bans", ["", "  ", "no such file.txt", "x" * 5000, b"", False, 5, {}, {"ad": 0.5}])
 def test_inputs_that_are_not_a_list_of_bans_are_refused(bans: Any) -> None:
-    """An empty string banned nothing, and a long one was taken for a path."""
+    """Former faults: an empty string banned nothing, and a long one was read as a path."""
     with pytest.raises(BanError, match=r"one string|a list of bans was expected") as caught:
         AntiSlop(TOKENIZER, bans)
     assert len(str(caught.value)) < 200
@@ -239,16 +243,18 @@ def test_a_used_sampler_can_be_copied_and_the_copy_writes_the_same(
     sampler = AntiSlop(
         TOKENIZER, ["ad", Ban.regex("b[ea]"), Ban.words(["f", "a"], gap=1)], method="token", max_rewinds=7
     )
-    written = seeded(lambda: sampler.generate(llama, TEXT, **ASKED))
+    written = seeded(lambda: sampler.generate(llama, TEXT, **SETTINGS))
     copy = copied(sampler)
-    assert torch.equal(seeded(lambda: copy.generate(llama, TEXT, **ASKED)), written)
+    assert torch.equal(seeded(lambda: copy.generate(llama, TEXT, **SETTINGS)), written)
     assert (copy.bans, copy.method, copy.max_rewinds) == (sampler.bans, "token", 7)
 
 
 @pytest.mark.parametrize("limit", [2, 9, 40])
-def test_a_limit_of_the_callers_own_replaces_the_configurations(llama: PreTrainedModel, limit: int) -> None:
-    own = {"do_sample": False, "max_new_tokens": 20, "stopping_criteria": [MaxLengthCriteria(limit)]}
+def test_a_length_criterion_of_the_caller_replaces_the_limit_of_the_configuration(
+    llama: PreTrainedModel, limit: int
+) -> None:
+    settings = {"do_sample": False, "max_new_tokens": 20, "stopping_criteria": [MaxLengthCriteria(limit)]}
     inputs = TOKENIZER(TEXT, return_tensors="pt")
-    expected = llama.generate(**inputs, **own, eos_token_id=None)
+    expected = llama.generate(**inputs, **settings, eos_token_id=None)
     assert expected.shape[1] == max(limit, inputs["input_ids"].shape[1] + 1)
-    assert torch.equal(AntiSlop(TOKENIZER, []).generate(llama, **inputs, **own, eos_token_id=None), expected)
+    assert torch.equal(AntiSlop(TOKENIZER, []).generate(llama, **inputs, **settings, eos_token_id=None), expected)

@@ -1,4 +1,4 @@
-"""Models that accelerate spreads over places, disk among them, write what they write in one place."""
+"""A model that accelerate distributes over devices, or to disk, writes the same text as on one device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_accelerate = pytest.mark.skipif(
 
 SAMPLER = AntiSlop(build_tokenizer(), [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde")])
 PROMPTS = ((2, 5, 9, 3, 12, 7), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40), (21, 3, 8))
-ASKED = {"max_new_tokens": 36, "do_sample": True, "suppress_tokens": [0, 1]}
+SETTINGS = {"max_new_tokens": 36, "do_sample": True, "suppress_tokens": [0, 1]}
 EMBEDDINGS = {"model.embed_tokens", "lm_head"}  # some models share their weights
 PLACES: dict[str, Callable[[str], str]] = {
     "all on the processor": lambda name: "cpu",
@@ -35,7 +35,7 @@ PLACES: dict[str, Callable[[str], str]] = {
 
 @cache
 def parts(family: str) -> list[str]:
-    """The names of the modules that may be put somewhere."""
+    """Return the names of the modules that may be assigned to a device."""
     inner = build(family).model
     layers = [f"model.layers.{number}" for number in range(len(inner.layers))]
     return [*(f"model.{name}" for name, _ in inner.named_children() if name != "layers"), *layers, "lm_head"]
@@ -51,13 +51,13 @@ def load(family: str, folder: Path, device_map: dict[str, str]) -> PreTrainedMod
 
 def sample(model: PreTrainedModel, inputs: dict[str, Any], **more: Any) -> Any:
     set_seed(0)
-    asked = {**ASKED, "return_dict_in_generate": True, "output_logits": True, **more}
-    return SAMPLER.generate(model, **inputs, **asked)
+    settings = {**SETTINGS, "return_dict_in_generate": True, "output_logits": True, **more}
+    return SAMPLER.generate(model, **inputs, **settings)
 
 
 def assert_alike(family: str, dispatched: PreTrainedModel, *, rows: int, **more: Any) -> None:
-    inputs, whole = prepare(family, *PROMPTS[:rows]), build(family)
-    ours, expected = sample(dispatched, inputs, **more), sample(whole, inputs, **more)
+    inputs, undivided = prepare(family, *PROMPTS[:rows]), build(family)
+    ours, expected = sample(dispatched, inputs, **more), sample(undivided, inputs, **more)
     assert min(report.rewinds for report in expected.reports) >= 3
     assert torch.equal(ours.sequences, expected.sequences)
     assert ours.report.rewinds == expected.report.rewinds
@@ -67,7 +67,7 @@ def assert_alike(family: str, dispatched: PreTrainedModel, *, rows: int, **more:
 @needs_accelerate
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bamba"])
 @pytest.mark.parametrize("where", PLACES)
-def test_a_model_writes_the_same_wherever_its_parts_are(family: str, where: str, tmp_path: Path) -> None:
+def test_a_model_writes_the_same_on_any_distribution_of_its_modules(family: str, where: str, tmp_path: Path) -> None:
     device_map = {name: PLACES[where](name) for name in parts(family)}
     model = load(family, tmp_path, device_map)
     assert any(weight.is_meta for weight in model.parameters()) == ("disk" in device_map.values())
@@ -76,7 +76,7 @@ def test_a_model_writes_the_same_wherever_its_parts_are(family: str, where: str,
 
 
 @needs_accelerate
-def test_a_whole_model_on_one_device_and_a_static_cache(tmp_path: Path) -> None:
+def test_a_model_mapped_to_one_device_runs_with_a_static_cache(tmp_path: Path) -> None:
     model = load("llama", tmp_path, {"": "cpu"})
     assert_alike("llama", model, rows=len(PROMPTS))
     assert_alike("llama", model, rows=len(PROMPTS), cache_implementation="static")

@@ -1,4 +1,4 @@
-"""What an encoder reads is masked, continued and cached apart from what the decoder writes."""
+"""The input of an encoder is masked, continued and cached separately from the decoder's text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.models import VOCABULARY, build_tokenizer
 TOKENIZER = build_tokenizer()
 OFTEN = AntiSlop(TOKENIZER, [Ban(a + b, edges="anywhere") for a in "acegi" for b in "bdfhj"])
 SOUND = torch.randn(1, 8, 40, generator=torch.Generator().manual_seed(0))
-ASKED: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "temperature": 4.0, "suppress_tokens": [0, 1]}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "temperature": 4.0, "suppress_tokens": [0, 1]}
 
 
 def test_the_padding_of_the_encoder_hides_no_token_of_the_decoders_prompt() -> None:
-    """Also where both are equally long: what begins in the decoder's prompt is not completed."""
+    """Also if both are equally long: a phrase that begins in the decoder's prompt is not completed."""
     model, read = build("t5"), torch.tensor([[5, 9, 7, 1, 1]])
     mask = torch.tensor([[1, 1, 1, 0, 0]])
     prompt = torch.tensor([[0, *TOKENIZER("jj.a")["input_ids"]]])
@@ -62,34 +62,34 @@ def whisper() -> PreTrainedModel:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_model_with_a_generate_of_its_own_makes_its_own_output_of_ours(whisper: PreTrainedModel) -> None:
-    """Whisper goes through all that `generate` returns, and would take anything else for tensors."""
+def test_a_model_with_its_own_generate_converts_the_output_of_the_sampler(whisper: PreTrainedModel) -> None:
+    """Whisper iterates over all fields of the output of `generate`, and expects tensors in each."""
     set_seed(0)
-    expected = whisper.generate(SOUND, **ASKED)
+    expected = whisper.generate(SOUND, **SETTINGS)
     assert len(set(expected[0].tolist())) > 5
     empty = AntiSlop(TOKENIZER, [])
     set_seed(0)
-    assert torch.equal(empty.generate(whisper, SOUND, **ASKED), expected)
+    assert torch.equal(empty.generate(whisper, SOUND, **SETTINGS), expected)
     set_seed(0)
-    assert torch.equal(whisper.generate(SOUND, custom_generate=empty, **ASKED), expected)
+    assert torch.equal(whisper.generate(SOUND, custom_generate=empty, **SETTINGS), expected)
     for seed in range(4):
         set_seed(seed)
-        ids = OFTEN.generate(whisper, SOUND, **ASKED)
+        ids = OFTEN.generate(whisper, SOUND, **SETTINGS)
         assert not OFTEN.bans.find(TOKENIZER.decode(ids[0]))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_and_so_does_its_own_generate_inside_applied_to(whisper: PreTrainedModel) -> None:
+def test_a_model_with_its_own_generate_converts_the_output_inside_applied_to(whisper: PreTrainedModel) -> None:
     set_seed(1)
-    expected = OFTEN.generate(whisper, SOUND, **ASKED)
+    expected = OFTEN.generate(whisper, SOUND, **SETTINGS)
     for args, named in [((SOUND,), {}), ((), {"input_features": SOUND})]:
         set_seed(1)
         with applied_to(whisper, OFTEN):
-            assert torch.equal(whisper.generate(*args, **named, **ASKED), expected)
+            assert torch.equal(whisper.generate(*args, **named, **SETTINGS), expected)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", ["stream", "events"])
-def test_a_model_with_a_generate_of_its_own_can_not_stream(whisper: PreTrainedModel, way: str) -> None:
+def test_a_model_with_its_own_generate_can_not_stream(whisper: PreTrainedModel, way: str) -> None:
     with pytest.raises(ValueError, match=r"WhisperForConditionalGeneration .* call sampler.generate\(model, …\)"):
-        list(getattr(OFTEN, way)(whisper, SOUND, **ASKED))
+        list(getattr(OFTEN, way)(whisper, SOUND, **SETTINGS))

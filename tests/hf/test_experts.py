@@ -1,4 +1,4 @@
-"""A prompt is read by the kernels that `generate` reads it by; only decoding has others, on a GPU."""
+"""Prompts are read by the same kernels as in `generate`; on a GPU, decoding has kernels of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.models import build_tokenizer
 TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, [Ban(a + b, edges="anywhere") for a in "acegi" for b in "bdfhj"])
 PROMPTS = torch.tensor([[4, 8, 3, 30, 22], [9, 11, 2, 6, 13]])
-ASKED: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "suppress_tokens": [0, 1]}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "suppress_tokens": [0, 1]}
 Passes = list[tuple[int, bool]]
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[PreTrainedModel, Passes, list[bool]]:
-    """A model; of each of its forwards the tokens that a row fed, and whether it was in decode mode; that mode now."""
+    """Return a model, for each forward its tokens per row and if it was in decode mode, and the current mode."""
     model, passes, is_decoding = build("mixtral"), [], [False]
 
     @contextmanager
@@ -45,35 +45,35 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[PreTrainedModel, Passes, l
 
 
 def complete(model: PreTrainedModel) -> None:
-    SAMPLER.generate(model, PROMPTS, attention_mask=torch.ones_like(PROMPTS), **ASKED)
+    SAMPLER.generate(model, PROMPTS, attention_mask=torch.ones_like(PROMPTS), **SETTINGS)
 
 
 def stream(model: PreTrainedModel) -> None:
-    list(SAMPLER.stream(model, PROMPTS[:1], **ASKED))
+    list(SAMPLER.stream(model, PROMPTS[:1], **SETTINGS))
 
 
 def close_a_stream(model: PreTrainedModel) -> None:
-    pieces = SAMPLER.stream(model, PROMPTS[:1], **ASKED)
+    pieces = SAMPLER.stream(model, PROMPTS[:1], **SETTINGS)
     next(pieces)
     pieces.close()  # type: ignore[attr-defined]
 
 
 def in_flight(model: PreTrainedModel) -> None:
-    assert len(list(SAMPLER.generate_many(model, [*PROMPTS, *PROMPTS], batch_size=2, **ASKED))) == 4
+    assert len(list(SAMPLER.generate_many(model, [*PROMPTS, *PROMPTS], batch_size=2, **SETTINGS))) == 4
 
 
 def close_a_flight(model: PreTrainedModel) -> None:
-    texts = SAMPLER.generate_many(model, [*PROMPTS, *PROMPTS], batch_size=2, **ASKED)
+    texts = SAMPLER.generate_many(model, [*PROMPTS, *PROMPTS], batch_size=2, **SETTINGS)
     next(texts)
     texts.close()  # type: ignore[attr-defined]
 
 
 def plain(model: PreTrainedModel) -> None:
-    model.generate(PROMPTS, attention_mask=torch.ones_like(PROMPTS), **ASKED)
+    model.generate(PROMPTS, attention_mask=torch.ones_like(PROMPTS), **SETTINGS)
 
 
 @pytest.mark.parametrize("run", [plain, complete, stream, close_a_stream, in_flight, close_a_flight])
-def test_prompts_are_not_read_in_decode_mode(
+def test_prompts_are_not_read_in_the_mode_of_decoding(
     run: Callable[[PreTrainedModel], None], watched: tuple[PreTrainedModel, Passes, list[bool]]
 ) -> None:
     model, passes, is_decoding = watched

@@ -1,8 +1,8 @@
-"""Every family of models: greedy as without a cache, rewound without a trace, rows of a batch as if alone.
+"""Every family of models: greedy as without a cache, no trace of a rewind, rows of a batch as if alone.
 
 All of that with the caches that transformers chooses, and with static ones.
 
-`python -m tests.hf.test_families --write docs/families.md` writes down what is measured here.
+`python -m tests.hf.test_families --write docs/families.md` writes a table of these results.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ SURFACES = Words(None, None, *(TOKENIZER.decode([token]) for token in range(2, V
 PROMPTS = ((2, 5, 9, 3, 12, 7), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40), (21, 3, 8))
 NEW = 36
 SIZE = 3
-ASKED: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "max_new_tokens": NEW,
     "suppress_tokens": [0, 1],
     "return_dict_in_generate": True,
     "output_logits": True,
 }
-SAMPLED: dict[str, Any] = {**ASKED, "do_sample": True, "temperature": 0.7}
-GREEDY: dict[str, Any] = {**ASKED, "do_sample": False}
+SAMPLED: dict[str, Any] = {**SETTINGS, "do_sample": True, "temperature": 0.7}
+GREEDY: dict[str, Any] = {**SETTINGS, "do_sample": False}
 DTYPES = (torch.float32, torch.bfloat16)
 OF_EACH_KIND = ("llama", "gemma3", "qwen3-next", "t5")
 """Full attention, a window, a recurrent state, an encoder."""
 KINDS = (None, "static")
-"""What `cache_implementation` is; None leaves the cache to transformers."""
-MENDED = () if Version(transformers.__version__) >= Version("5.23") else ("bloom",)
+"""Values of `cache_implementation`; with None, transformers chooses the cache."""
+FIXED_LATER = () if Version(transformers.__version__) >= Version("5.23") else ("bloom",)
 """Families that `generate` can run with a static cache in newer versions of transformers only."""
-MISLED = ("gpt-neo", "falcon-alibi", *MENDED)
+WRONG_WITH_STATIC = ("gpt-neo", "falcon-alibi", *FIXED_LATER)
 """Families that `generate` itself can't run with a static cache."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "families.md"
 
@@ -80,7 +80,7 @@ class Trace:
     """The errors after the rewinds of one text.
 
     error: the largest difference of its logits from those of one forward pass without a cache. floor: the same for
-    cached decoding that never went elsewhere, or the precision of the largest logit, where that is more.
+    cached decoding without rewinds, or the precision of the largest logit if that is more.
     """
 
     error: float
@@ -109,22 +109,22 @@ def fresh_logits(model: PreTrainedModel, inputs: Inputs, text: Sequence[int]) ->
 
 
 def straight_logits(model: PreTrainedModel, inputs: Inputs, texts: Tensor) -> Tensor:
-    """`generate`, made to say these texts [rows, tokens]: logits [rows, tokens, vocab] of decoding without a detour.
+    """Force `generate` to write texts [rows, tokens]; return its logits [rows, tokens, vocab], without a rewind.
 
-    Never with a static cache: where that is wrong, so would be the tolerance.
+    Never with a static cache: if that is wrong, the tolerance would be wrong as well.
     """
 
-    def said(row: int, ids: Tensor) -> list[int]:
+    def allow(row: int, ids: Tensor) -> list[int]:
         start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         return [int(texts[row, len(ids) - start])]
 
-    asked = {**ASKED, "suppress_tokens": None, "max_new_tokens": texts.shape[1], "do_sample": False}
-    return torch.stack(model.generate(**inputs, **asked, prefix_allowed_tokens_fn=said).logits, dim=1).float()
+    settings = {**SETTINGS, "suppress_tokens": None, "max_new_tokens": texts.shape[1], "do_sample": False}
+    return torch.stack(model.generate(**inputs, **settings, prefix_allowed_tokens_fn=allow).logits, dim=1).float()
 
 
 @cache
-def favorites(family: str) -> list[Ban]:
-    """Pieces of the model's frequent texts: bans that it completes over several tokens."""
+def frequent_pieces(family: str) -> list[Ban]:
+    """Return bans that the model completes over several tokens: pieces of its frequent texts."""
     set_seed(0)
     texts = build(family).generate(**prepare(family, *PROMPTS), **SAMPLED, num_return_sequences=3).sequences
     written = [TOKENIZER.decode(text) for text in texts[:, -NEW:].tolist()]
@@ -133,23 +133,23 @@ def favorites(family: str) -> list[Ban]:
 
 
 @cache
-def habits(family: str, row: int) -> tuple[Ban, ...]:
-    """Pieces of its greedy text, of the text that it writes without those, and so on until it goes back ten times."""
+def greedy_pieces(family: str, row: int) -> tuple[Ban, ...]:
+    """Return pieces of its greedy text, of the text that it writes without those, and so on up to ten rewinds."""
     model, inputs, pieces, rewinds = build(family), prepare(family, PROMPTS[row]), set[str](), 0
     while rewinds < 10:
         bans = [Ban(piece, edges="anywhere") for piece in sorted(pieces)]
         out = AntiSlop(TOKENIZER, bans, method="token", prompt_lookback=False).generate(model, **inputs, **GREEDY)
         text, rewinds = TOKENIZER.decode(out.sequences[0, -NEW:]), out.report.rewinds
-        found = (text[i : i + SIZE] for i in range(0, len(text) - SIZE, 5))
+        group = (text[i : i + SIZE] for i in range(0, len(text) - SIZE, 5))
         # The oracle does not fold white space.
-        pieces |= {piece for piece in found if not any(map(str.isspace, piece))}
+        pieces |= {piece for piece in group if not any(map(str.isspace, piece))}
     return tuple(bans)
 
 
 @cache
 def sampled(family: str, dtype: torch.dtype, *, rows: int, kind: str | None) -> tuple[Any, list[Trace]]:
-    """Sample with rewinds everywhere; return the output, and for each row how far it is from itself alone."""
-    sampler = AntiSlop(TOKENIZER, favorites(family))
+    """Sample with many rewinds; return the output, and the errors of each row against the row alone."""
+    sampler = AntiSlop(TOKENIZER, frequent_pieces(family))
     model, prompts = build(family, dtype=dtype), PROMPTS[:rows]
     inputs = prepare(family, *prompts, dtype=dtype)
     set_seed(0)
@@ -159,7 +159,7 @@ def sampled(family: str, dtype: torch.dtype, *, rows: int, kind: str | None) -> 
     traces = []
     for row, prompt in enumerate(prompts):
         fresh = fresh_logits(model, prepare(family, prompt, dtype=dtype), texts[row].tolist())[:-1]
-        error, floor = (float((found[row] - fresh).abs().max()) for found in (logits, straight))
+        error, floor = (float((group[row] - fresh).abs().max()) for group in (logits, straight))
         floor = max(floor, torch.finfo(dtype).eps * float(fresh.abs().max()))
         traces.append(Trace(error, floor, out.reports[row]))
     return out, traces
@@ -169,8 +169,8 @@ def sampled(family: str, dtype: torch.dtype, *, rows: int, kind: str | None) -> 
 def greedy(
     family: str, dtype: torch.dtype, *, rows: int, kind: str | None
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], Report]]:
-    """Write greedily by the classic rule; return each row's text, what it is alone without a cache, and the report."""
-    bans = list(dict.fromkeys(ban for row in range(rows) for ban in habits(family, row)))
+    """Write greedily by the classic rule; return each row's text, its text alone without a cache, and its report."""
+    bans = list(dict.fromkeys(ban for row in range(rows) for ban in greedy_pieces(family, row)))
     sampler = AntiSlop(TOKENIZER, bans, method="token", prompt_lookback=False)
     model, inputs = build(family, dtype=dtype), prepare(family, *PROMPTS[:rows], dtype=dtype)
     out = sampler.generate(model, **inputs, **GREEDY, cache_implementation=kind)
@@ -193,7 +193,7 @@ def greedy(
 def greedy_text(
     logits_after: Callable[[tuple[int, ...]], Tensor], bans: Sequence[Ban], *, drawn: Iterator[int], slack: float
 ) -> tuple[int, ...]:
-    """The classic rule: on a violation forbid its first token there, and go on. Where tokens tie, do as `drawn` did."""
+    """Apply the classic rule: forbid the first token of a violation there, and resume. Ties are as in `drawn`."""
     logits_after = cache(logits_after)
     forbidden: set[tuple[int, ...]] = set()
     tokens: tuple[int, ...] = ()
@@ -213,9 +213,9 @@ families = pytest.mark.parametrize("family", FAMILIES)
 
 
 def cases(*, first: int) -> pytest.MarkDecorator:
-    """Tries of each family: its own cache, and a static cache or half precision in turn, beginning with `first`.
+    """Each family with its own cache, and with a static cache or half precision in turn, from `first` on.
 
-    Families of each kind are tried with everything; where there is time, all are.
+    One family of each kind is tested in all combinations; with a larger depth, all families are.
     """
     turns = [("static", torch.float32), (None, torch.bfloat16)]
     tried = {(family, None, torch.float32) for family in FAMILIES}
@@ -226,7 +226,7 @@ def cases(*, first: int) -> pytest.MarkDecorator:
             pytest.param(family, kind, dtype, id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}")
             for family, kind, dtype in product(FAMILIES, KINDS, DTYPES)
             if DEPTH > 1 or family in OF_EACH_KIND or (family, kind, dtype) in tried
-            if kind is None or family not in MISLED
+            if kind is None or family not in WRONG_WITH_STATIC
         ],
     )
 
@@ -258,7 +258,9 @@ def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str |
 
 
 @pytest.mark.parametrize(("family", "kind"), in_turn(OF_EACH_KIND, KINDS))
-def test_each_row_of_a_greedy_batch_equals_that_loop_for_the_row_alone(family: str, kind: str | None) -> None:
+def test_each_row_of_a_greedy_batch_equals_a_loop_without_a_cache_for_the_row_alone(
+    family: str, kind: str | None
+) -> None:
     """Prompts of three lengths."""
     written = greedy(family, torch.float32, rows=len(PROMPTS), kind=kind)
     assert len(written) == len(PROMPTS)
@@ -286,9 +288,9 @@ def test_each_row_of_a_batch_is_as_if_alone(family: str, kind: str | None, dtype
 
 @families
 def test_a_static_cache_is_refused_if_generate_itself_is_wrong_with_it(family: str) -> None:
-    """And nowhere else."""
-    assert bool(trouble(family)) == (family in MISLED)
-    if family in MISLED:
+    """And only then."""
+    assert bool(static_cache_fault(family)) == (family in WRONG_WITH_STATIC)
+    if family in WRONG_WITH_STATIC:
         with pytest.raises(ValueError, match=r"in generate\(\) too: leave out cache_implementation"):
             AntiSlop(TOKENIZER, []).generate(
                 build(family), **prepare(family, PROMPTS[0]), **GREEDY, cache_implementation="static"
@@ -296,7 +298,7 @@ def test_a_static_cache_is_refused_if_generate_itself_is_wrong_with_it(family: s
 
 
 @families
-def test_the_returned_cache_is_that_of_generate(family: str) -> None:
+def test_the_returned_cache_has_the_layers_of_the_cache_of_generate(family: str) -> None:
     ours = sampled(family, torch.float32, rows=1, kind=None)[0].past_key_values
     theirs = build(family).generate(**prepare(family, PROMPTS[0]), **GREEDY).past_key_values
     assert type(ours) is type(theirs)
@@ -318,7 +320,7 @@ def test_the_returned_states_are_those_of_the_text(family: str) -> None:
 
 
 def _assert_rewinds_nest(reports: Sequence[Report]) -> None:
-    """Every text goes back ten times; some rewind withdraws several tokens, and some goes behind the one before."""
+    """Check that each text rewinds ten times, once by several tokens and once to before the previous rewind."""
     rows = [[event for event in report.events if isinstance(event, Rewound)] for report in reports]
     assert min(map(len, rows)) >= 10
     assert max(len(event.withdrawn) for rewinds in rows for event in rewinds) > 1
@@ -326,7 +328,7 @@ def _assert_rewinds_nest(reports: Sequence[Report]) -> None:
 
 
 @cache
-def trouble(family: str) -> str:
+def static_cache_fault(family: str) -> str:
     """Describe the fault of `generate` with a static cache, if it has one."""
     model, inputs = build(family), prepare(family, PROMPTS[0])
     try:
@@ -338,14 +340,14 @@ def trouble(family: str) -> str:
 
 @cache
 def matrix(kind: str | None) -> str:
-    """The table of all families in Markdown: what was compared, and the largest errors beside their floors."""
+    """Return the table of all families in Markdown: the comparisons, and the largest errors beside their floors."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     return "\n".join(lines + [_line(family, kind) for family in FAMILIES]) + "\n"
 
 
 def _line(family: str, kind: str | None) -> str:
-    if kind and trouble(family):
-        return "| " + " | ".join([family, f"refused: {trouble(family)}", *"–" * (len(COLUMNS) - 2)]) + " |"
+    if kind and static_cache_fault(family):
+        return "| " + " | ".join([family, f"refused: {static_cache_fault(family)}", *"–" * (len(COLUMNS) - 2)]) + " |"
     texts = [written[:2] for dtype in DTYPES for written in greedy(family, dtype, rows=1, kind=kind)]
     single, batch = (
         [sampled(family, dtype, rows=rows, kind=kind)[1] for dtype in DTYPES] for rows in (1, len(PROMPTS))
@@ -360,7 +362,7 @@ def _line(family: str, kind: str | None) -> str:
 
 
 def _layers(cache: Any) -> str:
-    """Name the layers of a cache in their order; of an encoder-decoder's, those of its decoder."""
+    """Name the layers of a cache in their order; of an encoder-decoder's cache, the decoder's layers."""
     layers = getattr(cache, "self_attention_cache", cache).layers
     return ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
 
@@ -368,26 +370,26 @@ def _layers(cache: Any) -> str:
 def verdicts(table: str) -> list[list[str]]:
     """Read the rows of a table: without its figures, and without families that differ by version."""
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    return [cells[:-FIGURES] for cells in rows if cells[0] not in MENDED]
+    return [cells[:-FIGURES] for cells in rows if cells[0] not in FIXED_LATER]
 
 
 def expected_cells(family: str, kind: str | None) -> list[str]:
     """Return the words of a family's row in the document, given that the tests above pass."""
-    if kind and family in MISLED:
-        return [family, f"refused: {trouble(family)}", "–", "–", "–"]
-    asked = {**GREEDY, "max_new_tokens": 2, "cache_implementation": kind}
-    out = AntiSlop(TOKENIZER, []).generate(build(family), **prepare(family, PROMPTS[0]), **asked)
+    if kind and family in WRONG_WITH_STATIC:
+        return [family, f"refused: {static_cache_fault(family)}", "–", "–", "–"]
+    settings = {**GREEDY, "max_new_tokens": 2, "cache_implementation": kind}
+    out = AntiSlop(TOKENIZER, []).generate(build(family), **prepare(family, PROMPTS[0]), **settings)
     return [family, _layers(out.past_key_values), "yes", "yes", "yes"]
 
 
 def test_the_document_contains_the_results_of_the_tests_above() -> None:
     tables = [[list(COLUMNS[:-FIGURES]), *(expected_cells(family, kind) for family in FAMILIES)] for kind in KINDS]
-    expected = [cells for table in tables for cells in table if cells[0] not in MENDED]
+    expected = [cells for table in tables for cells in table if cells[0] not in FIXED_LATER]
     assert verdicts(DOCUMENT.read_text(encoding="utf-8")) == expected
 
 
 def refusals() -> str:
-    """The error of each refused family, as a list."""
+    """Return the error of each refused family, as a list in Markdown."""
     lines = []
     for family in REFUSED:
         with pytest.raises(ValueError) as caught:
@@ -401,7 +403,7 @@ def test_the_document_lists_the_refused_families() -> None:
 
 
 def document() -> str:
-    """The page around the table."""
+    """Return the page that contains the table."""
     return f"""# Families of models
 
 For each family, a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens with

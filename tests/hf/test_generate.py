@@ -1,4 +1,4 @@
-"""The sampler instead of `generate`: the same bits, no trace of a rewind, and its cost in forward passes."""
+"""The sampler in place of `generate`: bit-identical without bans, no trace of a rewind, its cost in forward passes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def llama() -> PreTrainedModel:
 
 @cache
 def absent(bans: str) -> AntiSlop:
-    """A sampler that has nothing to withdraw, compiled once."""
+    """Return a sampler whose bans never occur; each list is compiled once."""
     return AntiSlop(TOKENIZER, ABSENT[bans])
 
 
@@ -142,7 +142,7 @@ def test_scores_and_cache_are_those_of_the_kept_tokens(model: PreTrainedModel) -
 @pytest.mark.parametrize("seed", range(2 * DEPTH))
 def test_after_any_rewinds_the_logits_are_those_of_a_fresh_pass(model: PreTrainedModel, seed: int) -> None:
     """Texts twice as long as the windows, and bans so frequent that rewinds nest."""
-    sampler = AntiSlop(TOKENIZER, own_phrases(model))
+    sampler = AntiSlop(TOKENIZER, frequent_pieces(model))
     out = sample(sampler, model, seed=seed, do_sample=True, output_logits=True, **NARROW)
     assert out.sequences.shape[1] > 2 * WINDOW
     assert out.report.rewinds > 5
@@ -157,25 +157,25 @@ def test_after_any_rewinds_the_logits_are_those_of_a_fresh_pass(model: PreTraine
 
 @torch.no_grad()
 def straight_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Cached decoding of the same tokens, one by one, that never went elsewhere."""
+    """Return the logits of cached decoding of the same tokens, one by one, without a rewind."""
     cache, prompt = DynamicCache(), PROMPT.shape[1]
     pieces = [ids[:, :prompt], *ids[:, prompt:-1].split(1, dim=1)]
     return torch.cat([model(piece, past_key_values=cache, logits_to_keep=1).logits[:, -1] for piece in pieces])
 
 
 @cache
-def own_phrases(model: PreTrainedModel) -> list[Ban]:
-    """Four-character pieces of the model's frequent texts: bans that it completes over several tokens."""
+def frequent_pieces(model: PreTrainedModel) -> list[Ban]:
+    """Return bans that the model completes over several tokens: four-character pieces of its frequent texts."""
     texts = [TOKENIZER.decode(generate(model, seed=seed, do_sample=True, **NARROW)[0, 6:]) for seed in range(6)]
     pieces = {text[i : i + 4] for text in texts for i in range(len(text) - 4)}
     return [Ban(piece, edges="anywhere") for piece in sorted(pieces) if piece.strip()]
 
 
-def test_full_attention_is_rewound_to_the_bit(llama: PreTrainedModel) -> None:
+def test_with_full_attention_logits_after_a_rewind_are_bit_identical(llama: PreTrainedModel) -> None:
     exact = 0
     for seed in range(6):
         out = sample(
-            AntiSlop(TOKENIZER, own_phrases(llama)), llama, seed=seed, do_sample=True, output_logits=True, **NARROW
+            AntiSlop(TOKENIZER, frequent_pieces(llama)), llama, seed=seed, do_sample=True, output_logits=True, **NARROW
         )
         fed = [event.fed for event in out.report.events if isinstance(event, Forwarded)]
         if out.report.cut_tokens and set(fed[1:]) == {1}:  # several tokens at once may round differently
@@ -184,7 +184,7 @@ def test_full_attention_is_rewound_to_the_bit(llama: PreTrainedModel) -> None:
     assert exact
 
 
-def test_the_tokens_fed_are_prompt_kept_and_cut_but_one(model: PreTrainedModel) -> None:
+def test_the_model_reads_the_prompt_and_all_kept_and_cut_tokens_but_the_last(model: PreTrainedModel) -> None:
     for seed in range(5):
         report = (out := sample(AntiSlop(TOKENIZER, COMMON), model, seed=seed, do_sample=True)).report
         assert report.tokens_fed == out.sequences.shape[1] + report.cut_tokens - 1
@@ -333,7 +333,7 @@ def test_generation_continues_from_a_cache_of_the_user(llama: PreTrainedModel) -
 
 
 def test_a_cache_of_the_user_is_returned_as_one_of_transformers(llama: PreTrainedModel) -> None:
-    """Without the output's dict, too: the user still holds it, and goes on with it by other means."""
+    """Also without `return_dict_in_generate`: the user may continue with it by other means."""
     sampler = AntiSlop(TOKENIZER, COMMON)
     mask = torch.ones_like(PROMPT)
     asked = {"max_new_tokens": 40, "do_sample": True, "attention_mask": mask, "suppress_tokens": [1]}

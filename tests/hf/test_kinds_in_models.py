@@ -1,4 +1,4 @@
-"""Bans of every kind hold in batches and streams of a real model's loop, under all names by which they can be given."""
+"""Bans of every kind work in batches and streams of a model, under all names of their options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = [
 ]
 
 
-def ask(**more: Any) -> dict[str, Any]:
+def settings_with(**more: Any) -> dict[str, Any]:
     never_end = {"suppress_tokens": [0, 1], "pad_token_id": 1}
     return {"attention_mask": MASK, "max_new_tokens": 60, "do_sample": True, "top_k": 0, **never_end, **more}
 
@@ -40,20 +40,20 @@ def texts_of(sequences: torch.Tensor) -> list[str]:
 def test_no_row_of_a_batch_contains_a_ban_and_plain_rows_do(seed: int) -> None:
     sampler = AntiSlop(TOKENIZER, KINDS, prompt_lookback=False)
     set_seed(seed)
-    out = sampler.generate(MODEL, PROMPTS, return_dict_in_generate=True, **ask())
+    out = sampler.generate(MODEL, PROMPTS, return_dict_in_generate=True, **settings_with())
     assert [report.conceded for report in out.reports] == [0, 0, 0]
     assert all(report.rewinds for report in out.reports)
     for row, text in zip(out.sequences, texts_of(out.sequences), strict=True):
         assert BanList(KINDS).find(text) == []
         assert (10, 11) not in list(zip(row.tolist(), row.tolist()[1:], strict=False))[PROMPTS.shape[1] :]
     set_seed(seed)
-    plain = texts_of(MODEL.generate(PROMPTS, **ask()))
+    plain = texts_of(MODEL.generate(PROMPTS, **settings_with()))
     assert all(BanList(KINDS).find(text) for text in plain)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stream_under_all_kinds_is_the_text_and_is_never_withdrawn(seed: int) -> None:
-    sampler, asked = AntiSlop(TOKENIZER, KINDS), ask(attention_mask=MASK[1:2])
+    sampler, asked = AntiSlop(TOKENIZER, KINDS), settings_with(attention_mask=MASK[1:2])
     set_seed(seed)
     pieces = list(sampler.stream(MODEL, PROMPTS[1:2], **asked))
     set_seed(seed)
@@ -62,9 +62,9 @@ def test_a_stream_under_all_kinds_is_the_text_and_is_never_withdrawn(seed: int) 
     assert len(pieces) > 5
 
 
-def test_a_text_in_flight_is_the_same_under_all_kinds_whatever_it_is_batched_with() -> None:
+def test_a_text_in_flight_does_not_depend_on_its_batch_under_all_kinds() -> None:
     sampler, prompts = AntiSlop(TOKENIZER, KINDS), [[5, 9, 2], [11], [21, 3, 8, 4]]
-    asked = {name: value for name, value in ask(max_new_tokens=30).items() if name != "attention_mask"}
+    asked = {name: value for name, value in settings_with(max_new_tokens=30).items() if name != "attention_mask"}
     texts = [
         {done.number: done.text for done in sampler.generate_many(MODEL, prompts, batch_size=size, seed=3, **asked)}
         for size in (1, 3)
@@ -72,7 +72,7 @@ def test_a_text_in_flight_is_the_same_under_all_kinds_whatever_it_is_batched_wit
     assert texts[0] == texts[1]
 
 
-def test_bans_can_be_given_under_the_names_that_other_samplers_have() -> None:
+def test_bans_can_be_passed_under_the_names_of_other_samplers() -> None:
     sampler = AntiSlop(TOKENIZER, banned_strings=["Ab"], banned_regex=["c.d"], exempt=["dab"])
     assert list(sampler.bans) == [
         Ban("Ab", edges="anywhere", exempt=["dab"]),
@@ -101,6 +101,6 @@ def test_exempt_prompt_allows_words_of_the_prompt() -> None:
     for exempt_prompt in (False, True):
         set_seed(0)
         sampler = AntiSlop(TOKENIZER, bans, exempt_prompt=exempt_prompt)
-        ids = sampler.generate(model, prompt, **ask(attention_mask=torch.ones_like(prompt)))
+        ids = sampler.generate(model, prompt, **settings_with(attention_mask=torch.ones_like(prompt)))
         texts.append(TOKENIZER.decode(ids[0, prompt.shape[1] :]))
     assert [("a" in text, "b" in text) for text in texts] == [(False, False), (True, False)]

@@ -108,7 +108,7 @@ def phi3() -> PreTrainedModel:
     return build(LONGROPE)
 
 
-def asked(new: int, prompt: torch.Tensor = PROMPT) -> dict[str, Any]:
+def settings(new: int, prompt: torch.Tensor = PROMPT) -> dict[str, Any]:
     mask = torch.ones_like(prompt)
     return {"attention_mask": mask, "max_new_tokens": new, "do_sample": True, "suppress_tokens": [0, 1]}
 
@@ -119,44 +119,44 @@ def test_texts_too_long_for_generate_are_refused_and_no_shorter_ones(family: str
     model = build(LOOKING_UP[family])
     start = 1 if model.config.is_encoder_decoder else PROMPT.shape[1]
     most = POSITIONS + 1 - start
-    assert model.generate(PROMPT, **asked(most)).shape[1] == POSITIONS + 1
+    assert model.generate(PROMPT, **settings(most)).shape[1] == POSITIONS + 1
     with pytest.raises((IndexError, RuntimeError)):
-        model.generate(PROMPT, **asked(most + 1))
+        model.generate(PROMPT, **settings(most + 1))
     set_seed(0)
-    assert SAMPLER.generate(model, PROMPT, **asked(most)).shape[1] == POSITIONS + 1
+    assert SAMPLER.generate(model, PROMPT, **settings(most)).shape[1] == POSITIONS + 1
     ran: list[int] = []
     model.register_forward_pre_hook(lambda *_: ran.append(1))
     message = f"has 24 positions, and a prompt of {start} tokens .*: ask for at most {most} new tokens"
     with pytest.raises(ValueError, match=message):
-        SAMPLER.generate(model, PROMPT, **asked(most + 1))
+        SAMPLER.generate(model, PROMPT, **settings(most + 1))
     with pytest.raises(ValueError, match=message):
-        model.generate(PROMPT, custom_generate=SAMPLER, **asked(most + 1))
+        model.generate(PROMPT, custom_generate=SAMPLER, **settings(most + 1))
     assert not ran
 
 
-def test_padding_takes_no_positions() -> None:
+def test_padding_occupies_no_positions() -> None:
     model = build(LOOKING_UP["opt"])
     padded = torch.cat([torch.ones((1, 9), dtype=torch.long), PROMPT], dim=1)
     mask = (torch.arange(14) >= 9).long()[None]
     most = POSITIONS + 1 - PROMPT.shape[1]
-    assert SAMPLER.generate(model, padded, **{**asked(most), "attention_mask": mask}).shape[1] == 14 + most
+    assert SAMPLER.generate(model, padded, **{**settings(most), "attention_mask": mask}).shape[1] == 14 + most
     with pytest.raises(ValueError, match=f"ask for at most {most} new"):
-        SAMPLER.generate(model, padded, **{**asked(most + 1), "attention_mask": mask})
+        SAMPLER.generate(model, padded, **{**settings(most + 1), "attention_mask": mask})
 
 
-def test_tokens_in_a_cache_take_positions_too() -> None:
-    """Also where only the new ones are passed."""
+def test_tokens_in_a_cache_occupy_positions() -> None:
+    """Also if only the new tokens are passed."""
     model, long = build(LOOKING_UP["gpt2"]), torch.tensor([[7, 9] * 8])
     past = model(long, use_cache=True).past_key_values
     mask = torch.ones((1, 21), dtype=torch.long)
     with pytest.raises(ValueError, match="a prompt of 21 tokens with 5 new ones takes 25: ask for at most 4 new"):
-        SAMPLER.generate(model, PROMPT, **{**asked(5), "attention_mask": mask}, past_key_values=past)
+        SAMPLER.generate(model, PROMPT, **{**settings(5), "attention_mask": mask}, past_key_values=past)
 
 
 def test_a_prompt_that_is_too_long_by_itself_is_refused() -> None:
     prompt = torch.tensor([[7, 9] * 13])
     with pytest.raises(ValueError, match="pass a shorter prompt"):
-        SAMPLER.generate(build(LOOKING_UP["gpt2"]), prompt, **asked(1, prompt))
+        SAMPLER.generate(build(LOOKING_UP["gpt2"]), prompt, **settings(1, prompt))
 
 
 @pytest.mark.parametrize("family", COMPUTING)
@@ -165,23 +165,23 @@ def test_a_text_beyond_the_positions_causes_a_warning_and_no_shorter_one(family:
     fitting = POSITIONS + 1 - PROMPT.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        SAMPLER.generate(model, PROMPT, **asked(fitting))
+        SAMPLER.generate(model, PROMPT, **settings(fitting))
         if family == "bloom":
-            SAMPLER.generate(model, PROMPT, **asked(2 * POSITIONS))
+            SAMPLER.generate(model, PROMPT, **settings(2 * POSITIONS))
     if family != "bloom":
         for run in (SAMPLER.generate, lambda *a, **k: list(SAMPLER.stream(*a, **k))):
             with pytest.warns(UserWarning, match="exceeded the 24 positions that .* was made for"):
-                run(model, PROMPT, **asked(fitting + 1))
+                run(model, PROMPT, **settings(fitting + 1))
         with pytest.warns(UserWarning, match="exceeded the 24 positions"):
             list(SAMPLER.generate_many(model, PROMPT, max_new_tokens=fitting + 1, suppress_tokens=[0, 1]))
 
 
 def test_longrope_is_refused_if_a_text_may_cross_its_boundary() -> None:
-    """Transformers then reads all tokens anew, by other positions: a rewind would have to do so again and again."""
+    """At the boundary, transformers reads all tokens anew with other positions, and so would each rewind across it."""
     most = BOUNDARY + 1 - PROMPT.shape[1]
     match = "reads all tokens by other positions once a text has more than 12"
     with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), PROMPT, **asked(most + 1))
+        SAMPLER.generate(phi3(), PROMPT, **settings(most + 1))
     with pytest.raises(ValueError, match=match):
         list(SAMPLER.generate_many(phi3(), PROMPT, max_new_tokens=most + 1))
     with pytest.raises(ValueError, match=match):
@@ -189,14 +189,14 @@ def test_longrope_is_refused_if_a_text_may_cross_its_boundary() -> None:
     ids = torch.tensor([[1] * 11 + [4, 8, 3, 30, 22], [7, 9] * 8])
     mask = torch.tensor([[0] * 11 + [1] * 5, [1] * 16])
     with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), ids, **{**asked(5), "attention_mask": mask})
+        SAMPLER.generate(phi3(), ids, **{**settings(5), "attention_mask": mask})
     past = phi3()(ids[1:, :8], use_cache=True).past_key_values
     with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), ids[1:], **asked(5, ids[1:]), past_key_values=past)
+        SAMPLER.generate(phi3(), ids[1:], **settings(5, ids[1:]), past_key_values=past)
 
 
 def test_a_data_set_has_a_failed_record_if_a_text_may_cross_the_boundary() -> None:
-    """And goes on with the other prompts."""
+    """The other prompts are completed."""
     texts = {"short": "ab", "long": "a b c d e f"}
     prompts = [Prompt(key, text, None, {}) for key, text in texts.items()]
     maker = ModelRecordMaker(phi3(), TOKENIZER, [], settings={"max_new_tokens": 6, "do_sample": True})
@@ -209,9 +209,9 @@ def test_a_data_set_has_a_failed_record_if_a_text_may_cross_the_boundary() -> No
 @pytest.mark.parametrize(("prompt", "new"), [(PROMPT, BOUNDARY + 1 - 5), (torch.tensor([[7, 9] * 8]), 20)])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_on_one_side_of_the_longrope_boundary_rewinds_leave_no_trace(prompt: torch.Tensor, new: int, rows: int) -> None:
-    """Beyond it, transformers reads the prompt into a cache of its own."""
+    """Beyond the boundary, transformers reads the prompt into a new cache."""
     prompt = prompt.repeat(rows, 1)
-    kwargs = {**asked(new, prompt), "return_dict_in_generate": True, "output_logits": True}
+    kwargs = {**settings(new, prompt), "return_dict_in_generate": True, "output_logits": True}
     for cached in ({}, {"past_key_values": DynamicCache(config=LONGROPE)}):
         set_seed(0)
         plain = phi3().generate(prompt, **kwargs)

@@ -1,4 +1,4 @@
-"""A list of bans for each prompt of `generate_many`: each text is the one that its list gives alone."""
+"""A list of bans for each prompt of `generate_many`: each text is the same as alone under its list."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.depth import in_turn
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
-ASKED: dict[str, Any] = {"max_new_tokens": 20, "suppress_tokens": [1]}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 20, "suppress_tokens": [1]}
 PROMPTS = [[0, 5, 9, 2, 12, 7], [0, 8, 3], [0, 5, 9, 2, 12, 7], [0, 4, 4, 7, 10], [0, 5, 9, 2, 12, 7], [0, 11, 6]]
-OWN = [Ban(piece, edges="anywhere") for piece in ("a", "d")]
+DEFAULTS = [Ban(piece, edges="anywhere") for piece in ("a", "d")]
 LISTS: list[Any] = [
     ["ab", Ban("c", edges="anywhere"), Ban("e", edges="anywhere")],
     None,
@@ -39,7 +39,7 @@ def llama() -> PreTrainedModel:
 
 
 def write(sampler: AntiSlop, model: PreTrainedModel, prompts: Sequence[Any], **kwargs: Any) -> list[Completion]:
-    return sorted(sampler.generate_many(model, prompts, **{**ASKED, **kwargs}), key=lambda done: done.number)
+    return sorted(sampler.generate_many(model, prompts, **{**SETTINGS, **kwargs}), key=lambda done: done.number)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -59,11 +59,11 @@ OPTIONS: tuple[dict[str, Any], ...] = ({}, {"method": "token"}, {"method": "text
 
 @pytest.mark.parametrize(("way", "options"), in_turn(WAYS, OPTIONS, each=2), ids=str)
 def test_each_text_is_as_if_alone_under_its_list(llama: PreTrainedModel, way: str, options: dict[str, Any]) -> None:
-    asked, rewinds = {**WAYS[way], "seeds": range(6)}, 0
-    together = write(AntiSlop(TOKENIZER, OWN, **options), llama, PROMPTS, bans=LISTS, batch_size=4, **asked)
+    settings, rewinds = {**WAYS[way], "seeds": range(6)}, 0
+    together = write(AntiSlop(TOKENIZER, DEFAULTS, **options), llama, PROMPTS, bans=LISTS, batch_size=4, **settings)
     for done, prompt, bans in zip(together, PROMPTS, LISTS, strict=True):
-        sampler = AntiSlop(TOKENIZER, OWN if bans is None else bans, **options)
-        alone = write(sampler, llama, [prompt], **{**asked, "seeds": [done.number]})[0]
+        sampler = AntiSlop(TOKENIZER, DEFAULTS if bans is None else bans, **options)
+        alone = write(sampler, llama, [prompt], **{**settings, "seeds": [done.number]})[0]
         assert done.tokens == alone.tokens
         assert done.report.violations == alone.report.violations
         rewinds += done.report.rewinds
@@ -73,11 +73,11 @@ def test_each_text_is_as_if_alone_under_its_list(llama: PreTrainedModel, way: st
 
 @pytest.mark.filterwarnings("ignore:the banned")
 def test_whole_texts_are_streamed_at_their_end(llama: PreTrainedModel) -> None:
-    sampler, rewinds = AntiSlop(TOKENIZER, OWN, method="text", max_rewinds=10_000), 0
+    sampler, rewinds = AntiSlop(TOKENIZER, DEFAULTS, method="text", max_rewinds=10_000), 0
     for seed in range(4):
         set_seed(seed)
-        asked = {"max_new_tokens": 8, "do_sample": True, "suppress_tokens": [1]}
-        events = list(sampler.events(llama, torch.tensor(PROMPTS[:1]), **asked))
+        settings = {"max_new_tokens": 8, "do_sample": True, "suppress_tokens": [1]}
+        events = list(sampler.events(llama, torch.tensor(PROMPTS[:1]), **settings))
         settled = [number for number, event in enumerate(events) if isinstance(event, Settled)]
         assert settled == [len(events) - 2] or settled == [len(events) - 3]
         report = Report.of(events)
@@ -87,7 +87,7 @@ def test_whole_texts_are_streamed_at_their_end(llama: PreTrainedModel) -> None:
     assert rewinds > 3
 
 
-def test_two_lists_ban_each_in_its_own_text(llama: PreTrainedModel) -> None:
+def test_each_of_two_lists_applies_to_its_text_only(llama: PreTrainedModel) -> None:
     lists = [[Ban(letter, edges="anywhere")] for letter in "abcdef"]
     done = write(AntiSlop(TOKENIZER, []), llama, [PROMPTS[0]] * 12, bans=lists * 2, do_sample=True, seed=3)
     for number, completion in enumerate(done):
@@ -96,12 +96,12 @@ def test_two_lists_ban_each_in_its_own_text(llama: PreTrainedModel) -> None:
     assert set("abcdef") <= set(written)
 
 
-def test_the_samplers_options_hold_for_all_lists(llama: PreTrainedModel) -> None:
+def test_the_options_of_the_sampler_apply_to_all_lists(llama: PreTrainedModel) -> None:
     sampler = AntiSlop(TOKENIZER, [], exempt=["ab"], on_exhausted="stop")
     bans = [Ban("a", edges="anywhere")]
     expected = write(AntiSlop(TOKENIZER, bans, exempt=["ab"], on_exhausted="stop"), llama, PROMPTS, seed=1)
     done = write(sampler, llama, PROMPTS, bans=[bans] * 6, seed=1)
-    assert [each.tokens for each in done] == [each.tokens for each in expected]
+    assert [text.tokens for text in done] == [text.tokens for text in expected]
 
 
 def test_a_list_is_compiled_once_and_read_after_its_prompt(
@@ -117,7 +117,7 @@ def test_a_list_is_compiled_once_and_read_after_its_prompt(
 
     path = tmp_path / "bans.txt"
     path.write_text("ab\ncd\nef\n")
-    sampler = AntiSlop(TOKENIZER, OWN)
+    sampler = AntiSlop(TOKENIZER, DEFAULTS)
     monkeypatch.setattr("antislop.hf.compiled_bans.Matcher", Counting)
     read: list[str] = []
 
@@ -137,10 +137,8 @@ def test_a_list_is_compiled_once_and_read_after_its_prompt(
     assert read == ["prompt", "list"] * 6
 
 
-def test_a_prompt_is_prepared_without_a_cache_of_its_own(
-    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a whole run needs is made once for all texts."""
+def test_no_cache_is_made_for_a_single_prompt(llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that a run needs is made once for all texts."""
     import antislop.hf.in_flight as module
 
     made: list[int] = []
@@ -151,7 +149,7 @@ def test_a_prompt_is_prepared_without_a_cache_of_its_own(
         return split(*args, **kwargs)
 
     monkeypatch.setattr(module, "split_arguments", count)
-    assert len(write(AntiSlop(TOKENIZER, OWN), llama, PROMPTS)) == 6
+    assert len(write(AntiSlop(TOKENIZER, DEFAULTS), llama, PROMPTS)) == 6
     assert len(made) == 1
 
 
@@ -167,7 +165,7 @@ def test_a_prompt_is_prepared_without_a_cache_of_its_own(
 )
 def test_inputs_that_are_not_lists_of_bans_are_refused(llama: PreTrainedModel, bans: Any, message: str) -> None:
     with pytest.raises((ValueError, BanError), match=message):
-        list(AntiSlop(TOKENIZER, OWN).generate_many(llama, PROMPTS, bans=bans, **ASKED))
+        list(AntiSlop(TOKENIZER, DEFAULTS).generate_many(llama, PROMPTS, bans=bans, **SETTINGS))
 
 
 def test_compiled_bans_share_the_vocabulary() -> None:

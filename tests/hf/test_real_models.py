@@ -29,23 +29,23 @@ def subject(request: pytest.FixtureRequest, assets: Path) -> tuple[PreTrainedMod
     return model, tokenizer, {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
-def test_favorite_phrases_of_the_model_are_never_written_and_the_rest_is_as_drawn(
+def test_frequent_phrases_are_never_written_and_logits_are_those_of_a_fresh_pass(
     subject: tuple[PreTrainedModel, PreTrainedTokenizerBase, Any],
 ) -> None:
     model, tokenizer, inputs = subject
     prompt = inputs["input_ids"].shape[1]
-    asked = {**inputs, "max_new_tokens": 100, "do_sample": True, "top_k": 0}
+    settings = {**inputs, "max_new_tokens": 100, "do_sample": True, "top_k": 0}
     texts = []
     for seed in range(8):
         set_seed(seed)
-        texts.append(tokenizer.decode(model.generate(**asked)[0, prompt:], skip_special_tokens=True))
+        texts.append(tokenizer.decode(model.generate(**settings)[0, prompt:], skip_special_tokens=True))
     pairs = Counter(pair for text in texts for pair in zip(text.split(), text.split()[1:], strict=False))
-    favorites = [" ".join(pair) for pair, _ in pairs.most_common(25) if all(map(str.isalpha, pair))]
-    sampler = AntiSlop(tokenizer, favorites)
+    frequent_phrases = [" ".join(pair) for pair, _ in pairs.most_common(25) if all(map(str.isalpha, pair))]
+    sampler = AntiSlop(tokenizer, frequent_phrases)
     rewinds = 0
     for seed in range(4):
         set_seed(seed)
-        out = sampler.generate(model, **asked, return_dict_in_generate=True, output_logits=True)
+        out = sampler.generate(model, **settings, return_dict_in_generate=True, output_logits=True)
         tokens = out.sequences[0, prompt:]
         assert not sampler.bans.find(tokenizer.decode(tokens, skip_special_tokens=True))
         assert out.report.tokens_fed == out.sequences.shape[1] + out.report.cut_tokens - 1

@@ -36,7 +36,7 @@ def llama() -> PreTrainedModel:
 
 
 def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, **kwargs: Any) -> None:
-    """Both ways in refuse, with one sentence, and the model never runs."""
+    """Check that both entry points refuse with one sentence, before the model runs."""
     ran: list[int] = []
     handle = model.register_forward_pre_hook(lambda *_: ran.append(1))
     kwargs = {"max_new_tokens": 3, "attention_mask": torch.ones_like(inputs), **kwargs}
@@ -85,7 +85,7 @@ def offload(model: PreTrainedModel) -> DynamicCache:
 
 
 @pytest.mark.parametrize("family", ["gpt-neo", "falcon-alibi"])
-def test_static_caches_with_which_generate_is_wrong_are_refused(family: str) -> None:
+def test_static_caches_are_refused_if_generate_is_wrong_with_them(family: str) -> None:
     model, match = build(family), r"takes the free columns .* in generate\(\) too: leave out cache_implementation"
     refuses(model, match, cache_implementation="static")
     refuses(model, match, past_key_values=StaticCache(config=model.config, max_cache_len=20))
@@ -132,7 +132,7 @@ def test_caches_that_can_not_be_cut_are_refused(llama: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_families_with_state_outside_of_their_cache_are_refused(family: str) -> None:
-    """Also in flight; at most the prompt is read before that is seen."""
+    """Also in flight; at most the prompt is read before."""
     model, match = build_refused(family), "keeps what it has read in states|does not keep all that it has read in its"
     with pytest.raises(ValueError, match=match) as caught:
         SAMPLER.generate(model, PROMPT, attention_mask=torch.ones_like(PROMPT), max_new_tokens=3)
@@ -143,7 +143,7 @@ def test_families_with_state_outside_of_their_cache_are_refused(family: str) -> 
 
 
 def test_images_in_layers_of_the_cache_are_refused() -> None:
-    """Mllama's text alone is fine."""
+    """Mllama without images is supported."""
     vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_global_layers": 1, "attention_heads": 4, "image_size": 8}
     vision |= {"intermediate_size": 48, "patch_size": 4, "max_num_tiles": 2, "vision_output_dim": 64}
     shapes = {"intermediate_layers_indices": [0], "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
@@ -183,7 +183,7 @@ def test_rotary_scaling_that_depends_on_earlier_lengths_is_refused() -> None:
 
 
 class Counting(LogitsProcessor):
-    """Keeps a state of its own."""
+    """A processor that counts its calls."""
 
     calls = 0
 
@@ -202,7 +202,7 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
     assert len(SAMPLER.generate(model, PROMPT, max_new_tokens=3)) == 1, "training mode alone is no obstacle"
 
 
-def test_a_processor_with_a_memory_of_its_own_is_refused(llama: PreTrainedModel) -> None:
+def test_a_processor_with_a_memory_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="Counting changes with every call"):
         SAMPLER.generate(
             llama,
@@ -250,7 +250,7 @@ def test_the_tokenizer_of_another_model_is_refused(llama: PreTrainedModel, size:
     refuses(resized(llama, size), f"tokenizer has 48 tokens and LlamaForCausalLM {size}: it belongs to another model")
 
 
-def test_a_vocabulary_may_be_padded_and_a_tokenizer_may_have_tokens_more(llama: PreTrainedModel) -> None:
+def test_a_vocabulary_may_be_padded_and_a_tokenizer_may_have_additional_tokens(llama: PreTrainedModel) -> None:
     SAMPLER.generate(resized(llama, 64), PROMPT, max_new_tokens=1)
     longer = build_tokenizer()
     longer.add_tokens(["<think>", "</think>"])
