@@ -147,6 +147,7 @@ def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
     assert not private.has_remote_code(llama)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch, on import of its compiler
 def test_a_compiled_model_contains_the_original(llama: PreTrainedModel) -> None:
     assert private.uncompiled(torch.compile(llama)) is llama
     assert private.uncompiled(llama) is None
