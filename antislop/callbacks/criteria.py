@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
-from antislop.callbacks.memory import Memory, MemoryChange, name_of
+from antislop.callbacks.memory import Memory, MemoryChange, describe_hidden, name_of
 from antislop.callbacks.rewindable import Rewindable
 from antislop.decoding.row import Row
 
@@ -98,6 +98,9 @@ class Criteria:
         """Undo the changes of all steps but the first `length`."""
         if length >= self.step_count:
             return
+        for criterion, memory in zip(self.others, self._memories, strict=True):
+            if memory is not None and memory.hidden is not None:
+                raise ValueError(describe_hidden(criterion, memory.hidden))
         while self.step_count > length:
             for memory, answer in zip(self._memories, self._steps.pop().answers, strict=True):
                 if memory is not None:

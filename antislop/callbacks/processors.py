@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antislop.callbacks.memory import is_of_transformers, memory_of, name_of, refuse_memory
+from antislop.callbacks.memory import is_of_transformers, name_of
 from antislop.callbacks.rewindable import Rewindable
+from antislop.callbacks.watched import WatchedProcessor
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
 from antislop.grammar.grammar import follow_grammar
@@ -54,18 +55,17 @@ class Processors:
     """
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
-        self._list = LogitsProcessorList(map(follow_grammar, processors))
+        self._list = LogitsProcessorList(_watch(follow_grammar(p)) for p in processors)
         self._user_processors = [p for p in self._list if not is_of_transformers(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
-        self._opaque = [p for p in self._user_processors if not isinstance(p, Rewindable)]
+        self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
         names = {type(processor).__name__ for processor in processors}
         self.is_blind = not self._user_processors and names <= _BLIND
         self._is_counting = rows > 1 and bool(self._user_processors or names & _COUNTING)
         self._pad = pad
         self._rows = rows
         self._is_shared = is_shared
-        self._attributes: list[dict[str, tuple[int, int]]] = []
-        self._watched = self._opaque
+        self._is_alone = rows == 1 and not is_shared  # then changes to watched processors are undone
         self._first: _Query | None = None
         self._checks = CHECKS
         self._forcing: list[Callable[..., Any]] | None = None  # processors that leave few tokens, if that is asked
@@ -114,9 +114,11 @@ class Processors:
             return
         self._is_disturbed = True
         self._rewind_to(length, row)
-        if self._opaque and self._checks:
-            self._checks -= 1
-            if self._first is not None and self.may_ask_again(self._first.length):
+        for processor in self._watched:
+            processor.refuse(is_alone=self._is_alone)
+        if self._watched and (self._checks or any(p.is_too_large for p in self._watched)):
+            self._checks = max(0, self._checks - 1)
+            if self._first is not None and not self._is_alone and self.may_ask_again(self._first.length):
                 self._compare(self._first)
             if row.settled <= length and self.may_ask_again(length):
                 node = row.node.back_to(length)
@@ -163,7 +165,7 @@ class Processors:
             try:
                 scores = processor(ids, scores)
             except Exception as error:
-                if self._is_disturbed and processor in self._opaque:
+                if self._is_disturbed and processor in self._watched:
                     raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
                 raise
             self._note_forcing(processor, before, scores)
@@ -215,39 +217,50 @@ class Processors:
             if other is row or (length < self._shown and (other.end is None or other.end > length)):
                 for processor in self.rewindable:
                     processor.rewind(place, length)
+        if self._is_alone:
+            for watched in self._watched:
+                watched.undo(length + 1)
         self._shown = length
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
-        """Show rewindable processors the positions between the last one that they saw and `length`."""
-        if not self.rewindable:
+        """Show processors that are rewound the positions between the last one that they saw and `length`."""
+        followers = [*self.rewindable, *(self._watched if self._is_alone else ())]
+        if not followers:
             return
         if length <= self._shown:
             self._rewind_to(length - 1)
         for between in range(self._shown + 1, length):
             ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
-            for processor in self.rewindable:
-                processor(ids, like.new_zeros((self._rows, like.shape[-1])))  # type: ignore[operator]
+            logits = like.new_zeros((self._rows, like.shape[-1]))
+            if self._is_alone and self.batch[0].node.depth >= between:
+                logits = self.batch[0].node.back_to(between).logits
+            for processor in followers:
+                processor(ids, logits.clone())
         self._shown = length
 
     def _record(self, query: _Query) -> None:
-        """Keep the first query; compare the attributes after the first and the second call."""
-        if self._opaque and self._first is None:
+        """Keep the first query; refuse a memory of processors that several texts share."""
+        for processor in self._watched:
+            processor.settle(query.row.settled)
+            if self._is_shared:
+                processor.refuse(is_alone=False)
+        if self._watched and self._first is None:
             self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
             if self._is_shared:
                 self._is_disturbed = True
                 self._compare(self._first)
-                return
-        if self._attributes:
-            for processor, before in zip(self._watched, self._attributes, strict=True):
-                refuse_memory(processor, before=before)
-            self._watched = []
-        self._attributes = [memory_of(processor) for processor in self._watched]
 
     def _compare(self, query: _Query) -> None:
         """Repeat a query; raise `ValueError` if the scores differ."""
         repeated = self.process([query.row], [query.length], query.logits)
         if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
-            raise ValueError(_describe(self._opaque, "returned other scores"))
+            raise ValueError(_describe(self._watched, "returned other scores"))
+
+
+def _watch(processor: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a processor of the user's that can't rewind by itself as one whose changes are watched."""
+    is_followed = is_of_transformers(processor) or isinstance(processor, Rewindable)
+    return processor if is_followed else WatchedProcessor(processor)
 
 
 class _Query(NamedTuple):

@@ -12,8 +12,6 @@ from transformers import (
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
-    LogitsProcessor,
-    LogitsProcessorList,
     MllamaConfig,
     MllamaForConditionalGeneration,
     PreTrainedModel,
@@ -180,37 +178,6 @@ def test_rotary_scaling_that_depends_on_earlier_lengths_is_refused() -> None:
         rope_parameters=rope,
     )
     refuses(LlamaForCausalLM(config), "rope_type='dynamic'", pad_token_id=1)
-
-
-class Counting(LogitsProcessor):
-    """A processor that counts its calls."""
-
-    calls = 0
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return scores - self.calls
-
-
-def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
-    model = build_model("llama")
-    newer = "activation_checkpointing_enable"
-    getattr(model, newer if hasattr(model, newer) else "gradient_checkpointing_enable")()
-    refuses(model.train(), "training mode with gradient checkpointing, which keeps no cache to rewind: call model.eval")
-    assert len(SAMPLER.generate(model.eval(), PROMPT, max_new_tokens=3)) == 1
-    model = build_model("llama").train()
-    assert len(SAMPLER.generate(model, PROMPT, max_new_tokens=3)) == 1, "training mode alone is no obstacle"
-
-
-def test_a_processor_with_a_memory_is_refused(llama: PreTrainedModel) -> None:
-    with pytest.raises(ValueError, match="Counting changes with every call"):
-        SAMPLER.generate(
-            llama,
-            PROMPT,
-            attention_mask=torch.ones_like(PROMPT),
-            max_new_tokens=5,
-            logits_processor=LogitsProcessorList([Counting()]),
-        )
 
 
 @pytest.mark.parametrize(
