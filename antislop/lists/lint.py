@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from antislop.lists.lint_entries import Finding, FindingKind, find_contained, find_duplicates, find_slow
+from antislop.lists.lint_entries import (
+    Finding,
+    FindingKind,
+    find_contained,
+    find_duplicates,
+    find_repetitions,
+    find_slow,
+)
 from antislop.lists.lint_vocabulary import VocabularySurfaces, find_untypable
 from antislop.lists.lint_words import find_common, find_joined, find_marks, find_short
 from antislop.matching.bans import Ban
@@ -29,6 +36,7 @@ def lint(
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
     checks = [find_duplicates(bans), find_contained(bans), find_short(bans), find_marks(bans), find_slow(bans)]
+    checks.append(find_repetitions(bans))
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:

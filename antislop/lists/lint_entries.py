@@ -18,7 +18,10 @@ from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.words import WordSequence
 
-FindingKind = Literal["duplicate", "contained", "short", "common", "joined", "untypable", "case", "slow"]
+FindingKind = Literal["duplicate", "contained", "short", "common", "joined", "untypable", "case", "slow", "loop"]
+
+_ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
+_ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,14 @@ def find_slow(bans: Sequence[Ban]) -> Findings:
         if isinstance(ban.pattern, Regex) and (probe := _find_slow_text(ban.pattern)):
             fault = f"{describe(ban)} takes longer than {TIME_LIMIT} seconds on a text like {probe[:12] + '…'!r}"
             yield Finding(ban, index, "slow", fault, "make it simpler: no repetition within a repetition, as in (a+)+")
+
+
+def find_repetitions(bans: Sequence[Ban]) -> Findings:
+    """Yield the regexes that look for any passage that repeats."""
+    for index, ban in enumerate(bans):
+        if isinstance(ban.pattern, Regex) and _ANY_PASSAGE.search(ban.phrase):
+            fault = f"{describe(ban)} looks for a passage that repeats, and withdraws the first copy too"
+            yield Finding(ban, index, "loop", fault, "use Ban.loop(), which withdraws the later ones only")
 
 
 def describe(ban: Ban) -> str:

@@ -79,6 +79,7 @@ MENDED = {
         ["whisper", "tapestry"],
     ),
     "two quoted entries in one": (['"deep breath", "took a"'], "joined", ["deep breath", "took a"]),
+    "a back-reference to any passage": ([Ban.regex(r"(.{20,50})\1")], "loop", [Ban.loop(2), Ban.regex(r"\b(\w) \1\b")]),
     "repetition in repetition": ([Ban.regex(r"(x|xx)+y")], "slow", [Ban.regex(r"x{2,}y")]),
 }
 

@@ -1,0 +1,119 @@
+"""Do greedy texts still repeat themselves under `antislop.loops()`, and what does that cost?
+
+    python -m eval.loops [--tokens N] [--openings N]
+
+Prints figures: greedy continuations of the bundled openings by the bundled model, with and without the ban, and under a
+regex with a back-reference; hits in human novels; the share of a step that the search takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import antislop
+from antislop import AntiSlop, Ban, BanList
+from antislop.data import FOLDER
+from antislop.files import read_text
+from antislop.trace.report import Report
+from eval.speed.measuring import ASSETS, Skipped, Subject, load
+
+REPETITION = r"(?s)(.{14,200}?)\1\1"
+"""What a regex can say of a loop."""
+STEPS = ("tiny", "stories3M", "random55M")
+"""The models whose steps are timed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print all figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--openings", type=int, default=24)
+    options = parser.parse_args(arguments)
+    console = Console(soft_wrap=True, highlight=False)
+    for line in (*_write_texts(options.openings, options.tokens), *_read_novels(), *_time_steps(options.tokens)):
+        console.print(line)
+    return 0
+
+
+def _write_texts(openings: int, tokens: int) -> list[str]:
+    model, tokenizer = antislop.tiny_model()
+    prompts = read_text(FOLDER / "openings.txt").splitlines()[:openings]
+    loops = antislop.loops()
+    lists = {
+        "plain": BanList([]),
+        "Ban.loop()": loops,
+        "back-reference": BanList([Ban.regex(REPETITION, max_span=600)]),
+    }
+    lines = []
+    for name, bans in lists.items():
+        sampler, looping, kept, withdrawn, conceded = AntiSlop(tokenizer, bans), 0, 0, 0, 0
+        for prompt in prompts:
+            ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+            text, report = _complete(sampler, model, ids, tokens)
+            looping += bool(loops.find(tokenizer.decode(text)))
+            kept += len(text) - ids.shape[1]
+            withdrawn += report.withdrawn_tokens
+            conceded += report.conceded
+        lines.append(
+            f"{name}: {looping} of {len(prompts)} texts loop; {kept} tokens kept, {withdrawn} withdrawn "
+            f"({withdrawn / kept:.2f} per kept one), {conceded} conceded"
+        )
+    return lines
+
+
+def _complete(sampler: AntiSlop, model: Any, ids: torch.Tensor, tokens: int) -> tuple[list[int], Report]:
+    output = sampler.generate(model, ids, do_sample=False, max_new_tokens=tokens, return_dict_in_generate=True)
+    return output.sequences[0].tolist(), output.report
+
+
+def _read_novels() -> list[str]:
+    files = sorted(Path(ASSETS / "human").rglob("*.txt.gz"))
+    if not files:
+        return ["novels: ../shared/assets/human is not beside this repository, so they are not read."]
+    words = hits = 0
+    for file in files:
+        text = read_text(file)
+        words += len(text.split())
+        hits += len(antislop.loops().find(text))
+    return [f"novels: {hits} hits in {words:,} words, {hits / words * 100_000:.2f} in 100,000"]
+
+
+def _time_steps(tokens: int) -> list[str]:
+    lines = []
+    for name in STEPS:
+        try:
+            subject = load(name, tokens)
+        except Skipped as error:
+            lines.append(str(error))
+            continue
+        plain, banned = (AntiSlop(subject.tokenizer, bans) for bans in (BanList([]), antislop.loops()))
+        ratios = [_time(subject, banned, seed) / _time(subject, plain, seed) for seed in range(6)]
+        share = [_share(subject, banned, seed) for seed in range(3)]
+        middle: Callable[[list[float]], float] = lambda values: sorted(values)[len(values) // 2]  # noqa: E731
+        lines.append(
+            f"{name}: the matcher takes {middle(share):.1%} of the time; {middle(ratios):.3f} of an empty list"
+        )
+    return lines
+
+
+def _time(subject: Subject, sampler: AntiSlop, seed: int) -> float:
+    began = time.process_time()
+    subject.write(seed, sampler)
+    return time.process_time() - began
+
+
+def _share(subject: Subject, sampler: AntiSlop, seed: int) -> float:
+    began = time.perf_counter()
+    seconds = subject.write(seed, sampler).matcher_seconds
+    return seconds / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
