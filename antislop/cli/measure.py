@@ -22,6 +22,7 @@ from antislop.cli.terminal import TableFormat, as_input_error, console, read_inp
 from antislop.display import make_visible, quote_formula
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
+from antislop.lists.bundled import loops
 from antislop.records.texts import Text, read_texts
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class ScaleOptions:
     bans: Annotated[
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
+    loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
     lenient: LenientOption = False
     words: Annotated[
         Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
@@ -123,6 +125,8 @@ def measure(
 
     scale = _read_scale(scales.words, scales.trigrams)
     lists = _load_lists(scales.bans or [], lenient=scales.lenient)
+    if scales.loops:
+        lists["loops"] = loops()
     tallies = _tally(_read(files, grouping), scale, lists)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
