@@ -180,6 +180,16 @@ def test_rotary_scaling_that_depends_on_earlier_lengths_is_refused() -> None:
     refuses(LlamaForCausalLM(config), "rope_type='dynamic'", pad_token_id=1)
 
 
+def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
+    model = build_model("llama")
+    newer = "activation_checkpointing_enable"
+    getattr(model, newer if hasattr(model, newer) else "gradient_checkpointing_enable")()
+    refuses(model.train(), "training mode with gradient checkpointing, which keeps no cache to rewind: call model.eval")
+    assert len(SAMPLER.generate(model.eval(), PROMPT, max_new_tokens=3)) == 1
+    model = build_model("llama").train()
+    assert len(SAMPLER.generate(model, PROMPT, max_new_tokens=3)) == 1, "training mode alone is no obstacle"
+
+
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
