@@ -122,7 +122,8 @@ class Processors:
                 self._compare(self._first)
             if row.settled <= length and self.may_ask_again(length):
                 node = row.node.back_to(length)
-                self._compare(_Query(row, length, node.logits, node.scores))
+                if node.is_filled:  # not yet, if a text was drawn beyond a draft after it was rewound
+                    self._compare(_Query(row, length, node.logits, node.scores))
 
     def may_ask_again(self, length: int) -> bool:
         """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
@@ -233,7 +234,8 @@ class Processors:
             ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
             logits = like.new_zeros((self._rows, like.shape[-1]))
             if self._is_alone and self.batch[0].node.depth >= between:
-                logits = self.batch[0].node.back_to(between).logits
+                node = self.batch[0].node.back_to(between)
+                logits = node.logits if node.is_filled else logits
             for processor in followers:
                 processor(ids, logits.clone())
         self._shown = length

@@ -114,6 +114,7 @@ PROCESSORS: dict[str, list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
     "top-p": [TopPLogitsWarper(0.9)],
     "min-p": [MinPLogitsWarper(0.1)],
     "repetition penalty": [RepetitionPenaltyLogitsProcessor(1.5)],
+    "a grammar": [lambda ids, scores: scores.masked_fill((torch.arange(4) + ids.shape[1]) % 3 == 0, -torch.inf)],
 }
 
 

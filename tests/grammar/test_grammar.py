@@ -57,6 +57,22 @@ class OfLLGuidance(LogitsProcessor):
         return scores
 
 
+class ReadAnew(LogitsProcessor):
+    """A grammar that reads each text from its beginning, so that there is nothing to rewind."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        fresh = self._grammar.copy()
+        for length in range(START, ids.shape[1] + 1):
+            masked = fresh(ids[:, :length], scores)
+        return masked
+
+    def rewind(self, row: int, length: int) -> None:
+        """Do nothing."""
+
+
 def make_raw(engine: str) -> Any:
     """A processor as the library's documentation makes it, compiled from the schema."""
     if engine == "xgrammar":
@@ -132,6 +148,13 @@ def test_every_text_is_valid_and_holds_no_ban(engine: str, grammar: Grammar) -> 
         rewinds += out.report.rewinds
         check(read(out.sequences[0, START:]))
     assert rewinds >= 3 * DEPTH
+
+
+def test_texts_under_bans_are_those_of_a_grammar_without_a_memory(engine: str, grammar: Grammar) -> None:
+    """To the token: one that reads the text anew at each call, whose distribution test_exactness.py solves for."""
+    for seed in range(2 * DEPTH):
+        outs = [generate(processor, seed=seed) for processor in (grammar, ReadAnew(grammar))]
+        assert torch.equal(outs[0].sequences, outs[1].sequences)
 
 
 def test_rows_of_a_batch_rewind_apart(engine: str, grammar: Grammar) -> None:
