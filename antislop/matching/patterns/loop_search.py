@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import sub
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ ROOM = 8
 STEP = 8  # symbols that are read at once while no loop is near
 BLOCK = 512  # symbols that a state keeps of its own; the others are shared with earlier states
 SHORT = 40  # characters
-_cut_gap = partial(min, 0x10FFFF)  # white space of more than a million characters
+_MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
 
 _SENTENCE = re.compile("[sS]")
 _WORD = re.compile("[sSwW]")
@@ -51,9 +51,6 @@ class Symbols(NamedTuple):
     text: str = ""
     marks: str = ""
     gaps: str = ""
-
-    def __add__(self, other: Symbols) -> Symbols:  # type: ignore[override]  # not as a tuple
-        return Symbols(self.text + other.text, self.marks + other.marks, self.gaps + other.gaps)
 
     def keep(self, count: int) -> Symbols:
         """Return the last symbols."""
@@ -102,12 +99,12 @@ class LoopSearch(TextSearch[LoopState]):
     def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
         """Read one more piece; `final` also reads combining marks that wait for another character."""
         fold_piece = _fold_again if len(piece) < SHORT else _fold
-        context, seam, text, marks, origins = fold_piece(piece, state.context, state.seam, final)
-        size = len(piece)
-        end_back = size - origins[-1] if origins else size + state.end_back
-        gaps = map(chr, map(_cut_gap, map(sub, origins, (-state.end_back, *origins))))
-        new = state.new + Symbols(text, marks, "".join(gaps))
-        symbols = state.old + new
+        context, seam, text, marks, gaps, first, last = fold_piece(piece, state.context, state.seam, final)
+        size, old, new, end_back = len(piece), state.old, state.new, len(piece) + state.end_back
+        if text:
+            gaps = chr(min(first + state.end_back, _MAX_GAP)) + gaps
+            new, end_back = Symbols(new.text + text, new.marks + marks, new.gaps + gaps), size - last
+        symbols = Symbols(old.text + new.text, old.marks + new.marks, old.gaps + new.gaps)
         end = len(symbols.text)
         tracks, hits, open_ = [], [], [back for _, _, back in context.marks]
         for number, (tracker, before) in enumerate(zip(self._trackers, state.tracks, strict=True)):
@@ -118,7 +115,6 @@ class LoopSearch(TextSearch[LoopState]):
                 hits.append(Hit(number, *places))
             if opened < end:
                 open_.append(end_back + symbols.measure(opened, end - 1))
-        old = state.old
         if len(new.text) > BLOCK:
             old, new = symbols.keep(self._kept), Symbols()
         return LoopState(tuple(tracks), context, seam, old, new, end_back), PieceResult(tuple(hits), tuple(open_))
@@ -213,8 +209,8 @@ class _Tracker:
         return start
 
 
-def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, tuple[int, ...]]:
-    """Return the context and the seam after a piece, and its symbols, their marks and their origins."""
+def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, str, int, int]:
+    """Return the context and the seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
     folded = fold(piece, context=context, final=final)
     marks, origins, edges = [], [], 0
     for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
@@ -228,7 +224,9 @@ def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context
         marks.append(mark)
         origins.append(origin)
         edges = 0
-    return folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), tuple(origins)
+    gaps = "".join(chr(min(gap, _MAX_GAP)) for gap in map(sub, origins[1:], origins))
+    first, last = (origins[0], origins[-1]) if origins else (0, 0)
+    return folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), gaps, first, last
 
 
 def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
