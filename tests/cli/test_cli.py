@@ -471,6 +471,8 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert find("--bans", "list.txt", "--ban", "cat") == ["dog", "cat", "cat"]
     assert find("--no-bans", "--ban", "cat") == ["cat", "cat"]
     assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 3
+    looping = invoke("scan", "-", "--no-bans", "--loops", stdin="He ran to the door. " * 3)
+    assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
     assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to search for")
     assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
 
