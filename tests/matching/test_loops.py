@@ -7,9 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import antislop
+from antislop.lists.bundled import read_constructions
 from antislop.lists.text_format import read_ban, write_ban
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
+from antislop.matching.patterns.loop import Loop
+from antislop.matching.patterns.loop_search import LoopSearch
 from antislop.matching.text_matcher import TextMatcher
 from tests.support.oracles import cut_at, loop_occurrences
 
@@ -100,3 +103,22 @@ def test_a_loop_is_saved_and_loaded_without_a_phrase() -> None:
 def test_impossible_options_of_loops_are_refused(make: object, fix: str) -> None:
     with pytest.raises(BanError, match=fix):
         make()  # type: ignore[operator]
+
+
+def test_a_state_keeps_a_bounded_part_of_a_text() -> None:
+    search = LoopSearch([Loop(max_period=50)])
+    state = search.start
+    for number in range(3000):
+        state, _ = search.read(state, f"word {number} ")
+    assert len(state.old.text) + len(state.new.text) < 1000
+
+
+def test_prose_is_hardly_held_back() -> None:
+    text = " ".join(sentence for construction in read_constructions() for sentence in construction.examples)
+    search = LoopSearch([Loop()])
+    state, held = search.start, []
+    for word in text.split(" "):
+        state, result = search.read(state, f"{word} ")
+        held.append(max(result.open, default=0))
+    assert sum(held) / len(held) < 3  # characters
+    assert max(held) > 3
