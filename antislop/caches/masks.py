@@ -40,7 +40,7 @@ class AttentionMask:
         mask[:start] = 0
         mask[start:] = 1
         if prompt is not None:
-            mask[start : start + len(prompt)] = prompt[: len(mask) - start]
+            mask[start : start + len(prompt)] = prompt[: max(len(mask) - start, 0)]  # a longer mask is made when needed
 
     def discard(self) -> None:
         """Make the mask anew when it is needed next, since all rows have moved."""

@@ -1,4 +1,4 @@
-"""Batches instead of `generate`: the same bits, rows that rewind alone, the cost of each rewind, prompts in flight."""
+"""Batches in place of `generate`: bit-identical without bans, rows that rewind alone, costs, prompts in flight."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from antislop.caches import cache as cache_module
 from antislop.caches import layers as layers_module
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
+from antislop.caches.masks import AttentionMask
 from antislop.decoding.protocols import fill_left
 from antislop.hf.in_flight import Completion
 from antislop.hf.model import TransformersModel
@@ -66,13 +67,13 @@ def sample(
     seed: int = 0,
     **kwargs: Any,
 ) -> Any:
-    asked = {"return_dict_in_generate": True, "output_logits": True, **kwargs}
-    return generate(model, prompts, seed=seed, custom_generate=AntiSlop(TOKENIZER, bans), **asked)
+    settings = {"return_dict_in_generate": True, "output_logits": True, **kwargs}
+    return generate(model, prompts, seed=seed, custom_generate=AntiSlop(TOKENIZER, bans), **settings)
 
 
 @contextmanager
 def counting(model: PreTrainedModel) -> Iterator[list[int]]:
-    """The tokens that each forward pass inside reads, in all rows together."""
+    """Collect the number of tokens, in all rows together, of each forward pass in the block."""
     fed: list[int] = []
     handle = model.register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
@@ -84,7 +85,7 @@ def counting(model: PreTrainedModel) -> Iterator[list[int]]:
 
 
 def texts_of(sequences: Tensor, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[list[int]]:
-    """What was generated in each row, up to its end."""
+    """Return the generated tokens of each row, up to its end."""
     rows = sequences[:, max(map(len, prompts)) :].tolist()
     return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
 
@@ -104,20 +105,20 @@ def mistral() -> PreTrainedModel:
     return build_model("mistral")
 
 
-# -- drop-in -----------------------------------------------------------------------------------------------------------
+# -- no bans -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_if_nothing_matches_a_batch_is_that_of_generate(model: PreTrainedModel, name: str) -> None:
-    """Prompts of 1 to 13 tokens, rows that end apart; the mask given, and derived from the padding."""
+    """Prompts of 1 to 13 tokens, rows that end at different steps; the mask is passed, or derived from the padding."""
     sampler, lengths = AntiSlop(TOKENIZER, NEVER), set()
-    asked = {**LIKELY_TO_END, **SETTINGS[name]}
+    settings = {**LIKELY_TO_END, **SETTINGS[name]}
     for seed in range(2):
-        expected = generate(model, seed=seed, **asked)
+        expected = generate(model, seed=seed, **settings)
         random_after = torch.rand(1)
         lengths |= set(map(len, texts_of(expected)))
         for mask in ({}, {"attention_mask": None}):
-            assert torch.equal(generate(model, seed=seed, custom_generate=sampler, **mask, **asked), expected)
+            assert torch.equal(generate(model, seed=seed, custom_generate=sampler, **mask, **settings), expected)
             assert torch.equal(torch.rand(1), random_after), "the same random numbers are used up"
     assert len(lengths) > 1
 
@@ -125,32 +126,34 @@ def test_if_nothing_matches_a_batch_is_that_of_generate(model: PreTrainedModel, 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_batches_equal_generate_too(dtype: torch.dtype) -> None:
     half = build_model("llama", dtype=dtype)
-    asked = {**LIKELY_TO_END, "do_sample": True, "min_p": 0.05}
-    assert torch.equal(generate(half, custom_generate=AntiSlop(TOKENIZER, NEVER), **asked), generate(half, **asked))
+    settings = {**LIKELY_TO_END, "do_sample": True, "min_p": 0.05}
+    assert torch.equal(
+        generate(half, custom_generate=AntiSlop(TOKENIZER, NEVER), **settings), generate(half, **settings)
+    )
 
 
 def test_logits_and_scores_equal_those_of_generate_until_a_row_ends(model: PreTrainedModel) -> None:
-    asked = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True, "top_k": 9}
-    asked |= {**LIKELY_TO_END, "do_sample": True}
-    theirs, ours = generate(model, **asked), sample(NEVER, model, **asked)
+    settings = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True, "top_k": 9}
+    settings |= {**LIKELY_TO_END, "do_sample": True}
+    theirs, ours = generate(model, **settings), sample(NEVER, model, **settings)
     assert torch.equal(ours.sequences, theirs.sequences)
     lengths = [len(text) for text in texts_of(theirs.sequences)]
     assert len(set(lengths)) > 1
     for name in ("scores", "logits"):
         assert len(ours[name]) == len(theirs[name]) == max(lengths)
         for row, length in enumerate(lengths):
-            for step, (own, their) in enumerate(zip(ours[name], theirs[name], strict=True)):
-                assert own.dtype == torch.float32
-                assert torch.equal(own[row], their[row]) if step < length else not own[row].any()
+            for step, (our, their) in enumerate(zip(ours[name], theirs[name], strict=True)):
+                assert our.dtype == torch.float32
+                assert torch.equal(our[row], their[row]) if step < length else not our[row].any()
 
 
 def test_several_texts_of_a_prompt_equal_those_of_generate_and_the_prompt_is_read_once(model: PreTrainedModel) -> None:
-    asked = {**LIKELY_TO_END, "do_sample": True, "num_return_sequences": 3}
+    settings = {**LIKELY_TO_END, "do_sample": True, "num_return_sequences": 3}
     for bans in ([], COMMON):
-        expected = generate(model, **asked)
+        expected = generate(model, **settings)
         random_after = torch.rand(1)
         with counting(model) as fed:
-            ours = sample(bans, model, **asked)
+            ours = sample(bans, model, **settings)
         random_after_ours = torch.rand(1)
         assert fed[0] == len(PROMPTS) * max(map(len, PROMPTS)), "twelve rows, but four prompts"
         assert len(ours.reports) == 12
@@ -164,12 +167,12 @@ def test_several_texts_of_a_prompt_equal_those_of_generate_and_the_prompt_is_rea
             assert_as_if_alone(model, ours, prompts)
 
 
-# -- rows that go back apart -------------------------------------------------------------------------------------------
+# -- rows that rewind alone --------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def assert_as_if_alone(model: PreTrainedModel, out: Any, prompts: Sequence[Sequence[int]]) -> None:
-    """The kept logits of each row are those of one forward pass over that row alone, within 5 times the floor."""
+    """Check the kept logits of each row against one forward pass over that row alone, within 5 times the floor."""
     texts, dtype = texts_of(out.sequences, prompts), next(model.parameters()).dtype
     for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
         ids = torch.tensor([[*prompt, *text]])
@@ -185,7 +188,7 @@ def assert_as_if_alone(model: PreTrainedModel, out: Any, prompts: Sequence[Seque
 
 
 def banned(out: Any, bans: Sequence[Ban], prompts: Sequence[Sequence[int]] = PROMPTS) -> list[bool]:
-    """Which rows have something banned in what was generated."""
+    """Return for each row whether its generated text contains a ban."""
     texts = [TOKENIZER.decode(text, skip_special_tokens=True) for text in texts_of(out.sequences, prompts)]
     return [any(ban.phrase in text for ban in bans) for text in texts]
 
@@ -193,13 +196,13 @@ def banned(out: Any, bans: Sequence[Ban], prompts: Sequence[Sequence[int]] = PRO
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
 def test_after_any_rewinds_each_row_is_as_if_alone(family: str, dtype: torch.dtype, ending: dict[str, Any]) -> None:
-    own = build_model(family, dtype=dtype)
-    out = sample(COMMON, own, do_sample=True, max_new_tokens=3 * WINDOW, **ending)
-    assert_as_if_alone(own, out, PROMPTS)
+    model = build_model(family, dtype=dtype)
+    out = sample(COMMON, model, do_sample=True, max_new_tokens=3 * WINDOW, **ending)
+    assert_as_if_alone(model, out, PROMPTS)
     assert out.report.rewinds > 3
     assert out.report.conceded == 0
     assert not any(banned(out, COMMON))
-    free = sample(NEVER, own, do_sample=True, max_new_tokens=3 * WINDOW, **ending)
+    free = sample(NEVER, model, do_sample=True, max_new_tokens=3 * WINDOW, **ending)
     assert any(banned(free, COMMON))
 
 
@@ -210,14 +213,14 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_rewind_of_one_row_does_not_change_the_others(model: PreTrainedModel) -> None:
-    asked = {"do_sample": False, "repetition_penalty": 1.3, **NO_END}
-    free = sample(NEVER, model, **asked)
+    settings = {"do_sample": False, "repetition_penalty": 1.3, **NO_END}
+    free = sample(NEVER, model, **settings)
     texts = zip(PROMPTS, texts_of(free.sequences), strict=True)
     written = [TOKENIZER.decode([*prompt, *text]) for prompt, text in texts]
     pieces = [written[2][i : i + 3] for i in range(len(written[2]) - 3)]
     others = written[:2] + written[3:]
     only_there = [piece for piece in pieces if piece.strip() and not any(piece in other for other in others)]
-    out = sample([Ban(piece, edges="anywhere") for piece in only_there], model, **asked)
+    out = sample([Ban(piece, edges="anywhere") for piece in only_there], model, **settings)
     rewinds = [report.rewinds for report in out.reports]
     assert rewinds[2] > 0
     assert rewinds[:2] + rewinds[3:] == [0, 0, 0]
@@ -241,10 +244,10 @@ def test_a_report_for_each_row_and_their_sum(llama: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
-def test_each_row_is_fed_its_prompt_what_it_keeps_and_what_was_cut_but_one(
+def test_each_row_reads_its_prompt_and_all_kept_and_cut_tokens_but_the_last(
     model: PreTrainedModel, ending: dict[str, Any]
 ) -> None:
-    """A prompt counts with its padding."""
+    """The padding of a prompt is included."""
     longest, checked = max(map(len, PROMPTS)), 0
     for seed in range(8 * DEPTH):
         out = sample(COMMON, model, seed=seed, do_sample=True, **ending)
@@ -256,17 +259,17 @@ def test_each_row_is_fed_its_prompt_what_it_keeps_and_what_was_cut_but_one(
 
 
 def test_a_row_rewinds_200_times(family: str) -> None:
-    """Gemma's layers are of both kinds; the others rewind so often where there is time."""
-    often = 200 if family == "gemma3" or DEPTH > 1 else 50
-    bans, own = [Ban(letter, edges="anywhere") for letter in "abcdefg"], build_model(family)
-    out = sample(bans, own, PROMPTS[:2], do_sample=True, max_new_tokens=often * 13 // 10, **NO_END)
-    assert max(report.rewinds for report in out.reports) >= often
+    """Gemma, which has layers of both kinds, rewinds 200 times; other families do so with a larger depth."""
+    number = 200 if family == "gemma3" or DEPTH > 1 else 50
+    bans, model = [Ban(letter, edges="anywhere") for letter in "abcdefg"], build_model(family)
+    out = sample(bans, model, PROMPTS[:2], do_sample=True, max_new_tokens=number * 13 // 10, **NO_END)
+    assert max(report.rewinds for report in out.reports) >= number
     assert not any(banned(out, bans, PROMPTS[:2]))
-    assert_as_if_alone(own, out, PROMPTS[:2])
+    assert_as_if_alone(model, out, PROMPTS[:2])
 
 
 def test_every_row_can_be_rewound_to_its_first_token(model: PreTrainedModel) -> None:
-    """Prompts of one token among them, and of about a window."""
+    """Also with prompts of one token, and of about the length of a window."""
     prompts = [(5,), (7,), *(tuple(range(2, 2 + length)) for length in (WINDOW - 1, WINDOW, WINDOW + 1))]
     bans, first = [Ban(letter, edges="anywhere") for letter in "abcdefgh"], set[int]()
     for seed in range(4):
@@ -281,10 +284,10 @@ def test_every_row_can_be_rewound_to_its_first_token(model: PreTrainedModel) -> 
 
 @torch.no_grad()
 @pytest.mark.parametrize("length", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1])
-def test_about_a_window_every_rewind_is_exact(family: str, length: int) -> None:
-    """One row goes back to each length that it had, the other stays."""
-    own = build_model(family)
-    language_model = TransformersModel(own)
+def test_every_rewind_near_the_end_of_a_window_is_exact(family: str, length: int) -> None:
+    """One row rewinds to each of its earlier lengths, the other does not rewind."""
+    model = build_model(family)
+    language_model = TransformersModel(model)
     set_seed(0)
     texts = torch.randint(2, VOCABULARY, (2, length + 2))
     for kept in range(1, length):
@@ -296,20 +299,20 @@ def test_about_a_window_every_rewind_is_exact(family: str, length: int) -> None:
         logits = language_model.forward(torch.tensor([[7], [9]]), cache)[:, -1]
         for row, size, token in ((0, kept, 7), (1, length, 9)):
             ids = torch.cat([texts[row : row + 1, :size], torch.tensor([[token]])], dim=1)
-            assert torch.allclose(logits[row], own(ids).logits[0, -1], atol=1e-4), kept
+            assert torch.allclose(logits[row], model(ids).logits[0, -1], atol=1e-4), kept
 
 
 def test_without_rewinds_the_cache_of_a_batch_is_returned_as_generate_leaves_it(family: str) -> None:
-    """8 windows long, so windows have forgotten; and where rows went back, giving it back does no harm."""
-    own, prompts = build_model(family), [PROMPTS[0], PROMPTS[0][::-1]]
-    asked = {"do_sample": True, "max_new_tokens": 8 * WINDOW, **NO_END}
-    theirs = generate(own, prompts, return_dict_in_generate=True, **asked).past_key_values
-    ours = sample(NEVER, own, prompts, **asked).past_key_values
+    """Texts of 8 windows, so that windows have dropped tokens; with rewinds, a cache is returned without an error."""
+    model, prompts = build_model(family), [PROMPTS[0], PROMPTS[0][::-1]]
+    settings = {"do_sample": True, "max_new_tokens": 8 * WINDOW, **NO_END}
+    theirs = generate(model, prompts, return_dict_in_generate=True, **settings).past_key_values
+    ours = sample(NEVER, model, prompts, **settings).past_key_values
     for layer, other in zip(ours.layers, theirs.layers, strict=True):
         assert type(layer) is type(other)
         assert torch.equal(layer.keys, other.keys)
         assert torch.equal(layer.values, other.values)
-    out = sample(COMMON, own, prompts, **asked)
+    out = sample(COMMON, model, prompts, **settings)
     assert all(report.rewinds for report in out.reports)
 
 
@@ -333,7 +336,7 @@ def complete(model: PreTrainedModel, prompts: Any, *, bans: Sequence[Ban] = COMM
 
 @pytest.mark.parametrize("number", [2, 12])
 def test_a_text_does_not_depend_on_its_batch(model: PreTrainedModel, number: int) -> None:
-    """More prompts than places and fewer; each text is that of its prompt alone with the same random numbers."""
+    """More prompts than places, and fewer; each text is that of its prompt alone with the same random numbers."""
     prompts = unequal_prompts(number)
     alone = [
         complete(model, [prompt], batch_size=1, seed=MANY["seed"] + SEED_STEP * place)[0]
@@ -355,26 +358,26 @@ def test_a_text_does_not_depend_on_its_batch(model: PreTrainedModel, number: int
 
 def test_greedy_texts_in_flight_equal_those_of_generate(model: PreTrainedModel) -> None:
     prompts = unequal_prompts(7)
-    asked = {"do_sample": False, "repetition_penalty": 1.2, "max_new_tokens": 12, "sequence_bias": [[[EOS], 1.5]]}
-    done = complete(model, prompts, bans=[], batch_size=3, **asked)
+    settings = {"do_sample": False, "repetition_penalty": 1.2, "max_new_tokens": 12, "sequence_bias": [[[EOS], 1.5]]}
+    done = complete(model, prompts, bans=[], batch_size=3, **settings)
     for completion, prompt in zip(done, prompts, strict=True):
-        assert completion.tokens == texts_of(generate(model, [prompt], **asked), [prompt])[0]
+        assert completion.tokens == texts_of(generate(model, [prompt], **settings), [prompt])[0]
 
 
 @pytest.mark.parametrize(("do_sample", "options"), [(True, {}), (False, {}), (True, {"draft_bans": True})])
 def test_a_prompt_without_probabilities_fails_alone(
     model: PreTrainedModel, do_sample: bool, options: dict[str, Any]
 ) -> None:
-    """One NaN ended all texts in flight; it stays in no memory that the next prompt gets either."""
+    """A former fault: one NaN ended all texts in flight. Nor does it remain in memory that the next prompt reuses."""
     bad = TOKENIZER("j")["input_ids"][0]
-    asked = {**MANY, "do_sample": do_sample, "suppress_tokens": [bad], "batch_size": 3}
+    settings = {**MANY, "do_sample": do_sample, "suppress_tokens": [bad], "batch_size": 3}
     good = [[token for token in prompt if token != bad] for prompt in unequal_prompts(8)]
     sampler = AntiSlop(TOKENIZER, COMMON, **options)
-    expected = list(sampler.generate_many(model, good, **{**asked, "seed": None, "seeds": range(8)}))
+    expected = list(sampler.generate_many(model, good, **{**settings, "seed": None, "seeds": range(8)}))
     texts = {completion.number: completion.tokens for completion in expected}
     prompts, seeds = [[bad], *good[:5], [5, bad, 6], [bad], *good[5:]], [90, 0, 1, 2, 3, 4, 91, 92, 5, 6, 7]
     with poisoned(model, bad):
-        done = list(sampler.generate_many(model, prompts, **{**asked, "seed": None, "seeds": seeds}))
+        done = list(sampler.generate_many(model, prompts, **{**settings, "seed": None, "seeds": seeds}))
     failed = {completion.number: completion for completion in done if completion.error is not None}
     assert failed.keys() == {0, 6, 7}
     assert "no token could be drawn after 0 tokens, since 48 of the model's 48 logits are NaN" in str(failed[6].error)
@@ -387,19 +390,21 @@ def test_a_text_that_loses_its_probabilities_half_way_fails_alone(
     llama: PreTrainedModel, options: dict[str, Any]
 ) -> None:
     sampler, prompts = AntiSlop(TOKENIZER, COMMON, **options), unequal_prompts(6)
-    whole = {each.number: each for each in sampler.generate_many(llama, prompts, batch_size=3, **MANY)}
-    bad = next(token for token in whole[0].tokens[2:] if all(token not in prompt for prompt in prompts))
+    complete_texts = {
+        completion.number: completion for completion in sampler.generate_many(llama, prompts, batch_size=3, **MANY)
+    }
+    bad = next(token for token in complete_texts[0].tokens[2:] if all(token not in prompt for prompt in prompts))
     with poisoned(llama, bad):
         done = list(sampler.generate_many(llama, prompts, batch_size=3, **MANY))
-    failed = [each for each in done if each.error is not None]
+    failed = [completion for completion in done if completion.error is not None]
     assert 0 < len(failed) < len(done) == 6
-    assert all(bad in each.tokens for each in failed)
-    for each in done:
-        if each.error is None:
-            assert each.tokens == whole[each.number].tokens
+    assert all(bad in completion.tokens for completion in failed)
+    for completion in done:
+        if completion.error is None:
+            assert completion.tokens == complete_texts[completion.number].tokens
 
 
-def test_outside_of_flight_nan_is_refused_as_generate_does(llama: PreTrainedModel) -> None:
+def test_one_batch_refuses_nan_as_generate_does(llama: PreTrainedModel) -> None:
     prompt = torch.tensor([[5, 2]])
     with poisoned(llama, 2):
         for generate_ in (llama.generate, partial(AntiSlop(TOKENIZER, COMMON).generate, llama)):
@@ -433,8 +438,8 @@ def test_without_prompts_nothing_is_generated(llama: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
-def test_texts_that_end_at_once_free_their_rows_at_once(llama: PreTrainedModel, batch_size: int) -> None:
-    """All of them, then every second one."""
+def test_texts_that_end_immediately_free_their_rows(llama: PreTrainedModel, batch_size: int) -> None:
+    """First if all texts do, then if every second one does."""
     prompts = unequal_prompts(7)
     at_once = complete(llama, prompts, batch_size=batch_size, sequence_bias=[[[EOS], 80.0]])
     assert [(completion.tokens, completion.text) for completion in at_once] == [([EOS], "")] * 7
@@ -448,7 +453,7 @@ def test_texts_that_end_at_once_free_their_rows_at_once(llama: PreTrainedModel, 
     assert all(completion.report.reason == "done" for completion in done)
 
 
-def test_reports_in_flight_count_what_each_text_cost(llama: PreTrainedModel) -> None:
+def test_reports_in_flight_count_the_cost_of_each_text(llama: PreTrainedModel) -> None:
     prompts = unequal_prompts(12)
     for completion in complete(llama, prompts, batch_size=3, suppress_tokens=[EOS]):
         report = completion.report
@@ -462,12 +467,12 @@ def test_reports_in_flight_count_what_each_text_cost(llama: PreTrainedModel) -> 
 def columns_after(
     model: PreTrainedModel, bans: Sequence[str | Ban], prompts: Sequence[Sequence[int]], **kwargs: Any
 ) -> tuple[list[int], list[int]]:
-    """Columns in memory after a run: of layers with a window, and of the others."""
+    """Return the columns in memory after a run, for layers with a window and for all others."""
     set_seed(0)
     run = AntiSlop(TOKENIZER, bans)._start(model, **pad(prompts), do_sample=True, **kwargs)
     for _ in run._decode():
         pass
-    layers = list(run.cache.layers)  # transformers' own would take their place in the end
+    layers = list(run.cache.layers)  # at the end of a run, those of transformers replace them
     kept: tuple[list[int], list[int]] = [], []
     for layer in layers:
         kept[type(layer) is GrowingLayer].append(layer._keys.shape[2])
@@ -483,13 +488,13 @@ def columns_after(
 def test_memory_is_the_window_and_the_horizon_or_the_text(
     family: str, rows: int, ending: dict[str, Any], bans: Sequence[str | Ban]
 ) -> None:
-    """One row goes on to 160 tokens, more than a window and its horizon hold; the others may end before."""
+    """One row writes 160 tokens, more than a window and its horizon; the others may end earlier."""
 
     def allowed(row: int, ids: Tensor) -> list[int]:
         return list(range(1 if row else 2, VOCABULARY))  # the first row can't end
 
-    asked = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 160}
-    windowed, full = columns_after(build_model(family), bans, PROMPTS[:rows], **asked)
+    settings = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 160}
+    windowed, full = columns_after(build_model(family), bans, PROMPTS[:rows], **settings)
     assert windowed or full
     assert all(columns <= WINDOW + AHEAD_IN_WINDOW + 16 for columns in windowed)
     assert all(columns <= max(map(len, PROMPTS[:rows])) + 160 for columns in full)
@@ -498,8 +503,8 @@ def test_memory_is_the_window_and_the_horizon_or_the_text(
 def test_rows_that_all_rewind_far_need_no_more_memory(llama: PreTrainedModel) -> None:
     """They rewind in turn: the row that rewinds is moved to the end of the others."""
     language_model = TransformersModel(llama)
-    most = 100
-    cache = TransformersCache(DynamicCache(config=llama.config), rows=2, capacity=most)
+    limit = 100
+    cache = TransformersCache(DynamicCache(config=llama.config), rows=2, capacity=limit)
     set_seed(0)
     language_model.forward(torch.randint(2, VOCABULARY, (2, 50)), cache)
     for row in (0, 1) * 5:
@@ -508,9 +513,9 @@ def test_rows_that_all_rewind_far_need_no_more_memory(llama: PreTrainedModel) ->
             language_model.forward(torch.randint(2, VOCABULARY, (2, 1)), cache)
         cache.rewind(row, 10)
         language_model.forward(torch.randint(2, VOCABULARY, (2, 1)), cache)
-    while max(cache.lengths) < most:
+    while max(cache.lengths) < limit:
         language_model.forward(torch.randint(2, VOCABULARY, (2, 1)), cache)
-    assert all(layer._keys.shape[2] <= most for layer in cache.layers)
+    assert all(layer._keys.shape[2] <= limit for layer in cache.layers)
 
 
 @pytest.mark.parametrize("bans", [[], COMMON], ids=["no rewinds", "rewinds"])
@@ -539,21 +544,31 @@ LENGTHS = st.integers(1, 5)
 @given(data=st.data())
 @torch.no_grad()
 def test_after_any_steps_each_row_is_a_fresh_pass_over_its_tokens(name: str, data: st.DataObject) -> None:
-    """Rows feed unequal numbers of tokens, go back, settle and are replaced; memory is scarce, so it always moves."""
-    own = (build_model if name in FAMILIES else build)(name)
+    """Rows read unequal numbers of tokens, rewind, settle and are replaced; memory is so small that rows move."""
+    model = (build_model if name in FAMILIES else build)(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers_module, "AHEAD", data.draw(st.integers(0, 8), label="ahead"))
         patch.setattr(layers_module, "AHEAD_IN_WINDOW", data.draw(st.integers(0, 8), label="ahead in windows"))
         patch.setattr(cache_module, "TRIM", data.draw(st.integers(1, 8), label="trim"))
-        run = _Steps(own, data)
+        run = _Steps(model, data)
         for _ in range(data.draw(st.integers(1, 8), label="steps")):
             for row in range(run.rows):
                 run.change(row)
             run.feed()
 
 
+def test_a_padded_row_may_move_beyond_the_columns_of_the_mask() -> None:
+    """A former fault: an error, when another row fed more tokens than the mask was made ahead for."""
+    mask, device = AttentionMask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]), rows=2), torch.device("cpu")
+    mask.of([0, 0], 4, room=4, device=device)
+    mask.move_row(0, 5)
+    moved = mask.of([5, 0], 9, room=9, device=device)
+    assert moved is not None
+    assert moved.tolist() == [[0, 0, 0, 0, 0, 0, 0, 1, 1], [1] * 9]
+
+
 class _Steps:
-    """A cache, and what its rows ought to hold: `fills` columns of padding, then `texts`."""
+    """A cache, and the expected content of its rows: `fills` columns of padding, then `texts`."""
 
     def __init__(self, model: PreTrainedModel, data: st.DataObject) -> None:
         self.model, self.data = model, data
@@ -576,24 +591,26 @@ class _Steps:
         return tokens
 
     def change(self, row: int) -> None:
-        what = self.data.draw(st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "adopt"]), label="do")
-        held = self.fills[row] + len(self.texts[row])
-        if what == "rewind":
+        action = self.data.draw(
+            st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "adopt"]), label="do"
+        )
+        size = self.fills[row] + len(self.texts[row])
+        if action == "rewind":
             lowest = max(self.settled[row], self.fills[row] + 1)
-            if held > lowest:
-                length = self.data.draw(st.integers(lowest, held), label="length")
+            if size > lowest:
+                length = self.data.draw(st.integers(lowest, size), label="length")
                 kept = self.cache.rewind(row, length)
                 assert kept == length or (self.cache.is_recurrent and 0 <= kept < length)
                 if kept == 0:
                     self.fills[row] = self.settled[row] = 0
                 del self.texts[row][max(kept - self.fills[row], 0) :]
-        elif what == "empty":
+        elif action == "empty":
             assert self.cache.rewind(row, 0) == 0
             self.texts[row], self.fills[row], self.settled[row] = [], 0, 0
-        elif what == "settle" and held:
-            self.settled[row] = max(self.settled[row], self.data.draw(st.integers(0, held), label="settle at"))
+        elif action == "settle" and size:
+            self.settled[row] = max(self.settled[row], self.data.draw(st.integers(0, size), label="settle at"))
             self.cache.settle(row, self.settled[row])
-        elif what == "adopt":
+        elif action == "adopt":
             self.texts[row] = self.tokens(self.data.draw(st.integers(1, 40), label="new prompt"))
             self.fills[row] = 0
             other = self.language_model.new_cache(1)
@@ -618,19 +635,19 @@ class _Steps:
 
 def test_a_seed_for_each_prompt_decides_its_text_alone() -> None:
     sampler, model = AntiSlop(TOKENIZER, COMMON), build_model("llama")
-    asked = {"max_new_tokens": 12, "do_sample": True, **NO_END}
+    settings = {"max_new_tokens": 12, "do_sample": True, **NO_END}
     prompts, seeds = [list(prompt) for prompt in PROMPTS], [7, 5, 7, 9]
-    texts = {done.number: done.tokens for done in sampler.generate_many(model, prompts, seeds=seeds, **asked)}
+    texts = {done.number: done.tokens for done in sampler.generate_many(model, prompts, seeds=seeds, **settings)}
     order = [2, 0, 3, 1]
     others = sampler.generate_many(
-        model, [prompts[i] for i in order], seeds=(seeds[i] for i in order), batch_size=2, **asked
+        model, [prompts[i] for i in order], seeds=(seeds[i] for i in order), batch_size=2, **settings
     )
     assert {order[done.number]: done.tokens for done in others} == texts
     with pytest.raises(ValueError, match="both seed and seeds"):
-        next(sampler.generate_many(model, prompts, seed=1, seeds=seeds, **asked))
+        next(sampler.generate_many(model, prompts, seed=1, seeds=seeds, **settings))
 
 
 def test_equal_prompts_make_different_texts() -> None:
-    asked = {"max_new_tokens": 12, "do_sample": True, "top_k": 0, **NO_END}
-    texts = AntiSlop(TOKENIZER, COMMON).generate_many(build_model("llama"), [[5, 9]] * 20, seed=1, **asked)
+    settings = {"max_new_tokens": 12, "do_sample": True, "top_k": 0, **NO_END}
+    texts = AntiSlop(TOKENIZER, COMMON).generate_many(build_model("llama"), [[5, 9]] * 20, seed=1, **settings)
     assert len({tuple(done.tokens) for done in texts}) == 20

@@ -1,4 +1,4 @@
-"""A cache that the caller passed: taken over at the first forward, and given back on every way out."""
+"""A cache of the caller is taken over at the first forward pass, and returned however a call ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFTEN = [Ban(a + b, edges="anywhere") for a in "acegi" for b in "bdfhj"]
 SAMPLER = AntiSlop(TOKENIZER, OFTEN)
 READ = torch.tensor([[4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7, 19, 5, 16, 3, 8]])
 PROMPT = torch.cat([READ, torch.tensor([[21, 3, 9]])], dim=1)
-ASKED: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "suppress_tokens": [0, 1]}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "suppress_tokens": [0, 1]}
 FAMILIES = ("llama", "mistral", "gemma3", "gpt-oss", "mamba", "qwen3-next", "falcon-h1", "lfm2")
 
 
@@ -32,7 +32,7 @@ def name_of(model: PreTrainedModel) -> str:
 
 
 def begun(model: PreTrainedModel, *, rows: int = 1, static: bool = False) -> Any:
-    """A cache that holds the first tokens of the prompt."""
+    """Return a cache that contains the first tokens of the prompt."""
     cache = StaticCache(config=model.config, max_cache_len=80) if static else DynamicCache(config=model.config)
     with torch.no_grad():
         model(READ.repeat(rows, 1), use_cache=True, **{name_of(model): cache})
@@ -40,14 +40,14 @@ def begun(model: PreTrainedModel, *, rows: int = 1, static: bool = False) -> Any
 
 
 def states_of(cache: Any) -> list[Tensor]:
-    """Everything that a cache holds, layer by layer."""
-    found: list[Any] = []
+    """Return all tensors of a cache, layer by layer."""
+    states: list[Any] = []
     for layer in cache.layers:
-        found += [getattr(layer, "keys", None), getattr(layer, "values", None)]
-        for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
-            found += states.values()
-        found.append(torch.tensor(int(layer.get_seq_length())) if hasattr(layer, "get_seq_length") else None)
-    return [state for state in found if isinstance(state, Tensor)]
+        states += [getattr(layer, "keys", None), getattr(layer, "values", None)]
+        for by_name in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
+            states += by_name.values()
+        states.append(torch.tensor(int(layer.get_seq_length())) if hasattr(layer, "get_seq_length") else None)
+    return [state for state in states if isinstance(state, Tensor)]
 
 
 def is_as_it_was(cache: Any, before: Any) -> bool:
@@ -59,7 +59,7 @@ def is_as_it_was(cache: Any, before: Any) -> bool:
 
 
 class Failing(LogitsProcessor):
-    """Raises once a text has `length` tokens, its prompt's included."""
+    """A processor that raises at a text of `length` tokens, including its prompt."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -106,7 +106,7 @@ def fail_in_the_streamer(model: PreTrainedModel, **kwargs: Any) -> None:
 
 
 def fail_in_a_forward(model: PreTrainedModel, **kwargs: Any) -> None:
-    """In the middle of the layers, some of which have read a token that others have not."""
+    """Fail between layers, when only some of them have read the token."""
     last, calls = list(model.base_model.children())[-1], [12]
 
     def fail(*_: Any) -> None:
@@ -144,7 +144,7 @@ def test_an_interrupted_call_leaves_the_cache_as_it_was(family: str, way_out: Ca
     cache = begun(model)
     before = deepcopy(cache)
     set_seed(0)
-    way_out(model, attention_mask=torch.ones_like(PROMPT), **ASKED, **{name_of(model): cache})
+    way_out(model, attention_mask=torch.ones_like(PROMPT), **SETTINGS, **{name_of(model): cache})
     assert is_as_it_was(cache, before)
 
 
@@ -152,36 +152,36 @@ def test_an_interrupted_call_leaves_the_cache_as_it_was(family: str, way_out: Ca
 def test_a_static_cache_can_be_used_after_an_interrupted_call(way_out: Callable[..., None]) -> None:
     model, mask = build("llama"), torch.ones_like(PROMPT)
     cache, other = begun(model, static=True), begun(model, static=True)
-    way_out(model, attention_mask=mask, past_key_values=cache, **ASKED)
+    way_out(model, attention_mask=mask, past_key_values=cache, **SETTINGS)
     texts = [
-        model.generate(PROMPT, attention_mask=mask, past_key_values=own, max_new_tokens=9) for own in (cache, other)
+        model.generate(PROMPT, attention_mask=mask, past_key_values=cache, max_new_tokens=9) for cache in (cache, other)
     ]
     assert torch.equal(*texts)
 
 
 @pytest.mark.parametrize("way_out", WAYS_OUT)
 def test_the_states_of_an_encoder_are_dropped_after_their_call(way_out: Callable[..., None]) -> None:
-    """Or the next call would attend to what another one's encoder read."""
+    """Otherwise the next call would attend to the encoder input of another call."""
     model = build("t5")
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-    way_out(model, attention_mask=torch.ones_like(PROMPT), past_key_values=cache, **ASKED)
+    way_out(model, attention_mask=torch.ones_like(PROMPT), past_key_values=cache, **SETTINGS)
     expected = model.generate(READ[:, 3:], max_new_tokens=9)
     assert torch.equal(model.generate(READ[:, 3:], past_key_values=cache, max_new_tokens=9), expected)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "static llama"])
 def test_rows_that_diverged_leave_the_cache_as_it_was(family: str) -> None:
-    """There is no cache of transformers' own that holds them."""
+    """No cache of transformers can contain such rows."""
     model = build(family.removeprefix("static "))
     cache = begun(model, rows=2, static=family.startswith("static "))
     before, prompts = deepcopy(cache), PROMPT.repeat(2, 1)
     set_seed(0)
-    asked = {**ASKED, name_of(model): cache, "return_dict_in_generate": True}
-    out = SAMPLER.generate(model, prompts, attention_mask=torch.ones_like(prompts), **asked)
+    settings = {**SETTINGS, name_of(model): cache, "return_dict_in_generate": True}
+    out = SAMPLER.generate(model, prompts, attention_mask=torch.ones_like(prompts), **settings)
     assert out.report.rewinds
     assert out.past_key_values is None
     if isinstance(cache, StaticCache):
-        before, cache = (model(prompts[:, -3:], past_key_values=own) for own in (before, cache))
+        before, cache = (model(prompts[:, -3:], past_key_values=cache) for cache in (before, cache))
         assert torch.equal(before.logits, cache.logits)
     else:
         assert is_as_it_was(cache, before)
@@ -189,14 +189,14 @@ def test_rows_that_diverged_leave_the_cache_as_it_was(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_text_continues_from_a_cache_of_every_kind(family: str) -> None:
-    """Recurrent states and windows that the caller's cache holds are read, too."""
+    """Recurrent states and windows in the caller's cache are used as well."""
     model = build(family)
-    mask, asked = torch.ones_like(PROMPT), {**ASKED, "return_dict_in_generate": True, "output_logits": True}
+    mask, settings = torch.ones_like(PROMPT), {**SETTINGS, "return_dict_in_generate": True, "output_logits": True}
     set_seed(0)
-    theirs = model.generate(PROMPT, attention_mask=mask, **{name_of(model): begun(model)}, **asked)
+    theirs = model.generate(PROMPT, attention_mask=mask, **{name_of(model): begun(model)}, **settings)
     set_seed(0)
     cache = begun(model)
-    ours = AntiSlop(TOKENIZER, []).generate(model, PROMPT, attention_mask=mask, **{name_of(model): cache}, **asked)
+    ours = AntiSlop(TOKENIZER, []).generate(model, PROMPT, attention_mask=mask, **{name_of(model): cache}, **settings)
     assert torch.equal(ours.sequences, theirs.sequences)
     assert all(map(torch.equal, ours.logits, theirs.logits))
     assert is_as_it_was(cache, theirs.past_key_values)
@@ -204,20 +204,20 @@ def test_a_text_continues_from_a_cache_of_every_kind(family: str) -> None:
 
 def test_one_cache_serves_one_text_at_a_time() -> None:
     model, cache = build("llama"), DynamicCache(config=build("llama").config)
-    asked = {"past_key_values": cache, "attention_mask": torch.ones_like(PROMPT), **ASKED}
-    first, second = SAMPLER.stream(model, PROMPT, **asked), SAMPLER.stream(model, PROMPT, **asked)
+    settings = {"past_key_values": cache, "attention_mask": torch.ones_like(PROMPT), **SETTINGS}
+    first, second = SAMPLER.stream(model, PROMPT, **settings), SAMPLER.stream(model, PROMPT, **settings)
     next(first)
     with pytest.raises(ValueError, match="another text is being written with the cache"):
         next(second)
     rest = "".join(first)
     assert rest
-    assert cache.get_seq_length() == PROMPT.shape[1] + ASKED["max_new_tokens"] - 1
+    assert cache.get_seq_length() == PROMPT.shape[1] + SETTINGS["max_new_tokens"] - 1
 
 
 def test_a_cache_that_grew_between_the_call_and_its_beginning_is_refused() -> None:
     model, cache = build("llama"), DynamicCache(config=build("llama").config)
     text: Iterator[str] = SAMPLER.stream(
-        model, PROMPT, past_key_values=cache, attention_mask=torch.ones_like(PROMPT), **ASKED
+        model, PROMPT, past_key_values=cache, attention_mask=torch.ones_like(PROMPT), **SETTINGS
     )
     with torch.no_grad():
         model(READ, past_key_values=cache)
@@ -232,14 +232,14 @@ def test_prompts_in_flight_take_no_cache(name: str) -> None:
     cache = begun(model)
     before = deepcopy(cache)
     with pytest.raises(ValueError, match=f"{name} belongs to one prompt"):
-        next(SAMPLER.generate_many(model, [[3, 4]], **{name: cache}, **ASKED))
+        next(SAMPLER.generate_many(model, [[3, 4]], **{name: cache}, **SETTINGS))
     assert is_as_it_was(cache, before)
 
 
 def test_rows_that_are_run_one_by_one_take_no_cache() -> None:
-    """Each has a cache of its own, since BART counts positions by it."""
+    """Each row has a separate cache, since BART derives positions from it."""
     model = build("bart")
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     inputs = prepare("bart", [3, 4, 5], [6, 7])
     with pytest.raises(ValueError, match="leave out past_key_values, or pass one prompt"):
-        SAMPLER.generate(model, **inputs, past_key_values=cache, **ASKED)
+        SAMPLER.generate(model, **inputs, past_key_values=cache, **SETTINGS)

@@ -38,7 +38,7 @@ def recurrent() -> LinearAttentionLayer:
     return layer
 
 
-def test_a_cache_of_no_fixed_length_makes_its_layers_by_what_it_is_given() -> None:
+def test_a_cache_without_a_configuration_makes_layers_when_it_is_updated() -> None:
     made: list[DynamicLayer] = []
 
     def make() -> DynamicLayer:
@@ -52,7 +52,7 @@ def test_a_cache_of_no_fixed_length_makes_its_layers_by_what_it_is_given() -> No
     assert len(made) == 2
 
 
-def test_a_cache_that_knows_its_layers_makes_no_more() -> None:
+def test_a_cache_with_a_configuration_makes_no_further_layers() -> None:
     cache = DynamicCache(config=build_model("llama").config)
     before = list(cache.layers)
     set_layer_factory(cache, DynamicLayer)
@@ -61,7 +61,7 @@ def test_a_cache_that_knows_its_layers_makes_no_more() -> None:
 
 
 def test_recurrent_layers_keep_their_states_under_these_names_and_no_others() -> None:
-    """Beside what does not depend on what was read."""
+    """Other attributes do not depend on the tokens."""
     names = vars(LinearAttentionLayer(number_of_states=1)).keys()
     assert names - set(STATES) == {"device", "dtype", "number_of_states", "record_past"}
     assert set(STATES) <= names
@@ -78,7 +78,7 @@ def test_states_are_copied_and_not_shared() -> None:
         assert kept[0].any()
 
 
-def test_a_hybrid_layer_is_joined_of_its_two_halves() -> None:
+def test_a_hybrid_layer_is_made_of_its_two_halves() -> None:
     attention, half = DynamicLayer(), recurrent()
     attention.update(states(2, 2, 3, 4), states(2, 2, 3, 4))
     joined = join_layers(LinearAttentionAndFullAttentionLayer(1), states=half, attention=attention)
@@ -89,18 +89,18 @@ def test_a_hybrid_layer_is_joined_of_its_two_halves() -> None:
     assert joined.recurrent_states is half.recurrent_states
 
 
-def test_models_with_states_of_their_own_are_known() -> None:
+def test_models_with_states_outside_of_their_cache_are_known() -> None:
     assert supports_dynamic_cache(build_model("llama"))
     assert supports_dynamic_cache(build("mamba"))
     assert not supports_dynamic_cache(build_refused("xlnet"))
 
 
-def test_layers_that_need_no_cache_have_a_type_of_their_own_since_transformers_5_23() -> None:
+def test_layers_without_a_cache_have_their_own_type_since_transformers_5_23() -> None:
     assert (placeholder_layer() is not None) == (Version(transformers.__version__) >= Version("5.23"))
 
 
 def test_bloom_alone_may_need_a_mask_with_a_static_cache() -> None:
-    """That it fails without one, in these versions and no others, is what the tests of families show."""
+    """The tests of families show that it fails without a mask in these versions only."""
     assert not needs_mask_with_static_cache(build("falcon-alibi"))
     model, prompt = build("bloom"), torch.tensor([[4, 8, 3]])
     if needs_mask_with_static_cache(model):

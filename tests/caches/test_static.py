@@ -1,4 +1,4 @@
-"""Static caches: their tensors stay where they are, so compiled models go on working, and rewinds leave no trace."""
+"""Static caches: tensors keep their addresses, so that compiled models work, and rewinds leave no trace."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [0, 6, 6, 7, 3, 2]])
 MASK = torch.tensor([[1] * 6, [0, 0, 0, 1, 1, 1], [1] * 6])
 COMMON = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde")]
-ASKED = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "cache_implementation": "static"}
+SETTINGS = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "cache_implementation": "static"}
 
 
 def fresh(model: PreTrainedModel, text: Tensor, mask: Tensor) -> Tensor:
-    """Logits of one forward pass without a cache over a row, [generated tokens, vocab]."""
+    """Return the logits of one forward pass without a cache over a row, [generated tokens, vocab]."""
     mask = torch.cat([mask, mask.new_ones(len(text) - len(mask))])[None]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     logits: Tensor = model(text[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
@@ -33,21 +33,23 @@ def fresh(model: PreTrainedModel, text: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_violations_it_is_generate_to_the_bit(family: str, rows: int) -> None:
-    model, asked = build_model(family), {**ASKED, "attention_mask": MASK[:rows]}
+def test_without_violations_texts_are_bit_identical_to_those_of_generate(family: str, rows: int) -> None:
+    model, settings = build_model(family), {**SETTINGS, "attention_mask": MASK[:rows]}
     torch.manual_seed(0)
-    expected = model.generate(PROMPTS[:rows], **asked)
+    expected = model.generate(PROMPTS[:rows], **settings)
     torch.manual_seed(0)
-    assert torch.equal(model.generate(PROMPTS[:rows], custom_generate=AntiSlop(TOKENIZER, ["zz"]), **asked), expected)
+    assert torch.equal(
+        model.generate(PROMPTS[:rows], custom_generate=AntiSlop(TOKENIZER, ["zz"]), **settings), expected
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) -> None:
-    model, asked = build_model(family), {**ASKED, "attention_mask": MASK[:rows], "suppress_tokens": [1]}
+def test_rewinds_leave_no_trace_and_need_no_more_memory(family: str, rows: int) -> None:
+    model, settings = build_model(family), {**SETTINGS, "attention_mask": MASK[:rows], "suppress_tokens": [1]}
     torch.manual_seed(0)
     out = AntiSlop(TOKENIZER, COMMON).generate(
-        model, PROMPTS[:rows], return_dict_in_generate=True, output_logits=True, **asked
+        model, PROMPTS[:rows], return_dict_in_generate=True, output_logits=True, **settings
     )
     assert out.report.rewinds >= 3
     for row in range(rows):
@@ -58,13 +60,13 @@ def test_rewinds_leave_no_trace_and_need_no_more_room(family: str, rows: int) ->
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss", "llama4", *sorted(RECURRENT)])
 def test_a_text_can_continue_from_a_static_cache_of_the_caller(family: str) -> None:
-    """Its windows, which could not be rewound in, hold as much as its other layers."""
+    """Its windows, in which rewinds are impossible, are replaced by as many columns as in other layers."""
     model, prompt = build(family), PROMPTS[:1, 1:]
     cache = StaticCache(config=model.config, max_cache_len=60)
     name = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"
-    asked: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "suppress_tokens": [0, 1], name: cache}
+    settings: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "suppress_tokens": [0, 1], name: cache}
     torch.manual_seed(0)
-    out = AntiSlop(TOKENIZER, COMMON).generate(model, prompt, return_dict_in_generate=True, **asked)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, prompt, return_dict_in_generate=True, **settings)
     assert out.report.rewinds >= 3
     assert out.past_key_values is cache
     text = out.sequences
@@ -76,7 +78,7 @@ def test_a_text_can_continue_from_a_static_cache_of_the_caller(family: str) -> N
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "qwen3-next", "bamba"])
 def test_a_row_near_the_end_of_its_memory_is_moved_to_read_more(family: str) -> None:
-    """Its cache is full but for one column; on its left is room that a row that went back has left."""
+    """The cache is full but for one column; on the left is memory that a rewound row has released."""
     model, room = build(family), 18
     texts = torch.randint(2, VOCABULARY, (2, room), generator=torch.Generator().manual_seed(0))
     language_model = TransformersModel(model)
@@ -88,24 +90,24 @@ def test_a_row_near_the_end_of_its_memory_is_moved_to_read_more(family: str) -> 
     language_model.forward(torch.stack([texts[0, start : start + 1], texts[1, 16:17]]), cache)
     more = torch.tensor([texts[0, start + 1 : start + 6].tolist(), [PAD] * 4 + [int(texts[1, 17])]])
     logits = language_model.forward(more, cache)
-    for text, own in ((texts[0, : start + 6], logits[0]), (texts[1], logits[1, -1:])):
-        assert torch.allclose(own, model(text[None], use_cache=False).logits[0, -len(own) :], atol=1e-4)
+    for text, expected in ((texts[0, : start + 6], logits[0]), (texts[1], logits[1, -1:])):
+        assert torch.allclose(expected, model(text[None], use_cache=False).logits[0, -len(expected) :], atol=1e-4)
 
 
-def test_the_tensors_of_a_static_cache_stay_where_they_are() -> None:
+def test_the_tensors_of_a_static_cache_keep_their_addresses() -> None:
     model = build_model("llama")
     cache = StaticCache(config=model.config, max_cache_len=60)
-    asked = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "attention_mask": MASK, "past_key_values": cache}
+    settings = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "attention_mask": MASK, "past_key_values": cache}
     seen: set[int] = set()
     handle = model.register_forward_hook(lambda *_: seen.update(layer.keys.data_ptr() for layer in cache.layers))
     torch.manual_seed(0)
-    out = AntiSlop(TOKENIZER, COMMON).generate(model, PROMPTS, return_dict_in_generate=True, **asked)
+    out = AntiSlop(TOKENIZER, COMMON).generate(model, PROMPTS, return_dict_in_generate=True, **settings)
     handle.remove()
     assert out.report.rewinds
     assert len(seen) == len(cache.layers)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about what it does
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about its work
 @pytest.mark.parametrize("family", ["llama", "qwen3-next"])
 def test_a_compiled_model_writes_the_same_text(family: str) -> None:
     model = build(family)
@@ -115,7 +117,7 @@ def test_a_compiled_model_writes_the_same_text(family: str) -> None:
     for config in (None, compiled):
         torch.manual_seed(0)
         out = sampler.generate(
-            model, PROMPTS, return_dict_in_generate=True, attention_mask=MASK, compile_config=config, **ASKED
+            model, PROMPTS, return_dict_in_generate=True, attention_mask=MASK, compile_config=config, **SETTINGS
         )
         assert out.report.rewinds
         texts.append(out.sequences)

@@ -1,4 +1,4 @@
-"""Stopping criteria are asked as `generate` asks them, about kept text, and forget withdrawn text."""
+"""Stopping criteria are called as in `generate`, with kept text, and their memory of withdrawn text is undone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def llama() -> PreTrainedModel:
 class StopPhrase(StoppingCriteria):
     """A flag per row, set when the phrase is in the text's tail; ends all rows at once, as in evaluation harnesses.
 
-    calls: the ids that it was asked about.
+    calls: the ids of each call.
     """
 
     def __init__(self, phrase: str, *, rows: int) -> None:
@@ -53,7 +53,7 @@ class StopPhrase(StoppingCriteria):
 
 
 class StopRows(StopPhrase):
-    """The same, but each row ends by itself."""
+    """The same criterion, which ends each row independently."""
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
         super().__call__(input_ids, scores)
@@ -89,7 +89,7 @@ WAYS = [StopPhrase, StopRows]
 def test_a_criterion_is_called_as_in_generate(
     llama: PreTrainedModel, way: type[StopPhrase], end: dict[str, Any], rows: int
 ) -> None:
-    """The same ids in each call, and the same output; without an end token, finished rows are written on."""
+    """The same ids in each call, and the same output; without an end token, finished rows are continued."""
     for seed, phrase in enumerate(("a", "j")):
         theirs, ours = way(phrase, rows=rows), way(phrase, rows=rows)
         expected = sample(llama, theirs, rows=rows, seed=seed, **end)
@@ -106,7 +106,7 @@ def test_a_criterion_is_called_as_in_generate(
 def test_a_criterion_ends_kept_text_at_the_same_token_as_in_generate(
     llama: PreTrainedModel, way: type[StopPhrase], end: dict[str, Any], rows: int
 ) -> None:
-    """Asked once more about the output, step by step, a new one gives the same answers and remembers the same."""
+    """A new criterion, called with the output step by step, returns the same values and has the same memory."""
     rewinds = 0
     for seed, phrase in enumerate(("j", "a", "ea")):
         ours, again = way(phrase, rows=rows), way(phrase, rows=rows)
@@ -128,7 +128,7 @@ def test_a_criterion_ends_kept_text_at_the_same_token_as_in_generate(
 
 
 def test_a_stop_that_occurs_in_withdrawn_text_alone_ends_nothing(llama: PreTrainedModel) -> None:
-    """The phrase to stop at is part of the ban: with it, each text ends early; with the ban, none does."""
+    """The phrase to stop at is part of a ban: without the ban each text ends early, with it none does."""
     stopped = [sample(llama, StopPhrase("e", rows=1), rows=1, seed=seed).sequences.shape[1] for seed in range(4)]
     assert max(stopped) < PROMPTS.shape[1] + 20
     for seed in range(4):
@@ -141,7 +141,7 @@ def test_a_stop_that_occurs_in_withdrawn_text_alone_ends_nothing(llama: PreTrain
 
 
 def test_a_row_is_cut_if_another_row_that_was_rewritten_ends_both(llama: PreTrainedModel) -> None:
-    """The second row rewinds by several tokens and then ends the batch at once, where the first has more."""
+    """The second row rewinds by several tokens and then ends the batch, when the first row is already longer."""
     greedy: dict[str, Any] = {"do_sample": False, "suppress_tokens": [0, 1]}
     before = sample(llama, never, rows=2, seed=0, **greedy).sequences
     bans = [Ban(TOKENIZER.decode(before[1, 9:15]), edges="anywhere")]
@@ -171,7 +171,7 @@ def never(input_ids: Tensor, scores: Any) -> bool:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_an_end_that_completes_a_ban_is_withdrawn(llama: PreTrainedModel, rows: int) -> None:
-    """The end of the text decides such a ban, and the criterion the end, so none is left to end with."""
+    """The criterion ends the text, which completes the ban, so that the text can't end there."""
     bans = [Ban.regex("e.?$", max_span=2)]
     out = sample(llama, StopRows("e", rows=rows), rows=rows, seed=0, bans=bans, suppress_tokens=[0, 1])
     assert out.report.rewinds
@@ -186,7 +186,7 @@ class Slotted:
 
 
 class Remembering(StoppingCriteria):
-    """Remembers in all kinds of places."""
+    """A criterion with a memory in attributes, containers, tensors, other objects, slots, its class and a closure."""
 
     shared: ClassVar[list[int]] = []
 
@@ -208,8 +208,8 @@ class Remembering(StoppingCriteria):
 
     def contents(self) -> list[Any]:
         cell = self.count.__closure__[0].cell_contents
-        own = [self.flags, self.table, self.some, list(self.last), self.tensor.tolist(), self.array.tolist()]
-        return deepcopy([*own, self.bytes, self.helper.seen, self.slots.count, self.shared, cell, sorted(vars(self))])
+        parts = [self.flags, self.table, self.some, list(self.last), self.tensor.tolist(), self.array.tolist()]
+        return deepcopy([*parts, self.bytes, self.helper.seen, self.slots.count, self.shared, cell, sorted(vars(self))])
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> bool:
         self.flags[1][0], self.table["b"], self.latest = True, self.table.pop("a"), input_ids
@@ -227,7 +227,7 @@ class Remembering(StoppingCriteria):
 
 
 def test_only_the_changes_of_a_call_to_an_object_are_undone() -> None:
-    """Wherever it is kept, in place; what others set meanwhile stays."""
+    """In any kind of attribute, in place; changes made by other code in between are kept."""
     criterion = Remembering()
     memory, flags, before = Memory(criterion), criterion.flags, criterion.contents()
     changes = [memory.watch(lambda: criterion(None, None))[1] for _ in range(1)]
@@ -246,14 +246,14 @@ def test_only_the_changes_of_a_call_to_an_object_are_undone() -> None:
 
 
 class Guessing(StoppingCriteria):
-    """Depends on more than the text."""
+    """A criterion that depends on random numbers."""
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> bool:
         return bool(torch.rand(()) < 0.3)
 
 
 class Hashing(StoppingCriteria):
-    """Remembers the text in an object written in C."""
+    """A criterion that remembers the text in an object written in C."""
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
@@ -263,8 +263,8 @@ class Hashing(StoppingCriteria):
         return self.digest.digest()[0] < 10
 
 
-def test_a_memory_that_can_not_be_found_is_refused_by_name(llama: PreTrainedModel) -> None:
-    """An iterator at once, the rest at the first rewind that shows it."""
+def test_a_memory_that_can_not_be_undone_is_refused_by_name(llama: PreTrainedModel) -> None:
+    """An iterator before any token; any other memory at the first rewind by which it is noticed."""
     criterion = StopPhrase("j", rows=1)
     criterion.source = iter([1, 2])  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="StopPhrase keeps a list_iterator, which can't be rewound"):
@@ -277,7 +277,7 @@ def test_a_memory_that_can_not_be_found_is_refused_by_name(llama: PreTrainedMode
 
 
 class Listed(StopRows):
-    """Keeps its memory in an iterator, and rewinds that by itself."""
+    """A criterion with an iterator as an attribute and a method `rewind` for its memory."""
 
     def __init__(self, phrase: str, *, rows: int) -> None:
         super().__init__(phrase, rows=rows)
@@ -294,16 +294,16 @@ class Listed(StopRows):
         del self.history[length + 1 :]
 
 
-def test_a_criterion_may_rewind_by_itself(llama: PreTrainedModel) -> None:
+def test_a_criterion_with_a_method_rewind_writes_the_same(llama: PreTrainedModel) -> None:
     for rows in (1, 3):
-        found = sample(llama, StopRows("a", rows=rows), rows=rows, seed=1, bans=BANS)
+        undone = sample(llama, StopRows("a", rows=rows), rows=rows, seed=1, bans=BANS)
         listed = sample(llama, Listed("a", rows=rows), rows=rows, seed=1, bans=BANS)
-        assert found.report.rewinds
-        assert torch.equal(found.sequences, listed.sequences)
+        assert undone.report.rewinds
+        assert torch.equal(undone.sequences, listed.sequences)
 
 
 def test_texts_in_flight_do_not_share_a_memory(llama: PreTrainedModel) -> None:
-    """A function makes criteria for each; a list that all would share is refused once it remembers anything."""
+    """A function makes criteria for each text; a shared list is refused once a criterion in it has a memory."""
     sampler, prompts = AntiSlop(TOKENIZER, BANS), [row.tolist() for row in PROMPTS]
     settings = {"max_new_tokens": 30, "do_sample": True, "seed": 1, "batch_size": 2, "pad_token_id": 1}
     made: list[StopPhrase] = []
@@ -313,7 +313,7 @@ def test_texts_in_flight_do_not_share_a_memory(llama: PreTrainedModel) -> None:
         return made[-1:]
 
     texts = sorted(sampler.generate_many(llama, prompts, stopping_criteria=make, **settings), key=lambda t: t.number)
-    assert [("a" in TOKENIZER.decode(text.tokens)) for text in texts] == [own.found[0] for own in made]
+    assert [("a" in TOKENIZER.decode(text.tokens)) for text in texts] == [parts.found[0] for parts in made]
     assert all("a" not in TOKENIZER.decode(text.tokens[:-1]) for text in texts)
     with pytest.raises(ValueError, match=r"StopPhrase remembers .* stopping_criteria=lambda: \[...\]"):
         list(sampler.generate_many(llama, prompts, stopping_criteria=[StopPhrase("a", rows=1)], **settings))

@@ -1,4 +1,4 @@
-"""Logits processors of the user's: those that remember the text are rewound with it, or refused by name."""
+"""Logits processors of the user: those with a memory of the text are rewound with it, or refused by name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.models import VOCABULARY, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2], [0, 7, 3, 4], [0, 2, 2, 6]])
-BANS = [Ban(own, edges="anywhere") for own in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
+BANS = [Ban(piece, edges="anywhere") for piece in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
 END = 1
 REFUSED = r"test_processors\.Grammar (changes with its calls|returned other scores|raised AssertionError)"
 
 
 class Matcher:
-    """A grammar: after a token, only some may come; an end at any time. Refuses what does not fit, as real ones do."""
+    """A grammar: some tokens may follow each token; an end is always allowed. Raises on others, as real grammars do."""
 
     __slots__ = ("_tokens",)
 
@@ -54,7 +54,7 @@ class Matcher:
 
 
 class Grammar(LogitsProcessor):
-    """Of the shape of xgrammar's: a matcher for each row, which each call advances by the row's newest token."""
+    """A processor as xgrammar's: each call advances the matcher of each row by the newest token of the row."""
 
     def __init__(self) -> None:
         self.matchers: list[Matcher] = []
@@ -73,7 +73,7 @@ class Grammar(LogitsProcessor):
 
 
 class RewindableGrammar(Grammar):
-    """The same, which also knows how to go back."""
+    """The same processor with a method `rewind`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,23 +85,23 @@ class RewindableGrammar(Grammar):
 
 
 class Stateless(LogitsProcessor):
-    """The same grammar, read anew from the ids at each call."""
+    """The same grammar, matched anew from the ids at each call."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return mask(fit(input_ids[:, PROMPTS.shape[1] :]), scores)
 
 
 def mask(matchers: list[Matcher], scores: Tensor) -> Tensor:
-    for matcher, own in zip(matchers, scores, strict=True):
+    for matcher, row in zip(matchers, scores, strict=True):
         if not matcher.is_terminated:
-            own[~matcher.allowed()] = -torch.inf  # in place
+            row[~matcher.allowed()] = -torch.inf  # in place
     return scores
 
 
 def fit(tokens: Tensor) -> list[Matcher]:
     matchers = [Matcher() for _ in tokens]
-    for matcher, own in zip(matchers, tokens.tolist(), strict=True):
-        for token in own:
+    for matcher, row in zip(matchers, tokens.tolist(), strict=True):
+        for token in row:
             assert matcher.is_terminated or matcher.accept(token)
     return matchers
 
@@ -126,7 +126,7 @@ def llama() -> PreTrainedModel:
 def test_without_a_violation_a_processor_is_called_as_in_generate(
     llama: PreTrainedModel, kind: type[Grammar], rows: int
 ) -> None:
-    """With all rows, also those that are finished."""
+    """With the ids of all rows, including finished ones."""
     lengths = set()
     for seed in range(3):
         expected = sample(llama, kind(), rows=rows, seed=seed)
@@ -136,15 +136,15 @@ def test_without_a_violation_a_processor_is_called_as_in_generate(
     assert lengths
 
 
-def test_one_that_can_not_rewind_is_refused_in_a_batch_at_the_first_rewind(llama: PreTrainedModel) -> None:
+def test_a_processor_that_can_not_rewind_is_refused_in_a_batch_at_the_first_rewind(llama: PreTrainedModel) -> None:
     for seed in range(4):
         with pytest.raises(ValueError, match=REFUSED) as refused:
             sample(llama, Grammar(), rows=3, seed=seed, bans=BANS)
         assert "rewind(row, length)" in str(refused.value)
 
 
-def test_alone_its_changes_to_itself_are_undone(llama: PreTrainedModel) -> None:
-    """It writes what one without a memory writes, also if it reads drafts."""
+def test_changes_of_a_processor_to_itself_are_undone_in_a_single_row(llama: PreTrainedModel) -> None:
+    """It writes the same as a processor without a memory, also with drafts."""
     for seed in range(3):
         for drafts in ({}, {"prompt_lookup_num_tokens": 3}):
             expected = sample(llama, Stateless(), seed=seed, bans=BANS, **drafts)
@@ -155,7 +155,7 @@ def test_alone_its_changes_to_itself_are_undone(llama: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_rewindable_processor_follows_the_text(llama: PreTrainedModel, rows: int) -> None:
-    """Each row fits the grammar and is scored as if it was read anew; finished rows are left as they are."""
+    """Each row matches the grammar and is scored as if it was read anew; finished rows are not changed."""
     rewinds = 0
     for seed in range(4):
         processor = RewindableGrammar()
@@ -175,7 +175,7 @@ def test_a_rewindable_processor_follows_the_text(llama: PreTrainedModel, rows: i
 
 
 def test_a_rewindable_processor_writes_the_same_as_one_without_a_memory(llama: PreTrainedModel) -> None:
-    """The same tokens for the same random numbers, alone and with drafts, which it may reject."""
+    """The same tokens with the same random numbers, also with drafts, which the grammar may reject."""
     for seed in range(3):
         for drafts in ({}, {"prompt_lookup_num_tokens": 3}):
             expected = sample(llama, Stateless(), seed=seed, bans=BANS, max_new_tokens=40, **drafts)
@@ -190,12 +190,12 @@ def test_drafts_in_a_batch_are_refused_with_a_rewindable_processor(llama: PreTra
 
 
 def test_texts_in_flight_have_processors_of_their_own(llama: PreTrainedModel) -> None:
-    """By a function; one for all is refused before any token if it has a memory, and served if it has none."""
+    """Made by a function; a shared processor is refused before any token if it has a memory."""
     sampler, prompts = AntiSlop(TOKENIZER, BANS), [row.tolist() for row in PROMPTS]
     settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": True, "seed": 1, "batch_size": 2, "pad_token_id": 1}
     made = sampler.generate_many(llama, prompts, logits_processor=lambda: [RewindableGrammar()], **settings)
     plain = sampler.generate_many(llama, prompts, logits_processor=[Stateless()], **settings)
-    texts, expected = ({text.number: text.tokens for text in own} for own in (made, plain))
+    texts, expected = ({text.number: text.tokens for text in run} for run in (made, plain))
     assert texts == expected
     with pytest.raises(ValueError, match=r"RewindableGrammar follows one text, .* logits_processor=lambda: \[...\]"):
         next(sampler.generate_many(llama, prompts, logits_processor=[RewindableGrammar()], **settings))
@@ -209,7 +209,7 @@ class Noise(LogitsProcessor):
 
 
 class Penalty(LogitsProcessor):
-    """Depends on ids and scores, and writes into what it is given."""
+    """A processor that depends on ids and scores, and changes the scores in place."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         scores[:, input_ids[0, -1]] -= 3
@@ -217,7 +217,7 @@ class Penalty(LogitsProcessor):
 
 
 def test_processors_that_depend_only_on_ids_and_scores_are_accepted(llama: PreTrainedModel) -> None:
-    """What writes into the scores is no memory, and does not reach the model's logits."""
+    """Changing scores in place is not a memory, and does not change the model's logits."""
     with pytest.raises(ValueError, match="Noise returned other scores"):
         sample(llama, Noise(), bans=BANS)
     out = sample(llama, Penalty(), bans=BANS, output_logits=True)
@@ -233,13 +233,13 @@ SCHEMA = {
 }
 
 
-def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
-    """A subclass of its processor is refused; with a method rewind, all texts are valid, alone and in a batch."""
+def test_a_grammar_of_xgrammar_is_followed_under_bans() -> None:
+    """A subclass of its processor is refused; with a method `rewind`, all texts are valid, also in a batch."""
     xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed: its processor is not tested")
     hf = pytest.importorskip("xgrammar.contrib.hf")
 
     class Rewinding(hf.LogitsProcessor):  # type: ignore[misc, name-defined]
-        """Counts what each matcher took, and rolls that back."""
+        """Counts the tokens that each matcher accepted, and rolls them back."""
 
         def __init__(self, grammar: Any) -> None:
             super().__init__(grammar)
@@ -255,8 +255,8 @@ def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
             self.matchers[row].rollback(self.taken[row] - length)
             self.taken[row] = length
 
-    class Own(hf.LogitsProcessor):  # type: ignore[misc, name-defined]
-        """Not adapted, as a subclass may do more than its base."""
+    class Subclass(hf.LogitsProcessor):  # type: ignore[misc, name-defined]
+        """Not adapted, since a subclass may have more state than its base."""
 
     model, tokenizer = antislop.tiny_model()
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
@@ -277,6 +277,6 @@ def test_a_grammar_of_xgrammar_holds_under_bans() -> None:
                 assert not sampler.bans.find(text) or out.report.conceded
             if out.report.rewinds:
                 set_seed(seed)
-                with pytest.raises(ValueError, match=r"test_processors\.Own"):
-                    sampler.generate(model, **settings, logits_processor=[Own(grammar)])
+                with pytest.raises(ValueError, match=r"test_processors\.Subclass"):
+                    sampler.generate(model, **settings, logits_processor=[Subclass(grammar)])
     assert rewinds

@@ -556,7 +556,8 @@ def test_scan_and_help_do_not_import_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "known"), [("--version", {"__main__"}), ("--help", {"__main__", "cli", "cli.main", "errors"})]
+    ("args", "known"),
+    [("--version", {"__main__", "lazy"}), ("--help", {"__main__", "cli", "cli.main", "errors", "lazy"})],
 )
 def test_version_and_help_import_no_command(args: str, known: set[str]) -> None:
     code = (

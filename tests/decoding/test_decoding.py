@@ -46,7 +46,7 @@ def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
     chance = random.Random(0)
     struggles = clean = 0
     for seed in range(4000 * DEPTH):
-        if seed % 10 == 0:  # a new list for every tenth run: compiling is not what is tested here
+        if seed % 10 == 0:  # a new list for every tenth run only, to save the time of compiling
             words = Words(None, *chance.sample(PIECES, 7))  # the prompt is special tokens: no edge to touch
             bans = [
                 Ban(phrase, edges=chance.choice(["word", "anywhere"]), case_sensitive=chance.random() < 0.2)

@@ -250,7 +250,7 @@ def settings_of(source: str, model: PreTrainedModel) -> dict[str, object]:
     return {**SETTINGS, **SOURCES[source], **({"assistant_model": model} if source == "itself" else {})}
 
 
-@pytest.mark.filterwarnings("ignore")  # transformers warns of its own assistants' settings
+@pytest.mark.filterwarnings("ignore")  # transformers warns of the settings of its assistants
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral"])
 def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) -> None:

@@ -136,7 +136,7 @@ def test_method_exact_is_exact_after_the_logits_processors(name: str) -> None:
 )
 def test_method_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> None:
     singles = {ban.phrase for ban in bans if len(set(ban.phrase)) == 1 and ban.weight == 0}
-    if len({phrase[0] for phrase in singles}) > 2:  # leave something to say
+    if len({phrase[0] for phrase in singles}) > 2:  # leave some text to write
         return
     bans = list({ban.phrase: ban for ban in bans}.values())
     model = Markov(4, seed=seed, length=3)

@@ -212,7 +212,7 @@ def test_stop_strings_reach_the_sampler_through_generate_and_a_pipeline(llama: P
     assert torch.equal(seeded(lambda: llama.generate(IDS, **call)), expected)
     assert torch.equal(seeded(lambda: llama.generate(IDS, tokenizer=TOKENIZER, **call)), expected)
     write = pipeline("text-generation", model=llama, tokenizer=TOKENIZER, device="cpu")
-    settings = {**SETTINGS, "temperature": 1.0}  # a pipeline has settings of its own
+    settings = {**SETTINGS, "temperature": 1.0}  # a pipeline has defaults of its own
     (done,) = seeded(
         lambda: write(TEXT, custom_generate=SAMPLER, stop_sequence="d", return_full_text=False, **settings)
     )

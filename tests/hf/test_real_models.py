@@ -15,7 +15,7 @@ from antislop import AntiSlop
 PROMPTS = {
     "stories260K": "Once upon a time",
     "stories3M": "Once upon a time",
-    "tinystories-656k": "Once upon a time ",  # whole phrases are tokens, space included
+    "tinystories-656k": "Once upon a time ",  # a token may be a phrase with its space
     "tinystories-chat-3m": "User: Tell me a story about a dog.\nBot:",
 }
 

@@ -220,7 +220,7 @@ def _first_with_text(reference: Reference, tokens: list[int]) -> int:
     return next(i for i, token in enumerate(tokens) if reference.vocabulary.surface(token).strip())
 
 
-# Tokenizers made here, so that a clean clone tests them too
+# Tokenizers made here, so that they are tested in a clean clone
 
 
 def wrapped(model: models.Model, decoder: decoders.Decoder | None, *, special: str = "<eos>") -> Reference:

@@ -1,4 +1,4 @@
-"""Lists are read in all published formats, and no bytes raise another error than a `BanError`."""
+"""Lists are read in all published formats, and no bytes raise any error but `BanError`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.conftest import DEPTH
 
 
 class Case(NamedTuple):
-    """A small list, the format that it shows, its bans, and how it is asked for."""
+    """A small list, its format, its bans, and the options and suffix that it is loaded with."""
 
     text: str
     format: str
@@ -204,7 +204,7 @@ def test_the_recognized_format_can_be_passed(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", READ)
-def test_each_format_is_saved_so_that_it_loads_as_the_same(case: str, tmp_path: Path) -> None:
+def test_a_list_of_each_format_is_the_same_after_saving_and_loading(case: str, tmp_path: Path) -> None:
     text, _, _, options, suffix = READ[case]
     bans = load(text, tmp_path, suffix, **options)
     bans.save(tmp_path / "saved.txt")
@@ -219,7 +219,7 @@ def test_the_ends_of_lines_make_no_difference(case: str, tmp_path: Path) -> None
     assert (bans.format, bans) == (kind, BanList(expected))
 
 
-def test_open_files_are_read_as_files_are(tmp_path: Path) -> None:
+def test_open_files_are_read_as_paths_are(tmp_path: Path) -> None:
     path = tmp_path / "list.yaml"
     path.write_text("- a\n- b*\n", encoding="utf-8")
     expected = BanList(["a", Ban.wildcard("b*")])
@@ -250,11 +250,11 @@ def test_stems_are_found_only_with_edges_anywhere(tmp_path: Path) -> None:
     assert len(load('["eyes sparkl"]', tmp_path, edges="anywhere").find("Her eyes sparkled.")) == 1
 
 
-# What is refused
+# Refusals
 
 
 class Refused(NamedTuple):
-    """A list, the line at which it is refused, a part of why, and how it is asked for."""
+    """A list, the line at which it is refused, a part of the reason, and the options and suffix of the load."""
 
     text: str | bytes
     line: int
@@ -341,7 +341,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("kind", MIXED)
-def test_refused_entries_are_left_out_only_on_request_and_never_silently(kind: Any, tmp_path: Path) -> None:
+def test_unusable_entries_are_skipped_only_on_request_and_are_listed(kind: Any, tmp_path: Path) -> None:
     bans = load(MIXED[kind], tmp_path, format=kind, strict=False)
     assert [ban.phrase for ban in bans][:2] == ["good", "fine"]
     assert [place for place, _ in bans.refused] == [f"{tmp_path / 'list'}:{line}" for line in (2, 4)]
@@ -392,7 +392,7 @@ def test_an_open_file_that_fails_is_refused(tmp_path: Path) -> None:
 # Limits
 
 
-def test_the_limits_are_those_that_the_documentation_names() -> None:
+def test_the_limits_are_those_in_the_documentation() -> None:
     for limit in (MAX_CHARACTERS, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES):
         assert f"{limit:,} " in (BanList.load.__doc__ or "")
 
@@ -422,7 +422,7 @@ def test_too_many_regexes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         BanList.load(io.StringIO("a+\nb+\nc+"), format="regexes")
 
 
-def test_a_list_of_slow_regexes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_many_slow_regexes_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     def take_too_long(*_: Any, **__: Any) -> Any:
         raise TimeoutError
 
@@ -494,7 +494,7 @@ _contents = (
 @example(content=b'{"word": ["\\ud800"]}', kind=None, edges=None, suffix="")
 @example(content=b"? ", kind=None, edges=None, suffix=".yaml")
 @example(content=b"[1, " + b"2" * 5000 + b"]\n[1]", kind="sillytavern", edges=None, suffix="")
-def test_any_bytes_give_a_list_or_a_ban_error(content: bytes, kind: Any, edges: Any, suffix: str) -> None:
+def test_any_bytes_are_loaded_or_raise_a_ban_error(content: bytes, kind: Any, edges: Any, suffix: str) -> None:
     file = io.BytesIO(content)
     file.name = f"list{suffix}"
     bans = load_or_refuse(file, format=kind, edges=edges)

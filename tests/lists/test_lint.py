@@ -1,4 +1,4 @@
-"""Lint finds entries that do nothing, ban too much, or look like mistakes; it accepts a list that was fixed."""
+"""Lint finds entries that have no effect, ban too much, or look like mistakes, and accepts a corrected list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Words:
         self.surfaces = [s.encode() if isinstance(s, str) else s for s in surfaces]
 
 
-MENDED = {
+CORRECTIONS = {
     "the same again": (["A  Cat nap", "a cat nap"], "duplicate", ["a cat nap"]),
     "the same with curly quotes": (["it’s a cat", "it's a cat"], "duplicate", ["it's a cat"]),
     "the same with another weight": (["a b c d", Ban("a b c d", 0.3)], "duplicate", ["a b c d"]),
@@ -84,14 +84,14 @@ MENDED = {
 }
 
 
-@pytest.mark.parametrize("case", MENDED)
+@pytest.mark.parametrize("case", CORRECTIONS)
 def test_faults_are_found_and_fixed_entries_are_not_reported(case: str) -> None:
-    wrong, kind, mended = MENDED[case]
+    wrong, kind, corrected = CORRECTIONS[case]
     findings = lint(BanList(wrong), frequencies=FREQUENCIES)
     assert [finding.kind for finding in findings] == [kind]
     assert findings[0].fault
     assert findings[0].fix
-    assert lint(BanList(mended), frequencies=FREQUENCIES) == []
+    assert lint(BanList(corrected), frequencies=FREQUENCIES) == []
 
 
 FINE = {
@@ -115,7 +115,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_faultless_entries_are_not_reported(case: str) -> None:
+def test_valid_entries_are_not_reported(case: str) -> None:
     assert lint(BanList(FINE[case]), frequencies=FREQUENCIES) == []
 
 
@@ -128,18 +128,18 @@ def test_without_frequencies_words_are_not_judged() -> None:
     assert lint(BanList(["eyes", "testament totapestry"])) == []
 
 
-def test_a_finding_says_which_other_entry_it_is_about() -> None:
+def test_a_finding_names_the_other_entry() -> None:
     (finding,) = lint(BanList(["whisper", "deep breath", "a whisper"]))
     assert (finding.index, finding.other, finding.kind) == (2, 0, "contained")
     assert finding.fault == "'a whisper' contains 'whisper', which forbids it already"
 
 
-def test_a_stem_is_shown_with_the_most_common_words_that_it_hits() -> None:
+def test_the_finding_on_a_stem_lists_the_most_common_words_that_it_hits() -> None:
     (finding,) = lint([Ban("cat", edges="anywhere")], frequencies={**FREQUENCIES, "cats": 2e-4})
     assert "(cats, cat, education and 1 more): 500 in a million words" in finding.fault
 
 
-# -- against naive twins ----------------------------------------------------------------------------------------------
+# -- against a naive search --------------------------------------------------------------------------------------------
 
 PHRASES = st.text(alphabet="ab -", min_size=1, max_size=4).filter(lambda text: fold_phrase(text).strip("\0 -'"))
 PLAIN = st.builds(Ban, PHRASES, edges=st.sampled_from(["word", "anywhere"]), case_sensitive=st.booleans())
@@ -151,7 +151,7 @@ TEXTS = st.text(alphabet="aAbB -.", max_size=8) | st.lists(st.sampled_from(["a",
 
 
 def is_always_within(outer: Ban, inner: Ban) -> bool:
-    """Tell whether an occurrence of one ban holds one of the other, whatever stands around it."""
+    """Return whether each occurrence of one ban contains one of the other, with any text around it."""
     for before, after in product(["", "a", "b", " ", "-"], repeat=2):
         text = before + outer.phrase + after
         spans = BanList([inner]).find(text)
@@ -166,12 +166,12 @@ def test_an_entry_is_contained_if_the_other_occurs_in_it_in_every_context(outer:
     assert isinstance(outer.pattern, Phrase)
     assert isinstance(inner.pattern, Phrase)
     if outer.pattern.case_sensitive is False and inner.pattern.case_sensitive:
-        return  # other cases of the outer one would have to be tried
+        return  # the search below does not try other cases of the outer phrase
     folded = [fold_phrase(pattern.text, edges=pattern.edges) for pattern in (outer.pattern, inner.pattern)]
     same = folded[0] == folded[1]
-    found = any(finding.index == 0 for finding in find_contained([outer, inner]))
+    is_found = any(finding.index == 0 for finding in find_contained([outer, inner]))
     if not same:
-        assert found == is_always_within(outer, inner)
+        assert is_found == is_always_within(outer, inner)
 
 
 @given(st.lists(PLAIN | SEQUENCES | WILDCARDS | REGEXES, min_size=1, max_size=6), st.lists(TEXTS, max_size=20))
@@ -183,7 +183,7 @@ def test_a_list_without_its_useless_entries_hits_the_same_texts(bans: list[Ban],
 
 
 @given(st.lists(st.text(alphabet="ab A", min_size=1, max_size=3), min_size=1, max_size=3), PHRASES, st.booleans())
-def test_a_phrase_can_be_written_if_some_tokens_write_it(
+def test_a_phrase_can_be_written_if_some_tokens_spell_it(
     surfaces: list[str], phrase: str, case_sensitive: bool
 ) -> None:
     ban = Ban(phrase.strip(), edges="anywhere", case_sensitive=case_sensitive)
@@ -193,7 +193,7 @@ def test_a_phrase_can_be_written_if_some_tokens_write_it(
     assert Speller(Words(*surfaces), case_sensitive=case_sensitive).can_write(symbols) == expected
 
 
-# -- models -----------------------------------------------------------------------------------------------------------
+# -- models ------------------------------------------------------------------------------------------------------------
 
 
 def test_entries_that_a_model_can_not_write_are_found() -> None:
@@ -215,7 +215,7 @@ def test_a_vocabulary_of_all_bytes_writes_anything() -> None:
     assert lint([Ban("嘴角")], vocabulary=Words("a", "嘴"))
 
 
-# -- files and real words ---------------------------------------------------------------------------------------------
+# -- files and real words ----------------------------------------------------------------------------------------------
 
 FILES = {
     "text": "# a cat\na cat\n\n  a dog\nmice\na cat\n",
@@ -233,7 +233,9 @@ def test_each_ban_of_a_file_has_its_line(form: str) -> None:
     bans = BanList.load(io.StringIO(text))
     assert len(bans.lines) == len(bans) == 4 + (form == "own")
     for line, ban in zip(bans.lines, bans, strict=True):
-        entry = "\n".join(text.split("\n")[line - 1 : line + (form == "json")])  # a list begins a line above its phrase
+        entry = "\n".join(
+            text.split("\n")[line - 1 : line + (form == "json")]
+        )  # an entry that is a list begins one line above its phrase
         assert all(word in entry for word in ban.phrase.split())
         assert not entry.startswith("#")
     assert len(set(bans.lines)) == len(bans)
@@ -257,13 +259,13 @@ def test_real_frequencies_identify_common_words() -> None:
 def test_a_long_list_takes_seconds() -> None:
     frequencies = {f"word{i}": 1e-4 / (i + 1) for i in range(5_000)} | FREQUENCIES
     bans = BanList([f"the {i} voices of {i * 7 % 800} rivers" for i in range(8_000)] + ["voices of 7 rivers"])
-    began = time.process_time()  # the machine may have more to do
+    began = time.process_time()  # not the time of day, since other processes may run
     kinds = Counter(finding.kind for finding in lint(bans, frequencies=frequencies))
     assert time.process_time() - began < 10
     assert kinds == {"contained": 10}
 
 
-def test_the_published_lists_are_judged(assets: Path) -> None:
+def test_faults_of_the_published_lists_are_found(assets: Path) -> None:
     pytest.importorskip("wordfreq")
     bans = BanList.load(assets / "lists" / "antislop_sampler_slop_phrases_2025-04-07.json")
     kinds = Counter(finding.kind for finding in lint(bans, frequencies=load_frequencies()))

@@ -119,7 +119,7 @@ _bans = st.builds(lambda kind, rules: kind[0](kind[1], **kind[2], **rules), _kin
 )
 @example(bans=[], source='"', licence=" a\nb ")
 @example(bans=[Ban("a", weight=1), Ban("a")], source="# licence: x", licence="\ufeff")
-def test_every_list_is_read_back_as_it_was_written(
+def test_every_list_is_the_same_after_saving_and_loading(
     bans: list[Ban], source: str | None, licence: str | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
@@ -131,7 +131,7 @@ def test_every_list_is_read_back_as_it_was_written(
     assert (read.source, read.licence) == (source or str(path), licence)
 
 
-def test_a_name_of_another_format_does_not_hide_the_header(tmp_path: Path) -> None:
+def test_the_header_takes_precedence_over_the_suffix_of_another_format(tmp_path: Path) -> None:
     for name in ("list.json", "list.yaml", "list.jsonl", "list.txt"):
         BanList(["[a]"]).save(tmp_path / name)
         assert BanList.load(tmp_path / name) == BanList(["[a]"])
@@ -153,14 +153,14 @@ def test_comments_below_the_first_entry_name_no_source(tmp_path: Path) -> None:
     assert BanList.load(tmp_path / "a").source == str(tmp_path / "a")
 
 
-def test_a_ban_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+def test_a_ban_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     for ban in (Ban("a" * 100_001), Ban("\ud83d\ude00x"), Ban("a", count=10**30)):
         with pytest.raises(BanError, match="can't be written so that it reads back the same"):
             BanList(["a", ban]).save(tmp_path / "list")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "list"
     BanList(["a"]).save(path)
     with pytest.raises(BanError):
@@ -182,10 +182,10 @@ def test_a_path_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# Putting together, cutting down
+# Combining and reducing lists
 
 
-def test_a_union_has_equal_bans_once_with_the_smallest_weight_in_order() -> None:
+def test_a_union_contains_equal_bans_once_with_the_smallest_weight_in_order() -> None:
     left = BanList([Ban("b", weight=0.5), "a"], source="x", licence="MIT")
     right = BanList(["c", Ban("B", weight=0.2), Ban("a", edges="anywhere")], source="y", licence="MIT")
     both = left | right
@@ -197,7 +197,7 @@ def test_a_union_has_equal_bans_once_with_the_smallest_weight_in_order() -> None
         left | ["a"]  # type: ignore[operator]
 
 
-def test_the_top_is_by_count_and_the_uncounted_come_last_in_order() -> None:
+def test_top_sorts_by_count_and_puts_bans_without_a_count_last_in_order() -> None:
     bans = BanList(
         ["x", Ban("a", count=2), Ban("b", count=0), "y", Ban("c", count=2), Ban("d", count=5)], source="s", licence="l"
     )
@@ -282,7 +282,7 @@ def test_inputs_that_are_not_bans_of_tokens_are_refused(case: str) -> None:
         BanList.from_transformers(**arguments)
 
 
-# Lists of others
+# Published lists
 
 
 def test_the_bundled_list_is_text() -> None:
@@ -292,7 +292,7 @@ def test_the_bundled_list_is_text() -> None:
 
 @pytest.fixture(scope="module")
 def lists(assets: Path) -> Path:
-    """The folder of lists that others published."""
+    """Return the folder of published lists."""
     if not (assets / "lists").is_dir():
         pytest.skip("no folder shared/assets/lists beside the repository: published lists are not read")
     return assets / "lists"
@@ -320,7 +320,7 @@ PUBLISHED = {
 
 
 def count_entries(value: Any) -> int:
-    """Count what names a phrase, anywhere inside."""
+    """Count the phrases in a JSON value, at any depth."""
     if isinstance(value, dict):
         return 1 if {"word", "ngram", "phrase"} & set(value) else sum(map(count_entries, value.values()))
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], (int, float)):
@@ -329,7 +329,7 @@ def count_entries(value: Any) -> int:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_lists_load_without_loss_and_survive_writing(name: str, lists: Path, tmp_path: Path) -> None:
+def test_published_lists_are_loaded_and_saved_without_loss(name: str, lists: Path, tmp_path: Path) -> None:
     kind, size = PUBLISHED[name]
     raw = (lists / name).read_bytes()
     text = gzip.decompress(raw).decode() if name.endswith(".gz") else raw.decode()
@@ -345,7 +345,7 @@ def test_published_lists_load_without_loss_and_survive_writing(name: str, lists:
     assert [ban.count for ban in again] == [ban.count for ban in bans]
 
 
-def test_published_factors_weigh_and_counts_rank(lists: Path) -> None:
+def test_published_factors_become_weights_and_counts_sort(lists: Path) -> None:
     factors = BanList.load(lists / "antislop_sampler_slop_phrase_prob_adjustments.json")
     counts = BanList.load(lists / "antislop_sampler_slop_phrases_2025-04-07.json")
     assert (factors[0], factors[0].count) == (Ban("symphony", weight=0.03125), None)
@@ -355,13 +355,13 @@ def test_published_factors_weigh_and_counts_rank(lists: Path) -> None:
 
 def test_published_ngrams_are_found_over_stop_words(lists: Path) -> None:
     trigrams = BanList.load(lists / "forensics_trigrams.json")
-    asked = BanList.load(lists / "antislop_vllm_banned_ngrams.json", format="ngrams")
+    ngrams = BanList.load(lists / "antislop_vllm_banned_ngrams.json", format="ngrams")
     text = "Her voice was barely a whisper."
     assert {ban.phrase for ban, *_ in trigrams.find(text)} == {"voice barely whisper"}
-    assert {"voice barely", "barely whisper"} <= {ban.phrase for ban, *_ in asked.find(text)}
+    assert {"voice barely", "barely whisper"} <= {ban.phrase for ban, *_ in ngrams.find(text)}
 
 
-def test_a_list_can_be_had_with_other_options() -> None:
+def test_with_options_changes_all_bans_of_a_list() -> None:
     bans = BanList(["a", Ban.regex("b+"), Ban("c", weight=0.5)], source="here", licence="CC0-1.0")
     quiet = bans.with_options(scopes=[Scope("outside", "quotes")], at_most=1)
     assert [ban.phrase for ban in quiet] == [ban.phrase for ban in bans]

@@ -101,7 +101,7 @@ def test_a_symbol_comes_from_the_character_at_its_origin(text: str, case_sensiti
     folded = fold(text.replace("\u200d", "x"), case_sensitive=case_sensitive, final=True)
     text = text.replace("\u200d", "x") + " "
     for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
-        if symbol == BOUNDARY:  # stands in front of the character that it separates from the one before
+        if symbol == BOUNDARY:  # its origin is that of the character after it
             assert origin == len(text) - 1 or symbols_of(text[origin]) != ""
         else:
             assert symbol in symbols_of(text[origin], case_sensitive=case_sensitive)
@@ -140,7 +140,7 @@ def _canonical_caseless(text: str) -> str:
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())
 
 
-# But for the apostrophe that is a letter, which is taken for the one that is none, and for what is invisible.
+# Excluded: apostrophes that Unicode counts as letters, and invisible characters; both fold differently here.
 _LETTERS = st.characters(categories=["L", "M"], exclude_characters="ʼŉ").filter(lambda char: symbols_of(char))
 _UNICODE = [
     char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) not in ("Cs", "Cn", "Co")
@@ -164,7 +164,9 @@ def test_every_character_with_a_case_or_a_decomposition_folds_as_unicode_defines
 def test_characters_that_fold_to_nothing_are_invisible() -> None:
     nothing = [char for char in _UNICODE if not symbols_of(char)]
     assert {unicodedata.category(char) for char in nothing} == {"Cf", "Mn", "Lm"}
-    assert [char for char in nothing if unicodedata.category(char) == "Lm"] == ["\u0640"]  # tatweel, no letter to read
+    assert [char for char in nothing if unicodedata.category(char) == "Lm"] == [
+        "\u0640"
+    ]  # tatweel, which only stretches a word
     assert {"\u200b", "\u200d", "\u00ad", "\u2060", "\ufeff", "\ufe0f"} <= set(nothing)
 
 

@@ -241,7 +241,7 @@ def test_a_rewind_restores_allowed_occurrences() -> None:
     assert not again.violations
 
 
-# What is slow, and what is refused
+# Slow regexes, and bans that are refused
 
 
 def test_a_regex_that_takes_too_long_is_dropped_once_and_named() -> None:

@@ -358,7 +358,7 @@ def test_lists_of_any_size_give_the_same_violations_for_every_cutting(count: int
 # Against naive definitions, token by token
 
 Path = tuple[int, ...]
-# No white space, which folds and which the naive search takes as it stands.
+# Without white space, which the naive search does not fold.
 ALPHABETS = {
     "letters": Words("a", "b", "-"),
     "longer tokens": Words("a", "b", "-", "ab", "a-b", "ba-"),
@@ -466,7 +466,7 @@ def test_horizon_and_hold_are_the_farthest_reach_of_a_chain_of_rewinds(
     naive, matcher = Naive(words, bans, before, lookback=lookback), Matcher(bans, words)
     for state in states_after(matcher, matcher.start(before, lookback=lookback), path):
         kept = path[: state.length]
-        # Two more tokens spell what is left of any phrase, and the end of the text closes its word.
+        # Two more tokens spell the rest of any phrase, and the end of the text closes its word.
         assert state.earliest_start == naive.reach(kept, further=2, extra=False)
         assert state.settled_length == naive.reach(kept, further=2, extra=True)
 
