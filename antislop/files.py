@@ -29,13 +29,13 @@ PIECE = 1 << 16
 """Bytes per read."""
 
 _CHECK = "check the path and the file"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # a file that is there is never opened
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
 def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:
     """Open a file to read its bytes, unpacked by default if its name ends in .gz.
 
-    There is no bound on what it unpacks to: for readers that hold a bounded part of it. Raises `OSError` with a
+    Its unpacked size is not limited, so the caller must read it in parts. Raises `OSError` with a
     `strerror`, now or on reading.
     """
     if unpack and _is_packed(path):
@@ -124,7 +124,7 @@ class _Unpacked(RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._file.read1(len(buffer))  # not `read`, which loses what comes right before a damage
+            data = self._file.read1(len(buffer))  # not `read`, which loses the data right before a damage
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OSError(errno.EIO, f"not gzip, or cut off: {error}") from error
         buffer[: len(data)] = data

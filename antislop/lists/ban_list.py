@@ -1,4 +1,4 @@
-"""Lists of bans: in order, checked, from files and back.
+"""Ordered, validated lists of bans, read from files and written to them.
 
 Text only: knows no models and imports no torch.
 """
@@ -23,7 +23,7 @@ from antislop.matching.patterns.regex_size import measure
 from antislop.matching.text_matcher import TextMatcher
 
 FORBIDDING = -1e4
-"""The bias up to which nothing is left of a probability, also in float64."""
+"""Up to this bias a probability becomes 0, also in float64."""
 
 
 PIECE = 4096

@@ -1,8 +1,8 @@
 """The formats of lists of bans, and how they are recognized. A new format is added here.
 
-A text goes in, lines come out: each with its number, and the ban of that line or why there is none.
+Each reads a text and yields its lines: their numbers, and the ban of each line or the reason why it has none.
 
-| format | what it looks like | phrases match |
+| format | content | phrases match |
 |---|---|---|
 | text | one phrase per line, `#` comments, flags after a tab as in `text_format` | whole words |
 | phrases | a JSON list of strings, or of lists of one word | whole words |
@@ -15,11 +15,11 @@ A text goes in, lines come out: each with its number, and the ban of that line o
 | yaml | groups of phrases, in groups if need be; `*` for a gap | whole words |
 | statistics | JSON or JSON Lines of objects with a phrase, word or n-gram each, as of slop-forensics | whole words |
 
-The name of the file decides, or else the text. A JSON list of strings is phrases, or regexes if most of them show signs
-of one; lists of strings are n-grams if any contains several words. Lines are SillyTavern's if at least half of them are
-in quotes or token ids; the free text on top ends with the last empty line or ruler before the first of these. Lines
-that are all a phrase and a number are CSV. Counts of statistics are kept, scores and ratios are not; objects without a
-phrase are no entries.
+The suffix of the file determines the format, or else the text does. A JSON list of strings is phrases, or regexes if
+most of them show signs of one; lists of strings are n-grams if any contains several words. Lines are SillyTavern's if
+at least half of them are in quotes or token ids; the free text on top ends with the last empty line or ruler before the
+first of these. Lines that are all a phrase and a number are CSV. Counts of statistics are kept, scores and ratios are
+not; objects without a phrase are no entries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMATS: dict[str, ListFormat] = {
     format_.name: format_
     for format_ in (TEXT, REGEXES, PHRASES, FACTORS, COUNTS, NGRAMS, STATISTICS, CSV, SILLYTAVERN, YAML)
 }
-"""In the order in which they are asked whether they recognize a text."""
+"""By name; the first one that recognizes a text is its format."""
 
 
 def read(

@@ -1,4 +1,4 @@
-"""Look through a list for entries that have no effect, hit too much, or can't be meant.
+"""Search a list for entries that have no effect, hit too much, or look like mistakes.
 
 Text only: nothing here prints, loads a model or imports torch.
 """
