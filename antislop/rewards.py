@@ -12,8 +12,7 @@ from antislop.metrics.segmentation import extract_words
 
 __all__ = ["BanReward", "ban_reward"]
 
-Message: TypeAlias = Mapping[str, Any]
-TextOrChat: TypeAlias = str | Sequence[Message]
+TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
 """What a model wrote: a text, or the messages of a chat."""
 
 

@@ -22,7 +22,7 @@ from antislop.grammar.compilation import (
 from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher
 from antislop.grammar.processors import can_adapt, find_grammar
 
-Engine = Literal["llguidance", "xgrammar"]
+GrammarEngine = Literal["llguidance", "xgrammar"]
 
 
 class Grammar:
@@ -54,7 +54,7 @@ class Grammar:
         schema: str | dict[str, Any],
         tokenizer: PreTrainedTokenizerBase,
         *,
-        engine: Engine = "llguidance",
+        engine: GrammarEngine = "llguidance",
         any_whitespace: bool = False,
         end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
@@ -92,7 +92,7 @@ class Grammar:
         grammar: str,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        engine: Engine = "llguidance",
+        engine: GrammarEngine = "llguidance",
         end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
         """Return a grammar in the GBNF of llama.cpp, which begins at the rule `root`."""

@@ -137,7 +137,9 @@ def test_a_violation_begins_in_the_token_of_its_first_character_or_byte(
             "its text was released too early"
         )
     assert all(states[-1].earliest_start <= violation.start for violation in matcher.finish(states[-1]))
-    assert found == [(i, owner[start]) for i, start, _ in find_in_pieces(listed, [text])]
+    expected = [(i, owner[start]) for i, start, _ in find_in_pieces(listed, [text])]
+    assert len(found) <= len(expected)  # a token may complete a ban twice, as '"b"b"' does: one violation
+    assert set(found) == set(expected)
 
 
 def test_a_match_at_the_end_of_an_unfinished_text_is_decided_by_the_text_after_it() -> None:
