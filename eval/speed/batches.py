@@ -31,7 +31,7 @@ BATCH = 8
 START = 16  # tokens of a prompt
 GOAL = 0.95  # with violations
 BACK = 5  # tokens that are taken back
-REWINDS = 24
+REWINDS = 24  # per round, fewer if the rows would run out of tokens
 PROMPTS, PLACES = 64, 16
 KEY = 4  # tokens by which a prompt is known
 
@@ -123,9 +123,11 @@ def measure_rewind(bench: Bench) -> Iterator[Result]:
     cache.step(1, clock)
     costs: dict[int, list[float]] = {1: [], BATCH - 1: []}
     bases: list[float] = []
+    # Of BATCH rows 1 and BATCH - 1 are rewound, so each row once per lap.
+    rewinds = min(REWINDS, (context // BACK - 2) // bench.race.rounds)
     for _ in range(bench.race.rounds):
         laps: dict[int, list[float]] = {count: [] for count in (0, *costs)}
-        for number in range(REWINDS):
+        for number in range(rewinds):
             for count in laps if number % 2 else reversed(laps):
                 laps[count].append(cache.step(count, clock))
         bases.append(statistics.median(laps[0]))
