@@ -184,9 +184,10 @@ def measure_in_flight(bench: Bench) -> Iterator[Result]:
     longest = max(order.wanted for order in orders)
     criterion = _Wanted(orders, pad=bench.subject.pad)
     common = {**bench.subject.settings(), "max_new_tokens": longest, "stopping_criteria": [criterion]}
+    per_text = {name: value for name, value in common.items() if name != "return_dict_in_generate"}
     contestants: Mapping[str, Callable[[Sequence[Order], int], Written]] = {
         "static": functools.partial(_write_static, bench.subject, common),
-        "in_flight": functools.partial(_write_in_flight, bench.subject, common, sampler),
+        "in_flight": functools.partial(_write_in_flight, bench.subject, per_text, sampler),
     }
     race = bench.short_race
 
