@@ -1,4 +1,4 @@
-"""The contents of an object one level deep: copied, compared, restored; and the objects that it refers to."""
+"""Copy, compare and restore the contents of an object, one level deep, and list the objects that it refers to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes)
 ABSENT = object()
-"""The value of an attribute that there was not."""
+"""Stands for the value of an attribute that does not exist."""
 
 # These don't remember the text, and some are large.
 _CONSTANTS = (
@@ -41,7 +41,7 @@ _CONSTANTS = (
 )
 _LIBRARIES = {"abc", "numpy", "torch", "transformers", "tokenizers", *sys.stdlib_module_names}
 _HARMLESS = ("torch", "tokenizers", "typing", "collections")
-"""Packages whose types written in C remember nothing, or are read as what they are derived from."""
+"""Packages whose C types have no state, or only that of the base type by which they are read."""
 _HEAP_TYPE = 1 << 9
 """The flag of types that are made while a program runs, all classes of Python among them."""
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState)

@@ -68,7 +68,7 @@ class Processors:
         self._is_alone = rows == 1 and not is_shared  # then changes to watched processors are undone
         self._first: _Query | None = None
         self._checks = CHECKS
-        self._forcing: list[Callable[..., Any]] | None = None  # processors that leave few tokens, if that is asked
+        self._forcing: list[Callable[..., Any]] | None = None  # set within `find_forcing` only
         self._forced_place = 0
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
@@ -138,8 +138,10 @@ class Processors:
             return None
         forcing: list[Callable[..., Any]] = []
         self._forcing, self._forced_place = forcing, row.place
-        self.process([row], [length], logits)
-        self._forcing = None
+        try:
+            self.process([row], [length], logits)
+        finally:
+            self._forcing = None
         return name_of(forcing[0]) if forcing else None
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
@@ -173,7 +175,7 @@ class Processors:
         return scores
 
     def _note_forcing(self, processor: Callable[..., Any], before: Tensor, after: Tensor) -> None:
-        """Note a processor of the caller's that leaves few of the tokens that were possible, if that is asked."""
+        """Within `find_forcing`, note a processor of the caller's that rules out nearly all possible tokens."""
         if self._forcing is None or processor not in self._user_processors:
             return
         place = self._forced_place if len(after) > 1 else 0

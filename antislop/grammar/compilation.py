@@ -57,7 +57,7 @@ def read_gbnf(grammar: str) -> str:
     to_lark = _import("llguidance.gbnf_to_lark").gbnf_to_lark
     try:
         lark = to_lark(grammar)
-    except Exception as error:
+    except Exception as error:  # the translation fails with many types of errors
         raise _describe(str(error), "llguidance") from error
     try:
         return read_lark(lark)

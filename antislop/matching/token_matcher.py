@@ -204,8 +204,8 @@ class Matcher:
     def __reduce__(self) -> tuple[Any, ...]:
         """Have copies compile the bans anew.
 
-        What was learned of texts is nested deeper than pickle can follow, and would change what a hash of the matcher
-        is, by which `datasets` finds results that it has.
+        The remembered transitions are nested deeper than pickle can follow. They would also change the matcher's hash,
+        by which `datasets` finds cached results.
         """
         return type(self), (self._bans, self._surfaces)
 
