@@ -29,6 +29,7 @@ FLOORS = (
     ("caches", "testing", "grammar"),
     ("callbacks",),
     ("hf",),
+    ("interpret",),
     ("sampler",),
     ("patching",),
     ("serving",),

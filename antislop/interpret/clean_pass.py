@@ -1,0 +1,78 @@
+"""One forward pass over whole texts, without a cache and without dropout, as `generate` would read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from antislop.errors import InputError
+from antislop.hf.model import device_of
+
+
+def prepare_inputs(
+    model: PreTrainedModel,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of a forward pass over ids [rows, tokens], with positions counted by the mask.
+
+    As in `generate`, a mask of ones is left out, and padding has position 0. Positions are left to the model beside
+    other inputs, which may have positions of their own. Raises `InputError` for ids and masks of other shapes.
+    """
+    device = device_of(model)
+    inputs = {
+        key: value.to(device) if isinstance(value, Tensor) else value for key, value in (model_kwargs or {}).items()
+    }
+    if input_ids is not None:
+        inputs["input_ids"] = _check_ids(input_ids).to(device)
+    if attention_mask is None:
+        return inputs
+    mask = attention_mask.to(device)
+    if input_ids is not None and mask.shape != input_ids.shape:
+        raise InputError(
+            f"attention_mask has the shape {tuple(mask.shape)} and input_ids {tuple(input_ids.shape)}: pass 1 for each "
+            "token and 0 for padding, [rows, tokens]"
+        )
+    if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
+        return inputs
+    inputs["attention_mask"] = mask
+    if not model_kwargs and "position_ids" in signature(model.forward).parameters:
+        inputs["position_ids"] = (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
+    return inputs
+
+
+def _check_ids(input_ids: object) -> Tensor:
+    if not isinstance(input_ids, Tensor):
+        raise InputError(f"input_ids is a {type(input_ids).__name__}: pass ids as a tensor [rows, tokens]")
+    if input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise InputError(
+            f"input_ids has the shape {tuple(input_ids.shape)} and the type {input_ids.dtype}: pass ids [rows, tokens]"
+        )
+    return input_ids
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Set modules in training mode to evaluation, and each of them back afterwards."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@torch.no_grad()
+def read(model: PreTrainedModel, inputs: Mapping[str, Any], **options: Any) -> Any:
+    """Return the output of one forward pass without a cache."""
+    with without_dropout(model):
+        return model(**inputs, **options, use_cache=False, return_dict=True)

@@ -1,0 +1,143 @@
+"""The modules whose outputs can be stored, by name, and the hooks that store them during a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from antislop.errors import InputError
+from antislop.hf.private import attention_of
+
+NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
+"""Which outputs to store: all, one, several, or those whose names a function accepts."""
+
+PATTERN = ".pattern"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The modules to hook, and the names under which their outputs and attention patterns are stored.
+
+    required: names that were asked for one by one, so that a missing one is an error.
+    """
+
+    modules: Mapping[str, nn.Module]
+    names: frozenset[str]
+    required: frozenset[str] = frozenset()
+
+
+def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
+    """Return what a filter selects. Raises `InputError` if that is nothing, or a pattern that is not computed."""
+    modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
+    patterns = {path + PATTERN for path in _find_attention(modules)}
+    selected, required = _apply(names_filter, modules.keys() | patterns)
+    if attention_of(model.config.get_text_config(decoder=True)) != "eager":
+        # A function that accepts a module's own name as well didn't ask for its pattern in particular.
+        asked = {name for name in selected & patterns if name in required or _owner(name) not in selected}
+        if asked and names_filter is not None:
+            raise InputError(
+                f"names_filter selects {min(asked)!r}, and attn_implementation="
+                f"{attention_of(model.config.get_text_config(decoder=True))!r} computes no attention pattern: load the "
+                'model with attn_implementation="eager"'
+            )
+        selected -= patterns
+    return Selection(
+        {path: module for path, module in modules.items() if {path, path + PATTERN} & selected},
+        frozenset(selected),
+        frozenset(required),
+    )
+
+
+def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return the names that a filter selects, and those among them that it names one by one."""
+    if names_filter is None:
+        return set(names), set()
+    if callable(names_filter):
+        selected = {name for name in names if names_filter(name)}
+        if not selected:
+            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_list(sorted(names))}")
+        return selected, set()
+    required = {names_filter} if isinstance(names_filter, str) else set(names_filter)
+    if not required:
+        raise InputError("names_filter is empty and selects nothing: leave it out for all outputs")
+    for name in required - set(names):
+        near = get_close_matches(name, names, n=3, cutoff=0.0)
+        raise InputError(f"names_filter: the model has no module {name!r}; near names are {_list(near)}")
+    return set(required), required
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
+
+
+def _has_forward(module: nn.Module) -> bool:
+    """Return whether a module can be called; a list of modules can't."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
+    """Return the paths of attention modules, which transformers names by their class: the innermost ones."""
+    found = {path for path, module in modules.items() if "Attention" in type(module).__name__}
+    return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
+
+
+def _owner(pattern: str) -> str:
+    return pattern.removesuffix(PATTERN)
+
+
+@contextmanager
+def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
+    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards.
+
+    device: where the copies go; None for the device of each output.
+    """
+    outputs: dict[str, Tensor] = {}
+    with ExitStack() as hooks:
+        for path, module in selection.modules.items():
+            store = partial(_store, path, outputs, selection.names, device)
+            hooks.callback(module.register_forward_hook(store).remove)
+        yield outputs
+
+
+def _store(
+    path: str,
+    outputs: dict[str, Tensor],
+    names: Collection[str],
+    device: torch.device | str | None,
+    _module: nn.Module,
+    _arguments: Any,
+    output: Any,
+) -> None:
+    for name, tensor in ((path, _first_tensor(output)), (path + PATTERN, _find_pattern(output))):
+        if name in names and tensor is not None:
+            outputs[_number(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+
+
+def _number(name: str, outputs: Collection[str]) -> str:
+    """Return a name that is free: that of the second call of a module ends in `@2`, the third's in `@3`."""
+    call = 1
+    while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
+        call += 1
+    return numbered
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    """Return the first tensor of an output, in the order of its fields, also within nested tuples."""
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return next((tensor for tensor in map(_first_tensor, parts) if tensor is not None), None)
+
+
+def _find_pattern(output: Any) -> Tensor | None:
+    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output."""
+    parts = output[1:] if isinstance(output, tuple) else ()
+    return next((part for part in parts if isinstance(part, Tensor) and part.ndim == 4), None)
