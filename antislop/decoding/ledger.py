@@ -208,7 +208,7 @@ class Node:
         masses = self.left
         mass = self._entering.setdefault(child.token, float(self.probs[0, child.token]))
         token_exits, _ = self._lost.get(child.token, ({}, {}))
-        child_exits = {start: mass * lost / total for start, lost in exits.items() if start < self.depth}
+        child_exits = {start: mass * lost / total for start, lost in exits.items() if total and start < self.depth}
         self._lost[child.token] = token_exits, child_exits
         masses[child.token] = mass * left / total if total else 0.0
         return True

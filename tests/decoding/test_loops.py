@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import antislop
 from antislop.data import FOLDER
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
-from antislop.trace.events import Rewound, Settled
+from antislop.trace.events import Conceded, Drawn, Event, Rewound, Settled
 from tests.conftest import DEPTH
-from tests.support.oracles import completed
+from tests.support.oracles import completed, loop_occurrences
 from tests.support.toys import PROMPT, Markov, Words, run
 
 SPACED = Words("a ", "b ", "a. ", "c")
 LOOP = Ban.loop(2, 4, 8)
+
+
+VARIED = Words("a ", "b. ", "c ")
+SENTENCES = Words("Tom was ", "glad. ", "sad. ", "He was ", "here for ", "three days. ", "three weeks. ")
+
+
+class Parrot(Markov):
+    """A model that continues the end of its text as it was continued before: every text loops, and so do redraws.
+
+    The logits drawn from a seed vary the copies.
+    """
+
+    def logits(self, ids: Tensor) -> Tensor:
+        tokens, scores = ids[0].tolist(), super().logits(ids)
+        for size in range(len(tokens) - 1, 0, -1):
+            places = [i for i in range(size, len(tokens)) if tokens[i - size : i] == tokens[-size:]]
+            if places:
+                scores[0, tokens[places[-1]]] += 6.0
+                break
+        return scores
+
+
+def conceded_lengths(events: Sequence[Event]) -> list[int]:
+    """Return the length of the text at each concession that was not withdrawn later."""
+    length, conceded = 0, list[int]()
+    for event in events:
+        length += isinstance(event, Drawn)
+        if isinstance(event, Rewound):
+            length = event.length
+            conceded = [end for end in conceded if end <= length]
+        elif isinstance(event, Conceded):
+            conceded.append(length)
+    return conceded
 
 
 def greedy_text(model: Markov, words: Words, ban: Ban) -> tuple[int, ...] | None:
@@ -69,6 +107,43 @@ def test_a_loop_that_is_let_through_is_reported_each_time_it_is_complete_again()
     tokens, report = run(model, words, [Ban.loop(2, 6, 9)], do_sample=False, max_rewinds=0, lookback=False)
     assert set(tokens) == {0}
     assert report.conceded == 40 - 2  # each further "no " is a loop of its own
+
+
+@settings(max_examples=40 * DEPTH)
+@given(
+    seed=st.integers(0, 10_000),
+    words=st.sampled_from([SPACED, VARIED, SENTENCES]),
+    copies=st.integers(2, 3),
+    do_sample=st.booleans(),
+    max_rewinds=st.sampled_from([0, 2, 100]),
+    ratio=st.sampled_from([1, 2, 16]),
+)
+@example(seed=3, words=VARIED, copies=2, do_sample=False, max_rewinds=100, ratio=16)  # a token without mass is drawn
+def test_texts_whose_every_redraw_loops_with_variations_end_and_their_loops_are_reported(
+    seed: int, words: Words, copies: int, do_sample: bool, max_rewinds: int, ratio: int
+) -> None:
+    length, ban = 30, Ban.loop(copies, 2 * copies, 40)
+    torch.manual_seed(seed)
+    model = Parrot(len(words), seed=seed, length=length)
+    limits: dict[str, Any] = {"max_rewinds": max_rewinds, "max_withdrawn_ratio": ratio}
+    tokens, report = run(model, words, [ban], do_sample=do_sample, lookback=False, **limits)
+    assert len(tokens) == length
+    assert report.withdrawn_tokens < (ratio + 1) * length  # the last rewind begins below the limit
+    assert report.forward_passes <= length + report.withdrawn_tokens
+    assert max_rewinds or not report.rewinds
+    sizes = [len(words.text(tokens[:end])) for end in range(length + 1)]
+    loops = [bisect_left(sizes, end) for _, end in loop_occurrences(words.text(tokens), ban)]
+    assert conceded_lengths(report.events) == loops
+
+
+def test_a_greedy_text_that_loops_with_variations_is_the_same_each_time() -> None:
+    model, ban = Parrot(len(VARIED), seed=3, length=60), Ban.loop(2, 4, 40)
+    runs = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        runs.append(run(model, VARIED, [ban], do_sample=False, lookback=False, max_rewinds=5))
+    assert runs[0][1].conceded
+    assert len({(tokens, report.withdrawn_tokens, report.conceded) for tokens, report in runs}) == 1
 
 
 def test_a_prompt_that_repeats_itself_is_not_touched_and_what_continues_it_counts() -> None:
