@@ -25,6 +25,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.callbacks.settings import Settings
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
+from antislop.decoding.recording import EVENTS, Recording
 from antislop.decoding.row import TextSpec
 from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
 from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
@@ -35,10 +36,10 @@ from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
-from antislop.hf.run import CallOutput, ReportedOutput, Run
+from antislop.hf.run import CallOutput, EventStream, ReportedOutput, Run
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.matching.errors import BanError
-from antislop.trace.events import Event
+from antislop.trace.recording import RecordLevel
 from antislop.trace.text_pieces import stream_text
 
 SEED_STEP = 2654435769
@@ -171,6 +172,8 @@ class AntiSlop:
         inputs: str | Tensor | None = None,
         *,
         streamer: BaseStreamer | None = None,
+        record: RecordLevel = "events",
+        record_top_k: int = 10,
         **kwargs: Any,
     ) -> CallOutput:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
@@ -178,14 +181,21 @@ class AntiSlop:
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
         The streamer gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
-        output has two fields more: `report`, and `reports` with one for each row. Type checkers know the
+        output has three fields more: `report`, `reports` with one for each row, and `trace`. Type checkers know the
         type of the result if that argument is written out, not if it is set in a generation config. A model with a
         `generate` of its own (Whisper) returns the result of that.
+
+        record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
+            each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
         """
-        done: list[tuple[Run, CallOutput]] = []
+        recording, done = Recording(record, record_top_k), list[tuple[Run, CallOutput]]()
 
         def complete(call: Call) -> CallOutput:
-            run = self._prepare(call)
+            if recording.has_choices and not call.config.return_dict_in_generate:
+                raise ValueError(
+                    f"record={record!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
+                )
+            run = self._prepare(call, recording)
             done.append((run, run.complete(streamer)))
             return done[-1][1]
 
@@ -201,9 +211,17 @@ class AntiSlop:
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
 
-    def events(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[Event]:
+    def events(
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None = None,
+        *,
+        record: RecordLevel = "events",
+        record_top_k: int = 10,
+        **kwargs: Any,
+    ) -> EventStream:
         """Yield events as they happen; takes the arguments of `generate`, except the streamer."""
-        return self._start(model, inputs, **kwargs).events()
+        return EventStream(self._start(model, inputs, Recording(record, record_top_k), **kwargs))
 
     def generate_many(
         self,
@@ -286,13 +304,36 @@ class AntiSlop:
                 prepare_row(call, compiled, seed=seed, policy=self.make_policy(), drafters=drafters, shared=shared),
             )
 
-    def _start(self, model: PreTrainedModel, inputs: str | Tensor | None, **kwargs: Any) -> Run:
+    def _start(
+        self, model: PreTrainedModel, inputs: str | Tensor | None, recording: Recording = EVENTS, **kwargs: Any
+    ) -> Run:
         """Prepare a run and return it before the first forward pass."""
-        return self._prepare(catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer))
+        return self._prepare(catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer), recording)
 
-    def _prepare(self, call: Call) -> Run:
-        drafters = [self.compiled.make_drafter()] if self.draft_bans else []
-        return prepare_run(call, self.compiled, policy=self.make_policy(), drafters=drafters, warn=self.warn)
+    def _prepare(self, call: Call, recording: Recording = EVENTS) -> Run:
+        return prepare_run(
+            call,
+            self.compiled,
+            policy=self.make_policy(),
+            drafters=[self.compiled.make_drafter()] if self.draft_bans else [],
+            warn=self.warn,
+            options=self.options,
+            recording=recording,
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
+        return {
+            "method": self.method,
+            "on_exhausted": self.on_exhausted,
+            "prompt_lookback": self.prompt_lookback,
+            "exempt_prompt": self.exempt_prompt,
+            "max_rewinds": self.max_rewinds,
+            "draft_bans": self.draft_bans,
+            "mass_floor": self.mass_floor,
+            "probability_floor": self.probability_floor,
+        }
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:
         """Return the rules by which the sampler draws, from its options."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import send
 from antislop.matching.token_matcher import Matcher, State
+from antislop.trace.events import Choice
 
 
 class RowSettings(Protocol):
@@ -95,7 +96,8 @@ class TextSpec:
     prompt: ids [1, tokens]. matcher, state: the compiled bans, and the matcher's state after the prompt.
     settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
     generator: random numbers of its own, so that the text does not depend on its batch; None for torch's global ones.
-    keep_scores: keep logits and scores of the kept tokens.
+    keep_scores: keep logits and scores of the kept tokens. record_choice: describes the distribution at a node that a
+    token was drawn from; None to record nothing.
     """
 
     prompt: Tensor
@@ -107,6 +109,7 @@ class TextSpec:
     generator: torch.Generator | None = None
     drafter: Drafter | None = None
     keep_scores: bool = False
+    record_choice: Callable[[Node, int], Choice] | None = None
 
 
 class Row:

@@ -112,8 +112,9 @@ class Walker:
             if token == NONE_DRAWN:
                 self._finish("failed")
                 return
+            record = row.spec.record_choice
+            self.events.append(Drawn(token) if record is None else Drawn(token, record(row.node, token)))
             row.append(token, self._feed(row.state, token))
-            self.events.append(Drawn(token))
             violations, is_done = row.state.violations, row.spec.settings.is_done(row)
             if is_done:
                 violations = _in_order((*violations, *self.matcher.finish(row.state)))

@@ -89,6 +89,10 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
         )
     if arguments.get("assistant_model") is not None:
         raise ValueError("assistant_model drafts for one prompt at a time: use generate, or leave it out")
+    if arguments.get("record") is not None:
+        raise ValueError(
+            "record is for generate, forward_pass and events: leave it out, each Completion has its events in `report`"
+        )
     if arguments.get("return_dict_in_generate"):
         raise ValueError("return_dict_in_generate has no effect here: leave it out, each Completion has all fields")
     for name, value in arguments.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from antislop.callbacks.settings import Settings
 from antislop.decoding.ban_drafts import first_of
 from antislop.decoding.policy import Policy
+from antislop.decoding.recording import Recording
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.hf.assisted import speculate
 from antislop.hf.calls import Call
@@ -19,6 +21,7 @@ from antislop.hf.lengths import PromptLengths, measure_prompts, refuse_lengths
 from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.refusals import refuse_settings, refuse_tokenizer
 from antislop.hf.run import Run
+from antislop.hf.tracing import CallFacts
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Conceded
 
@@ -30,16 +33,24 @@ def prepare_run(
     policy: Policy,
     drafters: Sequence[Drafter] = (),
     warn: Callable[[Conceded], None],
+    options: Mapping[str, Any],
+    recording: Recording,
 ) -> Run:
-    """Return a call's run, ready to begin. Raises `ValueError` for what is not supported."""
+    """Return a call's run, ready to begin. Raises `ValueError` for what is not supported.
+
+    options: the sampler's, for the trace.
+    """
     lengths = check_call(call, bans)
+    facts = CallFacts.of(call, options=options, recording=recording)
     specs = make_specs(call, bans, policy=policy, drafters=drafters)
+    if recording.has_choices:
+        specs = [replace(spec, record_choice=recording.record_choice) for spec in specs]
     mode = DecodeMode(call.model)
     language_model, cache = split_arguments(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
     )
     rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
-    return Run(call.model, language_model, cache, mode, rows, lengths, call.config, warn, bans.vocabulary)
+    return Run(call.model, language_model, cache, mode, rows, lengths, call.config, warn, bans, facts)
 
 
 def prepare_row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -20,28 +20,38 @@ from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
+from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller, pad_token_of
-from antislop.matching.token_matcher import Surfaces
-from antislop.trace.events import Conceded, Event, Finished, Forwarded, Settled
+from antislop.hf.tracing import CallFacts, make_trace, read_random_state
+from antislop.trace.events import Admitted, Conceded, Event, Finished, Forwarded, Settled
+from antislop.trace.recording import Trace
 from antislop.trace.report import Report
 
 
 @dataclass
 class DecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # its base is not read by mypy
-    """`generate`'s output of decoder-only models, with the sum of all rows' reports, and one for each row."""
+    """`generate`'s output of decoder-only models, with reports: their sum, and one for each row.
+
+    trace: all that happened; None with record="none".
+    """
 
     report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
     reports: list[Report] = None  # type: ignore[assignment]
+    trace: Trace | None = None
 
 
 @dataclass
 class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """`generate`'s output of encoder-decoder models, with the sum of all rows' reports, and one for each row."""
+    """`generate`'s output of encoder-decoder models, with reports: their sum, and one for each row.
+
+    trace: all that happened; None with record="none".
+    """
 
     report: Report = None  # type: ignore[assignment]
     reports: list[Report] = None  # type: ignore[assignment]
+    trace: Trace | None = None
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
@@ -50,11 +60,31 @@ CallOutput: TypeAlias = Tensor | ReportedOutput
 """What `generate` returns: ids [rows, tokens], or more with return_dict_in_generate."""
 
 
+class EventStream(Iterator[Event]):
+    """The events of one text, as they happen."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events = run.events()
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def close(self) -> None:
+        """End the text here, and give the model back."""
+        self._events.close()
+
+    @property
+    def trace(self) -> Trace | None:
+        """The events so far with the facts of the call; None with record="none"."""
+        return self._run.trace
+
+
 @dataclass
 class Run:
     """A generation that is ready to go.
 
-    warn: called with each violation that is conceded. surfaces: the text of tokens, for reports.
+    warn: called with each violation that is conceded. bans: those of all rows. facts: of the call, for its trace.
     """
 
     model: PreTrainedModel
@@ -65,11 +95,13 @@ class Run:
     prompts: PromptLengths
     config: GenerationConfig
     warn: Callable[[Conceded], None]
-    surfaces: Surfaces
+    bans: CompiledBans
+    facts: CallFacts
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # the cache that is returned with the sequences
-        self._reports: list[Report] = []
+        self._reports = [Report(surfaces=self.bans.vocabulary) for _ in self.rows]
+        self._random_state = b""
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
     @property
@@ -77,7 +109,7 @@ class Run:
         """The token that finished rows are filled with."""
         return pad_token_of(self.config) or 0
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Yield what happens to the only row."""
         if len(self.rows) > 1:
             raise ValueError(
@@ -86,38 +118,51 @@ class Run:
         with self._borrowed_model():
             for _, event in self._decode():
                 yield event
-            self._finish([Report()])
+            self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
         """Run to the end and return what `generate` returns."""
-        reports = [Report(surfaces=self.surfaces) for _ in self.rows]
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
-            for number, event in self._decode():
-                reports[number].add(event)
+            for _, event in self._decode():
                 if streamer is not None and isinstance(event, Settled):
                     for token in event.tokens:
                         streamer.put(torch.tensor([token]))
-            self._finish(reports)
+            self._finish()
         if streamer is not None:
             streamer.end()
-        return self._output(reports) if self.config.return_dict_in_generate else self._sequences()
+        return self._output() if self.config.return_dict_in_generate else self._sequences()
 
-    def _finish(self, reports: list[Report]) -> None:
+    @property
+    def trace(self) -> Trace | None:
+        """What has happened so far; None if that is not recorded."""
+        if self.facts.recording.level == "none":
+            return None
+        return make_trace(self.facts, self.bans, self.rows, self._reports, self._random_state)
+
+    def _finish(self) -> None:
         """Leave a whole text but its last token in a cache that the caller will see; count the tokens that were cut."""
         is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
-            for report, row in zip(reports, self.rows, strict=True):
+            for report, row in zip(self._reports, self.rows, strict=True):
                 report.add(Forwarded(0, self.engine.excess(row)))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
-                reports[0].add(Forwarded(fed, cut))
+                self._reports[0].add(Forwarded(fed, cut))
 
     def _decode(self) -> Iterator[tuple[int, Event]]:
+        is_kept = self.facts.recording.level != "none"
+        if self.config.do_sample:
+            self._random_state = read_random_state(self.rows[0].spec.prompt.device)
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
+            report = self._reports[row.number]
+            if is_kept or isinstance(event, (Admitted, Conceded)):
+                report.add(event)
+            else:
+                report.count(event)
             if isinstance(event, Conceded):
                 self.warn(event)
             elif isinstance(event, Finished):
@@ -133,14 +178,13 @@ class Run:
             sequence[: row.ids.shape[1]] = row.ids[0]
         return sequences
 
-    def _output(self, reports: list[Report]) -> ReportedOutput:
+    def _output(self) -> ReportedOutput:
         fields: dict[str, Any] = {
             "sequences": self._sequences(),
             "scores": self._steps(1) if self.config.output_scores else None,
             "logits": self._steps(0) if self.config.output_logits else None,
             "past_key_values": self._past,
         }
-        self._reports = reports
         if type(self.model).generate is not GenerationMixin.generate:
             # Its own `generate` may expect a tensor in every field; see `with_reports`.
             is_encoder_decoder = self.model.config.is_encoder_decoder
@@ -157,7 +201,7 @@ class Run:
     def _report(self, fields: Mapping[str, Any]) -> ReportedOutput:
         report = self._reports[0] if len(self._reports) == 1 else Report.total(self._reports)
         kind = EncoderDecoderOutput if self.model.config.is_encoder_decoder else DecoderOnlyOutput
-        return kind(**fields, report=report, reports=self._reports)
+        return kind(**fields, report=report, reports=self._reports, trace=self.trace)
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
+    from antislop.trace.attempts import Attempt, KeptToken, RowHistory
     from antislop.trace.console import to_plain, to_rich
     from antislop.trace.events import (
         Admitted,
+        Choice,
         Conceded,
         Drafted,
         Drawn,
@@ -20,15 +22,18 @@ if TYPE_CHECKING:
         Settled,
         Shortened,
     )
+    from antislop.trace.recording import Trace, TracedRow
     from antislop.trace.report import Withdrawal
     from antislop.trace.text_pieces import TextPiece, TextPieces
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
         {
+            "attempts": ["Attempt", "KeptToken", "RowHistory"],
             "console": ["to_plain", "to_rich"],
             "events": [
                 "Admitted",
+                "Choice",
                 "Conceded",
                 "Drafted",
                 "Drawn",
@@ -39,6 +44,7 @@ else:
                 "Settled",
                 "Shortened",
             ],
+            "recording": ["Trace", "TracedRow"],
             "report": ["Withdrawal"],
             "text_pieces": ["TextPiece", "TextPieces"],
         },
@@ -46,17 +52,23 @@ else:
 
 __all__ = [
     "Admitted",
+    "Attempt",
+    "Choice",
     "Conceded",
     "Drafted",
     "Drawn",
     "Dropped",
     "Finished",
     "Forwarded",
+    "KeptToken",
     "Rewound",
+    "RowHistory",
     "Settled",
     "Shortened",
     "TextPiece",
     "TextPieces",
+    "Trace",
+    "TracedRow",
     "Withdrawal",
     "to_plain",
     "to_rich",

@@ -7,7 +7,7 @@ and `Shortened` gives the tokens of the text. Plain data: no torch, no transform
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
@@ -39,11 +39,29 @@ class Drafted:
     accepted: int
 
 
+class Choice(NamedTuple):
+    """The distribution that a token was drawn from, as far as it was recorded.
+
+    probability: of the token under the processed scores, which is what `generate` would draw from. share: the token's
+        part of what bans had left of that distribution by then. rank: among the tokens left, 1 for the likeliest.
+    alternatives: the likeliest tokens left and their shares, the drawn one among them if it is likely enough.
+    """
+
+    probability: float
+    share: float
+    rank: int
+    alternatives: tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A token was added to the text."""
+    """A token was added to the text.
+
+    choice: the distribution that it was drawn from; None if that was not recorded.
+    """
 
     token: int
+    choice: Choice | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Report:
     matcher_seconds: time spent in the matcher.
     reason: the reason for the end of the text; None while it is being generated.
     withdrawn: the withdrawn texts, in order.
-    events: all events, in order.
+    events: all events, in order; empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
     """
 
@@ -78,8 +78,12 @@ class Report:
         return {**self.__dict__, "surfaces": None}
 
     def add(self, event: Event) -> None:
-        """Count an event."""
+        """Count an event and keep it."""
         self.events.append(event)
+        self.count(event)
+
+    def count(self, event: Event) -> None:
+        """Count an event without keeping it."""
         if isinstance(event, (Drawn, Settled, Shortened)):
             return
         if isinstance(event, Forwarded):
