@@ -13,7 +13,7 @@ from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.evaluation.outputs import Output
 from antislop.hf.in_flight import Completion
-from antislop.hf.likelihood import PASS, PromptedTokens, measure_nll
+from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
 from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban

@@ -13,7 +13,7 @@ from antislop import Ban, BanList
 from antislop.datasets.samples import Arm, plan_samples
 from antislop.evaluation.scored_maker import ScoredMaker
 from antislop.hf import likelihood
-from antislop.hf.likelihood import PromptedTokens, measure_nll
+from antislop.interpret.likelihood import PromptedTokens, measure_nll
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 from tests.support.models import FAMILIES, build_model, build_tokenizer, poisoned
