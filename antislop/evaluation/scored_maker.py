@@ -13,8 +13,8 @@ from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.evaluation.outputs import Output
 from antislop.hf.in_flight import Completion
-from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
 from antislop.hf.vocabulary import Vocabulary
+from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
