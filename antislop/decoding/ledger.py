@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Choice
+from antislop.trace.events import TokenChoice
 
 
 class Node:
@@ -156,14 +156,14 @@ class Node:
         mass, tokens = self.left.topk(min(count, self.left.shape[-1]))
         return tuple((token, m / total) for token, m in zip(tokens.tolist(), mass.tolist(), strict=True) if m > 0)
 
-    def describe_choice(self, token: int, *, top_k: int | None = None) -> Choice:
+    def describe_choice(self, token: int, *, top_k: int | None = None) -> TokenChoice:
         """Return how likely a token is here, and the `top_k` likeliest alternatives, all if None; changes nothing."""
         left = self.probs[0] if self._left is None else self._left
         shares = left / left.sum()
         count = len(shares) if top_k is None else min(top_k, len(shares))
         mass, tokens = shares.topk(count)
         pairs = zip(tokens.tolist(), mass.tolist(), strict=True)
-        return Choice(
+        return TokenChoice(
             probability=float(torch.softmax(self.scores[0], dim=-1)[token]),
             share=float(shares[token]),
             rank=1 + int((shares > shares[token]).sum()),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from antislop.decoding.ledger import Node
-from antislop.trace.events import Choice
+from antislop.trace.events import TokenChoice
 from antislop.trace.recording import RecordLevel
 
 
@@ -31,7 +31,7 @@ class Recording:
         """Whether the distribution of each draw is recorded."""
         return self.level in ("top", "full")
 
-    def record_choice(self, node: Node, token: int) -> Choice:
+    def record_choice(self, node: Node, token: int) -> TokenChoice:
         """Return the distribution at a node, of which a token was drawn."""
         return node.describe_choice(token, top_k=None if self.level == "full" else self.top_k)
 

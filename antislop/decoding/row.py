@@ -13,7 +13,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import send
 from antislop.matching.token_matcher import Matcher, State
-from antislop.trace.events import Choice
+from antislop.trace.events import TokenChoice
 
 
 class RowSettings(Protocol):
@@ -109,7 +109,7 @@ class TextSpec:
     generator: torch.Generator | None = None
     drafter: Drafter | None = None
     keep_scores: bool = False
-    record_choice: Callable[[Node, int], Choice] | None = None
+    record_choice: Callable[[Node, int], TokenChoice] | None = None
 
 
 class Row:

@@ -22,8 +22,9 @@ from antislop.decoding.row import Row
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.vocabulary import fingerprint_tokenizer
-from antislop.trace.recording import Trace, TracedRow
+from antislop.trace.recording import Trace
 from antislop.trace.report import Report
+from antislop.trace.traced_row import TracedRow
 
 PLAIN_INPUTS = frozenset(
     {"attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache"}

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from antislop.trace.console import to_plain, to_rich
     from antislop.trace.events import (
         Admitted,
-        Choice,
         Conceded,
         Drafted,
         Drawn,
@@ -21,10 +20,12 @@ if TYPE_CHECKING:
         Rewound,
         Settled,
         Shortened,
+        TokenChoice,
     )
-    from antislop.trace.recording import Trace, TracedRow
+    from antislop.trace.recording import Trace
     from antislop.trace.report import Withdrawal
     from antislop.trace.text_pieces import TextPiece, TextPieces
+    from antislop.trace.traced_row import TracedRow
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
@@ -33,7 +34,7 @@ else:
             "console": ["to_plain", "to_rich"],
             "events": [
                 "Admitted",
-                "Choice",
+                "TokenChoice",
                 "Conceded",
                 "Drafted",
                 "Drawn",
@@ -44,16 +45,16 @@ else:
                 "Settled",
                 "Shortened",
             ],
-            "recording": ["Trace", "TracedRow"],
+            "recording": ["Trace"],
             "report": ["Withdrawal"],
             "text_pieces": ["TextPiece", "TextPieces"],
+            "traced_row": ["TracedRow"],
         },
     )
 
 __all__ = [
     "Admitted",
     "Attempt",
-    "Choice",
     "Conceded",
     "Drafted",
     "Drawn",
@@ -67,6 +68,7 @@ __all__ = [
     "Shortened",
     "TextPiece",
     "TextPieces",
+    "TokenChoice",
     "Trace",
     "TracedRow",
     "Withdrawal",

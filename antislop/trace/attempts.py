@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Choice, Drawn, Event, Rewound, Shortened
+from antislop.trace.events import Drawn, Event, Rewound, Shortened, TokenChoice
 
 
 class Attempt(NamedTuple):
@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
     tokens: tuple[int, ...]
     token_index: int
     step_index: int
-    choice: Choice | None
+    choice: TokenChoice | None
     violation: Violation | None
     is_on_path: bool
 
@@ -38,7 +38,7 @@ class KeptToken(NamedTuple):
     token: int
     token_index: int
     step_index: int
-    choice: Choice | None
+    choice: TokenChoice | None
     rejected: tuple[Attempt, ...]
 
 
@@ -68,7 +68,7 @@ class _Token(NamedTuple):
 
     token: int
     step_index: int
-    choice: Choice | None
+    choice: TokenChoice | None
 
 
 def read_history(events: Iterable[Event]) -> RowHistory:

@@ -39,7 +39,7 @@ class Drafted:
     accepted: int
 
 
-class Choice(NamedTuple):
+class TokenChoice(NamedTuple):
     """The distribution that a token was drawn from, as far as it was recorded.
 
     probability: of the token under the processed scores, which is what `generate` would draw from. share: the token's
@@ -61,7 +61,7 @@ class Drawn:
     """
 
     token: int
-    choice: Choice | None = field(default=None, compare=False)
+    choice: TokenChoice | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from antislop.trace.attempts import RowHistory, read_history
-from antislop.trace.events import Event
+from antislop.trace.trace_file import read_trace, write_trace
+from antislop.trace.traced_row import TracedRow
 
 if TYPE_CHECKING:
     from antislop.lists.ban_list import BanList
@@ -17,35 +17,6 @@ if TYPE_CHECKING:
 
 RecordLevel = Literal["none", "events", "top", "full"]
 """How much a call records: nothing; its events; also, for each draw, the likeliest alternatives, or all of them."""
-
-
-@dataclass(frozen=True)
-class TracedRow:
-    """One text of a trace.
-
-    prompt: its ids as the model read them, padding included. mask: for each of them 0 if it is padding, else 1; None if
-        none is padding. events: in order; those of an unfinished text don't end with `Finished`.
-    """
-
-    prompt: tuple[int, ...]
-    events: Sequence[Event]
-    mask: tuple[int, ...] | None = None
-
-    @cached_property
-    def history(self) -> RowHistory:
-        """The kept tokens, and the attempts that were withdrawn."""
-        return read_history(self.events)
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens of the final text, without the prompt's."""
-        return [kept.token for kept in self.history.kept]
-
-    @property
-    def prompt_tokens(self) -> list[int]:
-        """The tokens of the prompt, without padding."""
-        mask = self.mask or (1,) * len(self.prompt)
-        return [token for token, is_read in zip(self.prompt, mask, strict=True) if is_read]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +40,7 @@ class Trace:
     @property
     def sequences(self) -> list[list[int]]:
         """Prompt and tokens of each text, without padding."""
-        return [[*row.prompt_tokens, *row.tokens] for row in self.rows]
+        return [row.sequence for row in self.rows]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as JSON Lines; the file is replaced as a whole or not at all. Read it back with `load`.
@@ -77,13 +48,10 @@ class Trace:
         It contains the texts, the whole list of bans and the bytes of the tokens that occur, so that it can be shown
         without the model. Raises `BanError` for a ban that can't be written as text.
         """
-        from antislop.trace.trace_file import save_trace
-
-        save_trace(self, path)
+        write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed."""
-        from antislop.trace.trace_file import load_trace
-
-        return load_trace(path)
+        rows, bans, surfaces, about = read_trace(path)
+        return cls(rows, bans, surfaces, lambda: about)

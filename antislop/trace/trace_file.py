@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from antislop.display import escape_json
@@ -21,8 +21,8 @@ from antislop.lists.text_format import read_ban, write_lines
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Surfaces, Violation
 from antislop.trace import events as event_types
-from antislop.trace.events import Choice, Drawn, Event, Rewound
-from antislop.trace.recording import Trace, TracedRow
+from antislop.trace.events import Drawn, Event, Rewound, TokenChoice
+from antislop.trace.traced_row import TracedRow
 
 FORMAT = "antislop trace"
 VERSION = 1
@@ -59,10 +59,34 @@ class TokenSurfaces:
         return self.surfaces.get(token_id, b"")
 
 
-def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
+class TraceContents(NamedTuple):
+    """The contents of a file; `about` has the facts of the call."""
+
+    rows: tuple[TracedRow, ...]
+    bans: BanList
+    surfaces: TokenSurfaces
+    about: dict[str, Any]
+
+
+def write_trace(
+    path: str | os.PathLike[str],
+    rows: Sequence[TracedRow],
+    *,
+    about: Mapping[str, Any],
+    bans: BanList,
+    surfaces: Surfaces,
+) -> None:
     """Write a trace to a file, which is replaced as a whole or not at all."""
-    lines = (escape_json(json.dumps(line, ensure_ascii=False)) for line in _write(trace))
-    replace_text(path, "\n".join([*lines, ""]))
+    numbers = {ban: number for number, ban in reversed(list(enumerate(bans)))}
+    lines = [
+        {"format": FORMAT, "version": VERSION, **about, "bans": _describe_bans(bans)},
+        {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
+        _write_tokens(surfaces, sorted({token for row in rows for token in _list_tokens(row)})),
+        *(line for number, row in enumerate(rows) for line in _write_row(number, row, numbers)),
+        {"sequences": [row.sequence for row in rows]},
+    ]
+    text = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    replace_text(path, escape_json(text) + "\n")
 
 
 def fingerprint_bans(bans: Iterable[Ban]) -> str:
@@ -70,28 +94,24 @@ def fingerprint_bans(bans: Iterable[Ban]) -> str:
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
 
 
-def _write(trace: Trace) -> Iterator[dict[str, Any]]:
-    bans = {"count": len(trace.bans), "fingerprint": fingerprint_bans(trace.bans)}
-    yield {"format": FORMAT, "version": VERSION, **trace.about, "bans": bans}
-    yield {"bans": [line for line in write_lines(trace.bans) if not line.startswith("#")], "source": trace.bans.source}
-    yield _write_tokens(trace.surfaces, sorted(set(_list_tokens(trace))))
-    numbers = {ban: number for number, ban in reversed(list(enumerate(trace.bans)))}
-    for number, row in enumerate(trace.rows):
-        yield {"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})}
-        for event in row.events:
-            yield {"row": number, "event": type(event).__name__, **_write_fields(event, numbers)}
-    yield {"sequences": trace.sequences}
+def _describe_bans(bans: BanList) -> dict[str, Any]:
+    return {"count": len(bans), "fingerprint": fingerprint_bans(bans)}
 
 
-def _list_tokens(trace: Trace) -> Iterator[int]:
-    for row in trace.rows:
-        yield from row.prompt
-        for event in row.events:
-            if isinstance(event, Drawn):
-                yield event.token
-                yield from (token for token, _ in (event.choice.alternatives if event.choice else ()))
-            elif isinstance(event, Rewound):
-                yield from (token for token, _ in event.alternatives)
+def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Iterator[dict[str, Any]]:
+    yield {"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})}
+    for event in row.events:
+        yield {"row": number, "event": type(event).__name__, **_write_fields(event, numbers)}
+
+
+def _list_tokens(row: TracedRow) -> Iterator[int]:
+    yield from row.prompt
+    for event in row.events:
+        if isinstance(event, Drawn):
+            yield event.token
+            yield from (token for token, _ in (event.choice.alternatives if event.choice else ()))
+        elif isinstance(event, Rewound):
+            yield from (token for token, _ in event.alternatives)
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
@@ -115,7 +135,7 @@ def _write_fields(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
         value = getattr(event, part.name)
         if isinstance(value, Violation):
             value = {"ban": numbers[value.ban], "start": value.start, "end": value.end}
-        elif isinstance(value, Choice):
+        elif isinstance(value, TokenChoice):
             value = value._asdict()
         elif isinstance(value, Ban):
             value = numbers[value]
@@ -131,34 +151,31 @@ class _Line(NamedTuple):
     place: str
 
 
-def load_trace(path: str | os.PathLike[str]) -> Trace:
+def read_trace(path: str | os.PathLike[str]) -> TraceContents:
     """Read a trace from a file. Raises `InputError` that names the file and the line."""
     lines = _read_lines(path)
     header = _check_header(next(lines, None), path)
-    expected = header.pop("bans")
     bans = _read(next(lines, None), path, _read_bans)
-    if fingerprint_bans(bans) != expected.get("fingerprint"):
+    if header.pop("bans").get("fingerprint") != fingerprint_bans(bans):
         raise InputError(f"{os.fspath(path)}:2: these are not the bans that the header names: the file was changed")
     surfaces = _read(next(lines, None), path, _read_surfaces)
-    prompts: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = []
-    rows: list[list[Event]] = []
-    end = None
+    *body, end = [None, *lines]
+    rows = _read_rows(body[1:], path, bans)
+    _check_end(rows, end, path)
+    return TraceContents(rows, bans, surfaces, header)
+
+
+def _read_rows(lines: Sequence[_Line | None], path: str | os.PathLike[str], bans: BanList) -> tuple[TracedRow, ...]:
+    rows: list[TracedRow] = []
+    events: list[Event] = []
     for line in lines:
-        if end is not None:
-            raise InputError(f"{line.place}: a line after the end of the trace: the file was changed")
-        if isinstance(line.content, dict) and "sequences" in line.content:
-            end = line
-        elif isinstance(line.content, dict) and "prompt" in line.content:
-            prompts.append(_read(line, path, _read_prompt))
-            rows.append([])
+        row = _read(line, path, lambda content: _read_row(content, bans, number=len(rows)))
+        if isinstance(row, TracedRow):
+            events = []
+            rows.append(replace(row, events=events))
         else:
-            number, event = _read(line, path, lambda content: _read_event(content, bans))
-            if number != len(rows) - 1:
-                raise InputError(f"{line.place}: an event of text {number} among those of text {len(rows) - 1}")
-            rows[number].append(event)
-    traced = tuple(TracedRow(prompt, tuple(row), mask) for (prompt, mask), row in zip(prompts, rows, strict=True))
-    trace = Trace(traced, bans, surfaces, lambda: header)
-    return _check_end(trace, end, path)
+            events.append(row)
+    return tuple(replace(row, events=tuple(row.events)) for row in rows)
 
 
 def _read_lines(path: str | os.PathLike[str]) -> Iterator[_Line]:
@@ -206,24 +223,29 @@ def _read_surfaces(content: Mapping[str, Any]) -> TokenSurfaces:
     return TokenSurfaces(surfaces, frozenset(map(int, content["byte_tokens"])), special)
 
 
-def _read_prompt(content: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> TracedRow | Event:
+    """Return the next text of a trace, without its events, or an event of the latest text.
+
+    number: of the texts so far.
+    """
+    is_prompt = "prompt" in content
+    if content["row"] != (number if is_prompt else number - 1):
+        raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
+    if not is_prompt:
+        kind = _EVENTS[content["event"]]
+        values = {name: value for name, value in content.items() if name not in ("row", "event")}
+        return kind(**{name: _read_field(name, value, bans) for name, value in values.items()})
     prompt, mask = tuple(map(int, content["prompt"])), content.get("mask")
     if mask is not None and len(mask) != len(prompt):
         raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
-    return prompt, None if mask is None else tuple(map(int, mask))
-
-
-def _read_event(content: Mapping[str, Any], bans: BanList) -> tuple[int, Event]:
-    kind = _EVENTS[content["event"]]
-    values = {name: value for name, value in content.items() if name not in ("row", "event")}
-    return int(content["row"]), kind(**{name: _read_field(name, value, bans) for name, value in values.items()})
+    return TracedRow(prompt, (), None if mask is None else tuple(map(int, mask)))
 
 
 def _read_field(name: str, value: Any, bans: BanList) -> Any:
     if name == "violation":
         return Violation(bans[value["ban"]], int(value["start"]), int(value["end"]))
     if name == "choice":
-        return Choice(**{**value, "alternatives": _read_pairs(value["alternatives"])})
+        return TokenChoice(**{**value, "alternatives": _read_pairs(value["alternatives"])})
     if name == "ban":
         return bans[value]
     if name == "alternatives":
@@ -235,14 +257,13 @@ def _read_pairs(pairs: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]
     return tuple((int(token), float(share)) for token, share in pairs)
 
 
-def _check_end(trace: Trace, end: _Line | None, path: str | os.PathLike[str]) -> Trace:
-    """Return the trace if its events come to the sequences of the last line."""
-    if end is None:
+def _check_end(rows: Sequence[TracedRow], end: _Line | None, path: str | os.PathLike[str]) -> None:
+    """Refuse a file whose last line has other sequences than its events come to, or none."""
+    if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
         raise InputError(f"{os.fspath(path)}: the trace ends early: the file was cut")
     try:
-        is_same = trace.sequences == end.content["sequences"]
-    except _WRONG:
+        is_same = end.content["sequences"] == [row.sequence for row in rows]
+    except _WRONG:  # the events withdraw tokens that were never drawn
         is_same = False
     if not is_same:
         raise InputError(f"{end.place}: the events don't come to these sequences: the file was changed")
-    return trace

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from antislop import Ban, BanList
 from antislop.datasets.samples import Arm, plan_samples
 from antislop.evaluation.scored_maker import ScoredMaker
-from antislop.hf import likelihood
+from antislop.interpret import likelihood
 from antislop.interpret.likelihood import PromptedTokens, measure_nll
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt

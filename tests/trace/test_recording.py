@@ -132,7 +132,7 @@ def test_a_file_that_was_cut_or_changed_is_refused_with_its_line(
         "": "not a trace",
         "\n".join(lines[:-1]): "ends early",
         "\n".join(lines[:1]): "ends early",
-        "\n".join([*lines, lines[-1]]): "after the end",
+        "\n".join([*lines, lines[-1]]): "not a line of a trace",
         "\n".join([lines[0].replace('"version": 1', '"version": 2'), *lines[1:]]): "version 2",
         "\n".join([lines[0], lines[1].replace("ab", "ba"), *lines[2:]]): "trace.jsonl:2: .*bans",
         "\n".join([*lines[:drawn], *lines[drawn + 1 :]]): "sequences",

@@ -92,7 +92,7 @@ def test_the_texts_are_those_of_the_tokenizer(llama: PreTrainedModel) -> None:
 @pytest.mark.parametrize(
     ("family", "kind"), [("llama", GenerateDecoderOnlyOutput), ("t5", GenerateEncoderDecoderOutput)]
 )
-def test_an_output_is_that_of_transformers_with_two_more_fields(family: str, kind: type) -> None:
+def test_an_output_is_that_of_transformers_with_three_more_fields(family: str, kind: type) -> None:
     model = build_model() if family == "llama" else build(family)
     prompt = torch.tensor([[5, 9, 4]])
     asked = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 4, "return_dict_in_generate": True}
@@ -100,7 +100,8 @@ def test_an_output_is_that_of_transformers_with_two_more_fields(family: str, kin
     ours = AntiSlop(TOKENIZER, []).generate(model, prompt, **asked, output_scores=True)
     assert isinstance(ours, kind)
     assert isinstance(ours.report, Report) and ours.reports == [ours.report]
-    assert {"sequences", "scores", "report", "reports"} <= set(ours.keys()) <= {*theirs.keys(), "report", "reports"}
+    added = {"report", "reports", "trace"}
+    assert {"sequences", "scores", *added} <= set(ours.keys()) <= {*theirs.keys(), *added}
     assert torch.equal(ours["sequences"], theirs.sequences)
     assert torch.equal(ours[0], theirs[0])
 
