@@ -37,6 +37,9 @@ from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
 from antislop.hf.run import CallOutput, EventStream, ReportedOutput, Run
+from antislop.interpret.activations import ActivationCache
+from antislop.interpret.kept_text import complete_and_read, refuse_states, request_cache
+from antislop.interpret.module_outputs import NamesFilter
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.matching.errors import BanError
 from antislop.trace.recording import RecordLevel
@@ -132,6 +135,7 @@ class AntiSlop:
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         stop_strings: str | list[str] | None = None,
+        return_cache: bool = False,
         **model_kwargs: Any,
     ) -> CallOutput:
         """Do as `generate`'s own decoding methods do, for `model.generate(…, custom_generate=sampler)`.
@@ -141,10 +145,12 @@ class AntiSlop:
         for what is not supported, before the model runs.
         """
         refuse_arguments(arguments_of_generate("streamer", "assistant_model", "synced_gpus"), hook=True)
+        if return_cache:
+            raise ValueError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
         if stop_strings:
             stopping_criteria = add_stop_strings(stopping_criteria, stop_strings, self.compiled.tokenizer)
         call = Call(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
-        return self._prepare(call).complete()
+        return complete_and_read(call, self._prepare(call))[0]
 
     @overload
     def generate(
@@ -163,8 +169,20 @@ class AntiSlop:
         inputs: str | Tensor | None = None,
         *,
         return_dict_in_generate: Literal[False] | None = None,
+        return_cache: Literal[False] = False,
         **kwargs: Any,
     ) -> Tensor: ...
+
+    @overload
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None = None,
+        *,
+        return_cache: Literal[True],
+        return_dict_in_generate: Literal[False] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ActivationCache]: ...
 
     def generate(
         self,
@@ -174,21 +192,29 @@ class AntiSlop:
         streamer: BaseStreamer | None = None,
         record: RecordLevel = "events",
         record_top_k: int = 10,
+        return_cache: bool = False,
+        names_filter: NamesFilter = None,
+        device: torch.device | str | None = None,
         **kwargs: Any,
-    ) -> CallOutput:
+    ) -> CallOutput | tuple[CallOutput, ActivationCache]:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
 
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
         The streamer gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
         output has three fields more: `report`, `reports` with one for each row, and `trace`. Type checkers know the
-        type of the result if that argument is written out, not if it is set in a generation config. A model with a
-        `generate` of its own (Whisper) returns the result of that.
+        type of the result if that argument is written out, not if it is set in a generation config; beside
+        `return_cache=True` they don't. A model with a `generate` of its own (Whisper) returns the result of that.
 
         record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
             each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
+        return_cache: return a pair: the result, and an `ActivationCache` of the kept text, in which padding is masked.
+            It equals that of `antislop.interpret.run_with_cache`, which describes `names_filter` and `device`.
+
+        Hidden states and attentions, too, are those of one more forward pass over the kept text.
         """
-        recording, done = Recording(record, record_top_k), list[tuple[Run, CallOutput]]()
+        request = request_cache(model, return_cache=return_cache, names_filter=names_filter, device=device)
+        recording, done = Recording(record, record_top_k), list[tuple[Run, CallOutput, ActivationCache | None]]()
 
         def complete(call: Call) -> CallOutput:
             if recording.has_choices and not call.config.return_dict_in_generate:
@@ -196,13 +222,14 @@ class AntiSlop:
                     f"record={record!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
                 )
             run = self._prepare(call, recording)
-            done.append((run, run.complete(streamer)))
+            done.append((run, *complete_and_read(call, run, streamer, request=request)))
             return done[-1][1]
 
         # Within `generate`, since some models process what it returns.
         returned: CallOutput = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
-        run, output = done[-1]
-        return run.with_reports(returned) if returned is output else returned
+        run, output, cache = done[-1]
+        returned = run.with_reports(returned) if returned is output else returned
+        return returned if cache is None else (returned, cache)
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn; takes the arguments of `generate`, except the streamer."""
@@ -299,6 +326,7 @@ class AntiSlop:
             call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
             call_kwargs["attention_mask"] = torch.ones_like(inputs)
             call = catch_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
+            refuse_states(call, "generate_many")
             yield (
                 call,
                 prepare_row(call, compiled, seed=seed, policy=self.make_policy(), drafters=drafters, shared=shared),
@@ -308,7 +336,9 @@ class AntiSlop:
         self, model: PreTrainedModel, inputs: str | Tensor | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
         """Prepare a run and return it before the first forward pass."""
-        return self._prepare(catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer), recording)
+        call = catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
+        refuse_states(call, "stream")
+        return self._prepare(call, recording)
 
     def _prepare(self, call: Call, recording: Recording = EVENTS) -> Run:
         return prepare_run(

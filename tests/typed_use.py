@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import antislop
 from antislop import AntiSlop, Ban, Scope
 from antislop.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
+from antislop.interpret import ActivationCache
 from antislop.trace.report import Report
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
         assert_type(out.reports, list[Report])
         assert_type(out.report.withdrawn[0].text, str | None)
         assert_type(sampler.generate(model, "The old house", max_new_tokens=60), Tensor)
+        ids, cache = sampler.generate(model, "The old house", return_cache=True, names_filter=["lm_head"])
+        assert_type(ids, Tensor)
+        assert_type(cache, ActivationCache)
         for text in sampler.stream(model, "The old house"):
             assert_type(text, str)
         for done in sampler.generate_many(model, ["The old house"], seed=1):

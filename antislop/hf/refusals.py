@@ -34,6 +34,9 @@ def refuse_arguments(
     if not hook and arguments.get("streamer") is not None:
         raise ValueError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
     _refuse_other_tokenizer(arguments.get("tokenizer"), tokenizer)
+    for name in ("return_cache", "names_filter"):
+        if arguments.get(name):
+            raise ValueError(f"only generate returns a cache: call sampler.generate, or leave {name} out")
     if arguments.get("synced_gpus"):
         raise ValueError("synced_gpus is not supported yet: leave it out, and run the model on one device")
     if arguments.get("custom_generate") is not None:
@@ -117,6 +120,4 @@ _SETTINGS = (
     ("force_words_ids", (None,), "constrained beam search is another loop; leave it out"),
     ("guidance_scale", (None, 1, 1.0), "guidance keeps a second cache that a rewind would not cut; leave it out"),
     ("token_healing", _NO, "it rewrites the prompt; leave it out"),
-    ("output_attentions", _NO, "attentions can't be rewound yet; leave it out"),
-    ("output_hidden_states", _NO, "hidden states can't be rewound yet; leave it out"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from antislop.errors import InputError
 from antislop.hf.model import device_of
+from antislop.hf.private import PREFILL_INPUTS
 
 
 def prepare_inputs(
@@ -24,7 +25,7 @@ def prepare_inputs(
     """Return the arguments of a forward pass over ids [rows, tokens], with positions counted by the mask.
 
     As in `generate`, a mask of ones is left out, and padding has position 0. Positions are left to the model beside
-    other inputs, which may have positions of their own. Raises `InputError` for ids and masks of other shapes.
+    images and sounds, which have positions of their own. Raises `InputError` for ids and masks of other shapes.
     """
     device = device_of(model)
     inputs = {
@@ -35,17 +36,28 @@ def prepare_inputs(
     if attention_mask is None:
         return inputs
     mask = attention_mask.to(device)
-    if input_ids is not None and mask.shape != input_ids.shape:
+    text = inputs.get("inputs_embeds") if input_ids is None else input_ids
+    if text is not None and mask.shape != text.shape[:2]:
         raise InputError(
-            f"attention_mask has the shape {tuple(mask.shape)} and input_ids {tuple(input_ids.shape)}: pass 1 for each "
+            f"attention_mask has the shape {tuple(mask.shape)} and the text {tuple(text.shape)}: pass 1 for each "
             "token and 0 for padding, [rows, tokens]"
         )
     if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
         return inputs
     inputs["attention_mask"] = mask
-    if not model_kwargs and "position_ids" in signature(model.forward).parameters:
-        inputs["position_ids"] = (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
-    return inputs
+    is_counted = "position_ids" in _parameters(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
+    return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
+
+
+def count_positions(mask: Tensor) -> Tensor:
+    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
+    return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
+
+
+def _parameters(model: PreTrainedModel) -> Collection[str]:
+    """Return the names of a model's inputs; those of the model inside a `PeftModel`."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return signature(inner.forward).parameters
 
 
 def _check_ids(input_ids: object) -> Tensor:

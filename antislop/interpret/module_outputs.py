@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -39,21 +39,35 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
     modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply(names_filter, modules.keys() | patterns)
-    if attention_of(model.config.get_text_config(decoder=True)) != "eager":
+    if _attention_name(model) != "eager":
         # A function that accepts a module's own name as well didn't ask for its pattern in particular.
-        asked = {name for name in selected & patterns if name in required or _owner(name) not in selected}
-        if asked and names_filter is not None:
-            raise InputError(
-                f"names_filter selects {min(asked)!r}, and attn_implementation="
-                f"{attention_of(model.config.get_text_config(decoder=True))!r} computes no attention pattern: load the "
-                'model with attn_implementation="eager"'
-            )
+        if asked := {name for name in selected & patterns if name in required or _owner(name) not in selected}:
+            _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
         selected -= patterns
     return Selection(
         {path: module for path, module in modules.items() if {path, path + PATTERN} & selected},
         frozenset(selected),
         frozenset(required),
     )
+
+
+def require_patterns(model: PreTrainedModel) -> None:
+    """Raise `InputError` for a model that computes no attention pattern, of which `generate` is to return some."""
+    if _attention_name(model) != "eager":
+        _refuse_patterns(model, "output_attentions is set")
+    if not _find_attention(dict(model.named_modules())):
+        raise InputError(f"{type(model).__name__} has no attention: leave output_attentions out")
+
+
+def _refuse_patterns(model: PreTrainedModel, request: str) -> NoReturn:
+    raise InputError(
+        f"{request}, and attn_implementation={_attention_name(model)!r} computes no attention pattern: load the model "
+        'with attn_implementation="eager"'
+    )
+
+
+def _attention_name(model: PreTrainedModel) -> str | None:
+    return attention_of(model.config.get_text_config(decoder=True))
 
 
 def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:

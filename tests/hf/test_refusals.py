@@ -54,8 +54,6 @@ def refuses(model: PreTrainedModel, match: str, inputs: torch.Tensor = PROMPT, *
         ({"use_cache": False}, "use_cache"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
         ({"guidance_scale": 1.5}, "guidance"),
-        ({"output_attentions": True}, "output_attentions"),
-        ({"output_hidden_states": True}, "output_hidden_states"),
     ],
 )
 def test_settings_that_the_loop_does_not_support_are_refused(

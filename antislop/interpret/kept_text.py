@@ -1,0 +1,180 @@
+"""What a call of `generate` returns beside its text: activations, hidden states and attentions of the kept text.
+
+A rewind can't take back the hidden states of withdrawn tokens step by step, and needn't: when the text is finished, one
+clean forward pass over it gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.generation.streamers import BaseStreamer
+
+from antislop.errors import InputError
+from antislop.hf.calls import Call
+from antislop.hf.private import PREFILL_INPUTS, mask_length_of
+from antislop.hf.run import CallOutput, Run
+from antislop.interpret.activations import ActivationCache, make_cache
+from antislop.interpret.clean_pass import count_positions, prepare_inputs, read
+from antislop.interpret.module_outputs import (
+    NamesFilter,
+    Selection,
+    require_patterns,
+    select_outputs,
+    stored_outputs,
+)
+
+_PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
+"""Tensors and caches that `generate` prepares for each call of a plain decoder."""
+
+
+@dataclass(frozen=True)
+class CacheRequest:
+    """The activations that a call of `generate` is asked for. model: the one whose modules are named."""
+
+    model: PreTrainedModel
+    selection: Selection
+    device: torch.device | str | None
+
+
+def request_cache(
+    model: PreTrainedModel, *, return_cache: bool, names_filter: NamesFilter, device: torch.device | str | None
+) -> CacheRequest | None:
+    """Return what `generate` is asked for. Raises `InputError` and `NotImplementedError` for what can't be given."""
+    if not return_cache:
+        for name, value in {"names_filter": names_filter, "device": device}.items():
+            if value is not None:
+                raise InputError(
+                    f"{name} says what the returned cache holds: pass return_cache=True too, or leave it out"
+                )
+        return None
+    _refuse_encoder(model, "return_cache")
+    return CacheRequest(model, select_outputs(model, names_filter), device)
+
+
+def complete_and_read(
+    call: Call, run: Run, streamer: BaseStreamer | None = None, *, request: CacheRequest | None = None
+) -> tuple[CallOutput, ActivationCache | None]:
+    """Run to the end and read the kept text once more if the call asks for its activations, states or attentions.
+
+    Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
+    """
+    options = asked_states(call)
+    if not options and request is None:
+        return run.complete(streamer), None
+    _refuse_more_than_ids(call, request, options)
+    if options.get("output_attentions"):
+        require_patterns(call.model)
+    output = run.complete(streamer)
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    model = call.model if request is None else request.model
+    inputs = prepare_inputs(model, sequences, _mask_kept(call, run, sequences))
+    cache: ActivationCache | None = None
+    if request is None:
+        clean = read(model, inputs, **options)
+    else:
+        with stored_outputs(request.selection, device=request.device) as outputs:
+            clean = read(model, inputs, **options)
+        cache = make_cache(outputs, request.selection)
+    if options and not isinstance(output, Tensor):
+        output = replace(output, **_split_steps(clean, call, run, sequences.shape[1]))
+    return output, cache
+
+
+def asked_states(call: Call) -> dict[str, Any]:
+    """Return the options of a forward pass that give what `generate` is to return step by step."""
+    names = ("output_hidden_states", "output_attentions") if call.config.return_dict_in_generate else ()
+    return {name: value for name in names if (value := getattr(call.config, name, None)) not in (None, False)}
+
+
+def refuse_states(call: Call, method: str) -> None:
+    """Raise `InputError` for hidden states or attentions asked of a method that returns no such fields."""
+    for name in asked_states(call):
+        raise InputError(f"{method} returns no hidden states and attentions: leave {name} out, or use generate")
+
+
+def _refuse_encoder(model: PreTrainedModel, name: str) -> None:
+    if model.config.is_encoder_decoder:
+        raise NotImplementedError(
+            f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
+            "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
+        )
+
+
+def _refuse_more_than_ids(call: Call, request: CacheRequest | None, options: dict[str, Any]) -> None:
+    """Raise `NotImplementedError` for a text that its ids and mask alone don't determine."""
+    name = "return_cache" if request is not None else next(iter(options))
+    _refuse_encoder(call.model, name)
+    given = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
+    other = next((key for key in given if key in PREFILL_INPUTS or key not in _PREPARED), None)
+    if other is None and not _are_counted(given.get("position_ids"), call.mask):
+        other = "position_ids"
+    if other is not None:
+        raise NotImplementedError(
+            f"{name} reads the finished text by its ids alone, and {other} is passed too: leave {name} out, and call "
+            f"antislop.interpret.run_with_cache(model, sequences, {other}=…) with the generated sequences"
+            if other != "inputs_embeds"
+            else f"{name} reads the finished text by its ids, and inputs_embeds is passed in their place: leave {name} "
+            "out, and call antislop.interpret.run_with_cache(model, None, inputs_embeds=…) with the embeddings of the "
+            "whole text"
+        )
+    columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
+    if columns > call.input_ids.shape[1]:
+        raise NotImplementedError(
+            f"{name} reads the finished text by its ids, and those of the tokens in past_key_values are not passed: "
+            "pass all ids, or call antislop.interpret.run_with_cache(model, ids) with the whole text"
+        )
+
+
+def _are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
+    """Return whether positions [rows, tokens] are those that `generate` counts by the mask of the prompts."""
+    if positions is None or positions.ndim != 2:
+        return True
+    return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
+
+
+def _mask_kept(call: Call, run: Run, sequences: Tensor) -> Tensor:
+    """Return the mask of finished texts: that of the prompts, 1 for kept tokens and 0 for padding behind a text."""
+    prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
+    lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
+    places = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
+    return torch.cat([prompt, (places < lengths[:, None]).to(prompt.dtype)], dim=1)
+
+
+def _split_steps(clean: Any, call: Call, run: Run, length: int) -> dict[str, Any]:
+    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …].
+
+    The first step reads the prompt, and each later one a token; the last token is never read.
+    """
+    prompt = call.input_ids.shape[1]
+    spans = [(min(run.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
+    fields: dict[str, Any] = {}
+    options = asked_states(call)
+    if "output_hidden_states" in options:
+        fields["hidden_states"] = tuple(
+            tuple(None if layer is None else layer[:, start:end] for layer in clean.hidden_states)
+            for start, end in spans
+        )
+    if "output_attentions" in options:
+        windows = _find_windows(call.model, layers=len(clean.attentions))
+        fields["attentions"] = tuple(
+            tuple(
+                layer[:, :, start:end, 0 if window is None or end <= prompt else max(0, end - window) : end]
+                for layer, window in zip(clean.attentions, windows, strict=True)
+            )
+            for start, end in spans
+        )
+    return fields
+
+
+def _find_windows(model: PreTrainedModel, *, layers: int) -> Sequence[int | None]:
+    """Return the number of tokens that each attention layer's cache keeps in `generate`; None for all."""
+    caches = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    windows = [getattr(cache, "sliding_window", None) for cache in caches]
+    return windows if len(windows) == layers else [None] * layers
