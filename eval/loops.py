@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from eval.speed.measuring import ASSETS, Skipped, Subject, load
 
 REPETITION = r"(?s)\b(\w.{13,90}?)\1\1"
 """What a regex can say of a loop in the time that it is given."""
+WORDS = 4
+"""Words of the sequences by which repetition is measured, loops or not."""
 STEPS = ("tiny", "stories3M")
 """The models whose steps are timed."""
 
@@ -42,31 +45,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+@dataclass
+class Totals:
+    """Sums over greedy texts.
+
+    looping, conceded: texts with a loop, and bans that were let through. repetitive: texts of which more than half is
+    repetition. repeated: sum over the texts of the share of repetition, see `measure_repetition`. dropped: given-up
+    searches.
+    """
+
+    texts: int = 0
+    looping: int = 0
+    kept: int = 0
+    withdrawn: int = 0
+    conceded: int = 0
+    repeated: float = 0.0
+    repetitive: int = 0
+    dropped: int = 0
+
+    def add(self, text: str, report: Report, *, kept: int) -> None:
+        """Add a text of `kept` tokens, its opening included in the text."""
+        repeated = measure_repetition(text)
+        self.texts += 1
+        self.looping += bool(antislop.loops().find(text))
+        self.kept += kept
+        self.withdrawn += report.withdrawn_tokens
+        self.conceded += report.conceded
+        self.repeated += repeated
+        self.repetitive += repeated > 0.5
+        self.dropped += len(report.dropped)
+
+    def describe(self) -> str:
+        """Return the sums as one line."""
+        return (
+            f"{self.looping} of {self.texts} texts loop; {self.kept} tokens kept, {self.withdrawn} withdrawn "
+            f"({self.withdrawn / self.kept:.2f} per kept one), {self.conceded} conceded; "
+            f"{self.repeated / self.texts:.0%} of the sequences of {WORDS} words occur earlier in their text, "
+            f"more than half in {self.repetitive}" + (", and the search was given up" if self.dropped else "")
+        )
+
+
+def measure_repetition(text: str) -> float:
+    """Return the share of the sequences of `WORDS` words that occur earlier in the text.
+
+    >>> measure_repetition("ha ha ha ha ha")
+    0.5
+    """
+    words = text.lower().split()
+    sequences = list(zip(*(words[start:] for start in range(WORDS)), strict=False))
+    return 1 - len(set(sequences)) / len(sequences) if sequences else 0.0
+
+
 def _write_texts(openings: int, tokens: int) -> list[str]:
     model, tokenizer = antislop.tiny_model()
     prompts = read_text(FOLDER / "openings.txt").splitlines()[:openings]
-    loops = antislop.loops()
     lists = {
         "plain": BanList([]),
-        "Ban.loop()": loops,
+        "Ban.loop()": antislop.loops(),
         "back-reference": BanList([Ban.regex(REPETITION, max_span=280)]),
     }
     lines = []
     for name, bans in lists.items():
-        sampler, looping, kept, withdrawn, conceded, dropped = AntiSlop(tokenizer, bans), 0, 0, 0, 0, 0
+        sampler, totals = AntiSlop(tokenizer, bans), Totals()
         for prompt in prompts:
             ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
             text, report = _complete(sampler, model, ids, tokens)
-            looping += bool(loops.find(tokenizer.decode(text)))
-            kept += len(text) - ids.shape[1]
-            withdrawn += report.withdrawn_tokens
-            conceded += report.conceded
-            dropped += len(report.dropped)
-        lines.append(
-            f"{name}: {looping} of {len(prompts)} texts loop; {kept} tokens kept, {withdrawn} withdrawn "
-            f"({withdrawn / kept:.2f} per kept one), {conceded} conceded"
-            + (", and the search was given up" if dropped else "")
-        )
+            totals.add(tokenizer.decode(text, skip_special_tokens=True), report, kept=len(text) - ids.shape[1])
+        lines.append(f"{name}: {totals.describe()}")
     return lines
 
 

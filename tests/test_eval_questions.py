@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import antislop
+from antislop.trace.report import Report
 from tests.support.oracles import first_token_text, rejection_distribution
 
 QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison")
@@ -71,6 +72,34 @@ def test_a_difference_exceeds_the_noise() -> None:
     expected = rejection_distribution(case.model(1), case.words, case.bans)
     drawn = exactness.draw(case.model(1), case, "token", 4000, 1)
     assert exactness.total_variation(drawn, expected) > exactness.noise(expected, expected, 4000, 1)[2]
+
+
+def test_loops_are_counted_with_bans_and_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    loops, (_, tokenizer) = load("loops"), antislop.tiny_model()
+    monkeypatch.setattr(loops, "ASSETS", tmp_path)
+    monkeypatch.setattr(loops, "STEPS", ("tiny",))
+    looping = " He was so glad to be home, and slept." * 6
+
+    def complete(sampler: antislop.AntiSlop, model: object, ids: Any, tokens: int) -> tuple[list[int], Report]:
+        text = tokenizer.decode(ids[0], skip_special_tokens=True) + (" He slept." if sampler.bans else looping)
+        return tokenizer(text)["input_ids"], Report(withdrawn_tokens=tokens * bool(sampler.bans), conceded=2)
+
+    monkeypatch.setattr(loops, "_complete", complete)
+    assert loops.main(["--openings", "2", "--tokens", "3"]) == 0
+    plain, banned, _, novels, steps = capsys.readouterr().out.splitlines()
+    assert plain.startswith("plain: 2 of 2 texts loop;") and "0 withdrawn" in plain and "more than half in 2" in plain
+    assert banned.startswith("Ban.loop(): 0 of 2 texts loop;") and "6 withdrawn" in banned and "4 conceded" in banned
+    assert novels.startswith("novels: ../shared/assets/human is not beside")
+    assert re.match(r"tiny: the matcher takes [\d.]+% of the time; [\d.]+ of an empty list", steps)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30))
+def test_a_sequence_of_words_is_repeated_if_it_occurs_earlier(words: list[str]) -> None:
+    starts = range(len(words) - 3)
+    repeated = [start for start in starts if any(words[start : start + 4] == words[i : i + 4] for i in range(start))]
+    assert load("loops").measure_repetition(" ".join(words)) == pytest.approx(len(repeated) / max(1, len(starts)))
 
 
 def test_bad_words_ids_let_another_tokenization_pass() -> None:
