@@ -8,9 +8,8 @@ this module passes them on to `antislop.hf`, which prepares a run, and returns w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, count, islice, repeat
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.callbacks.settings import Settings
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.recording import EVENTS, Recording
 from antislop.decoding.row import TextSpec
@@ -33,7 +31,7 @@ from antislop.hf.compiled_bans import CompiledBans, CompiledLists, combine_bans
 from antislop.hf.concessions import ConcessionWarner
 from antislop.hf.in_flight import Completion, complete_in_flight
 from antislop.hf.model import device_of
-from antislop.hf.preparation import prepare_row, prepare_run
+from antislop.hf.preparation import prepare_row, prepare_run, share_settings
 from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
 from antislop.hf.run import CallOutput, EventStream, ReportedOutput, Run
@@ -95,27 +93,20 @@ class AntiSlop:
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
-        _check_choice("method", method, get_args(Method))
-        _check_choice("on_exhausted", on_exhausted, get_args(OnExhausted))
-        if isinstance(max_rewinds, bool) or not isinstance(max_rewinds, int) or max_rewinds < 0:
-            raise ValueError(
-                f"max_rewinds is {max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
-            )
-        _check_share("mass_floor", mass_floor)
-        _check_share("probability_floor", probability_floor)
+        self.method: Method = method
+        self.on_exhausted: OnExhausted = on_exhausted
+        self.max_rewinds = max_rewinds
+        self.mass_floor = mass_floor
+        self.probability_floor = probability_floor
+        self.make_policy()  # refuses values before the bans are compiled
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
         self.bans = combine_bans(
             read_bans([] if bans is None else bans), strings=banned_strings, patterns=banned_regex, exempt=exempt
         )
         self.exempt_prompt = exempt_prompt
-        self.method: Method = method
-        self.on_exhausted: OnExhausted = on_exhausted
         self.prompt_lookback = prompt_lookback
-        self.max_rewinds = max_rewinds
         self.draft_bans = draft_bans
-        self.mass_floor = mass_floor
-        self.probability_floor = probability_floor
         self.compiled = CompiledBans.compile(
             self.bans, tokenizer, exempt=exempt, prompt_lookback=prompt_lookback, exempt_prompt=exempt_prompt
         )
@@ -306,7 +297,7 @@ class AntiSlop:
         if first:
             yield from complete_in_flight(
                 first[0][0],
-                _share_settings(spec for _, spec in chain(first, texts)),
+                share_settings(spec for _, spec in chain(first, texts)),
                 places=len(first),
                 vocabulary=self.compiled.vocabulary,
                 warn=self.warn,
@@ -375,21 +366,3 @@ class AntiSlop:
             mass_floor=self.mass_floor,
             probability_floor=self.probability_floor,
         )
-
-
-def _share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:
-    """Have texts share the first one's settings if these depend on no text: they are processed together then."""
-    shared: Settings | None = None
-    for spec in specs:
-        shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
-        yield replace(spec, settings=shared) if shared is not None and shared.fits_any_prompt else spec
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
-
-
-def _check_share(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")

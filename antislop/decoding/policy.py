@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Method = Literal["exact", "token", "text"]
 """What a violation rewinds to: its start; its start, by the classic first-token rule; the start of the text."""
@@ -36,3 +36,23 @@ class Policy:
     max_withdrawn_ratio: float = 16
     mass_floor: float = MASS_FLOOR
     probability_floor: float = PROBABILITY_FLOOR
+
+    def __post_init__(self) -> None:
+        _check_choice("method", self.method, get_args(Method))
+        _check_choice("on_exhausted", self.on_exhausted, get_args(OnExhausted))
+        if isinstance(self.max_rewinds, bool) or not isinstance(self.max_rewinds, int) or self.max_rewinds < 0:
+            raise ValueError(
+                f"max_rewinds is {self.max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
+            )
+        _check_share("mass_floor", self.mass_floor)
+        _check_share("probability_floor", self.probability_floor)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")

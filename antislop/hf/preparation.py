@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -139,3 +139,11 @@ def _read_prompt(bans: CompiledBans, ids: Tensor, mask: Tensor | None, *, place:
     if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
         ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
     return bans.read_prompt(ids.tolist())
+
+
+def share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:
+    """Have texts share the first one's settings if these depend on no text: they are processed together then."""
+    shared: Settings | None = None
+    for spec in specs:
+        shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
+        yield replace(spec, settings=shared) if shared is not None and shared.fits_any_prompt else spec
