@@ -19,7 +19,8 @@ from antislop.display import make_visible
 from antislop.files import replace_text
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import PieceKind, TextPiece
+from antislop.trace.text_pieces import TextPiece
+from antislop.trace.written_text import PieceKind
 
 STYLES: dict[PieceKind, str] = {
     "prompt": "dim",
@@ -200,10 +201,15 @@ def _count(number: int, singular: str, plural: str | None = None) -> str:
 
 
 def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop", width: int = 88) -> None:
-    """Write a text to an SVG file of `width` columns; it refers to no other file, nor to fonts on the web."""
+    """Write a text to an SVG file, as `draw_svg` returns it."""
+    replace_text(path, draw_svg(text, title=title, width=width))
+
+
+def draw_svg(text: Text, *, title: str = "antislop", width: int = 88) -> str:
+    """Return a text as an SVG picture of `width` columns; it refers to no other file, nor to fonts on the web."""
     console = Console(record=True, file=io.StringIO(), width=width, highlight=False)
     console.print(text)
-    replace_text(path, console.export_svg(title=title, code_format=_SVG_FORMAT))
+    return console.export_svg(title=title, code_format=_SVG_FORMAT)
 
 
 _SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(

@@ -14,6 +14,7 @@ from antislop.trace.traced_row import TracedRow
 if TYPE_CHECKING:
     from antislop.lists.ban_list import BanList
     from antislop.matching.token_matcher import Surfaces
+    from antislop.trace.text_pieces import TextPiece
 
 RecordLevel = Literal["none", "events", "top", "full"]
 """How much a call records: nothing; its events; also, for each draw, the likeliest alternatives, or all of them."""
@@ -55,3 +56,27 @@ class Trace:
         """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed."""
         rows, bans, surfaces, about = read_trace(path)
         return cls(rows, bans, surfaces, lambda: about)
+
+    def to_text(self, *, row: int = 0) -> str:
+        """Return one text without its prompt: withdrawn as " [-a testament to-]", conceded as " [!a testament to!]".
+
+        Control and direction characters become visible symbols. Raises `IndexError`.
+        """
+        from antislop.trace.view_text import write_text
+
+        return write_text(self.pieces(row=row))
+
+    def to_svg(self, *, row: int = 0) -> str:
+        """Return a picture of one text after its prompt, with withdrawn text struck through. Raises `IndexError`."""
+        from antislop.trace.view_text import draw_svg
+
+        return draw_svg(self.pieces(row=row))
+
+    def pieces(self, *, row: int = 0) -> list[TextPiece]:
+        """Return the prompt and the text of a row as pieces, in the order in which they were written.
+
+        The pieces of the text that are not withdrawn, joined, are the decoded output. Raises `IndexError`.
+        """
+        from antislop.trace.view_text import find_row, list_pieces
+
+        return list_pieces(find_row(self.rows, row), surfaces=self.surfaces, about=self.about)
