@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
+from antislop.hf.private import uncompiled
 from antislop.interpret.clean_pass import prepare_inputs, read
 from antislop.interpret.module_outputs import NamesFilter, Selection, select_outputs, stored_outputs
 
@@ -85,6 +86,7 @@ def run_with_cache(
     Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
     attention does not compute; after it, for a named module that was not called or returned no tensor.
     """
+    model = uncompiled(model) or model
     selection = select_outputs(model, names_filter)
     inputs = prepare_inputs(model, input_ids, attention_mask, model_kwargs)
     with stored_outputs(selection, device=device) as outputs:

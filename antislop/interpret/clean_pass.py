@@ -31,6 +31,8 @@ def prepare_inputs(
     inputs = {
         key: value.to(device) if isinstance(value, Tensor) else value for key, value in (model_kwargs or {}).items()
     }
+    if input_ids is None and inputs.get("inputs_embeds") is None:
+        raise InputError("neither input_ids nor inputs_embeds is passed: pass one of them")
     if input_ids is not None:
         inputs["input_ids"] = _check_ids(input_ids).to(device)
     if attention_mask is None:
@@ -85,6 +87,9 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def read(model: PreTrainedModel, inputs: Mapping[str, Any], **options: Any) -> Any:
-    """Return the output of one forward pass without a cache."""
+    """Return the output of one forward pass without a cache. Raises `InputError` if it contains no logits."""
     with without_dropout(model):
-        return model(**inputs, **options, use_cache=False, return_dict=True)
+        output = model(**inputs, **options, use_cache=False, return_dict=True)
+    if getattr(output, "logits", None) is None:
+        raise InputError(f"{type(model).__name__} returns no logits: pass a model with a language modeling head")
+    return output

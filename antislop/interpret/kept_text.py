@@ -18,7 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.errors import InputError
 from antislop.hf.calls import Call
-from antislop.hf.private import PREFILL_INPUTS, mask_length_of
+from antislop.hf.private import PREFILL_INPUTS, mask_length_of, uncompiled
 from antislop.hf.run import CallOutput, Run
 from antislop.interpret.activations import ActivationCache, make_cache
 from antislop.interpret.clean_pass import count_positions, prepare_inputs, read
@@ -54,6 +54,7 @@ def request_cache(
                     f"{name} says what the returned cache holds: pass return_cache=True too, or leave it out"
                 )
         return None
+    model = uncompiled(model) or model
     _refuse_encoder(model, "return_cache")
     return CacheRequest(model, select_outputs(model, names_filter), device)
 

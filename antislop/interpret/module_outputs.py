@@ -38,7 +38,7 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
     """Return what a filter selects. Raises `InputError` if that is nothing, or a pattern that is not computed."""
     modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
     patterns = {path + PATTERN for path in _find_attention(modules)}
-    selected, required = _apply(names_filter, modules.keys() | patterns)
+    selected, required = _apply(names_filter, sorted(modules.keys() | patterns))
     if _attention_name(model) != "eager":
         # A function that accepts a module's own name as well didn't ask for its pattern in particular.
         if asked := {name for name in selected & patterns if name in required or _owner(name) not in selected}:
@@ -77,7 +77,7 @@ def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str],
     if callable(names_filter):
         selected = {name for name in names if names_filter(name)}
         if not selected:
-            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_list(sorted(names))}")
+            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_list(names)}")
         return selected, set()
     required = {names_filter} if isinstance(names_filter, str) else set(names_filter)
     if not required:
