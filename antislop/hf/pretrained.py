@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+BUNDLED = "the bundled model"
+"""The name of the bundled model in messages and files."""
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """Which model to load, and how.
@@ -48,7 +52,7 @@ class ModelSpec:
     @property
     def title(self) -> str:
         """The name of the model in messages."""
-        return "the bundled model" if self.name is None else f"the model {self.name!r}"
+        return BUNDLED if self.name is None else f"the model {self.name!r}"
 
     @property
     def source(self) -> str | Path:

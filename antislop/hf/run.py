@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -115,9 +115,14 @@ class Run:
             raise ValueError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
             )
-        with self._borrowed_model():
-            for _, event in self._decode():
+        with closing(self.numbered_events()) as events:
+            for _, event in events:
                 yield event
+
+    def numbered_events(self) -> Generator[tuple[int, Event], None, None]:
+        """Yield what happens, with the number of the row; events after the last token are in `trace` only."""
+        with self._borrowed_model():
+            yield from self._decode()
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -16,11 +17,12 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
-from antislop.callbacks.memory import is_of_transformers
 from antislop.decoding.recording import Recording
 from antislop.decoding.row import Row
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.pretrained import BUNDLED, ModelSpec
+from antislop.hf.private import attention_of, belongs_to_caller
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
@@ -36,10 +38,13 @@ PLAIN_INPUTS = frozenset(
 class CallFacts:
     """The facts of a call, held as they are until they are asked for.
 
-    options: of the sampler. inputs: names of the model's other inputs, such as an encoder's output or an image.
+    options: of the sampler. assistant: the model that drafts, if there is one. processors, criteria: the names of all
+    types, those that `generate` makes from its settings included. inputs: the names of the model's other inputs, such
+    as an encoder's output, an image, or a cache that was filled before. positions: of the prompts' tokens.
     """
 
     model: Mapping[str, str]
+    assistant: Mapping[str, str] | None
     config: GenerationConfig
     options: Mapping[str, Any]
     recording: Recording
@@ -49,30 +54,35 @@ class CallFacts:
     inputs: tuple[str, ...]
     seed: int
     mask: Tensor | None
+    positions: Tensor | None
 
     @classmethod
     def of(cls, call: Call, *, options: Mapping[str, Any], recording: Recording) -> CallFacts:
         """Return the facts of a call that has not begun."""
         stops = [criterion for criterion in call.stopping_criteria if isinstance(criterion, StopStringCriteria)]
+        assistant = call.assistant.model
         return cls(
             model=_describe_model(call.model),
+            assistant=None if assistant is None else _describe_model(assistant),
             config=call.config,
             options=options,
             recording=recording,
-            processors=tuple(type(p).__name__ for p in call.logits_processor if not is_of_transformers(p)),
-            criteria=tuple(type(c).__name__ for c in call.stopping_criteria if not is_of_transformers(c)),
+            processors=tuple(type(processor).__name__ for processor in call.logits_processor),
+            criteria=tuple(type(criterion).__name__ for criterion in call.stopping_criteria),
             stop_strings=tuple(text for stop in stops for text in stop.stop_strings),
-            inputs=tuple(sorted(call.model_kwargs.keys() - PLAIN_INPUTS)),
+            inputs=_list_inputs(call),
             seed=torch.initial_seed(),
             mask=call.mask,
+            positions=call.model_kwargs.get("position_ids"),
         )
 
     def describe(self, bans: CompiledBans, random_state: bytes) -> dict[str, Any]:
         """Return the facts as plain data."""
         return {
             "model": dict(self.model),
+            "assistant": None if self.assistant is None else dict(self.assistant),
             "tokenizer": {
-                "name": bans.tokenizer.name_or_path,
+                "name": _name(bans.tokenizer.name_or_path),
                 "fingerprint": fingerprint_tokenizer(bans.tokenizer),
                 "drops_space": bans.vocabulary.drops_space,
             },
@@ -81,7 +91,7 @@ class CallFacts:
             "stop_strings": list(self.stop_strings),
             "processors": list(self.processors),
             "criteria": list(self.criteria),
-            "inputs": list(self.inputs),
+            "inputs": [*self.inputs, *([] if _follow_from(self.mask, self.positions) else ["position_ids"])],
             "record": self.recording.level,
             "record_top_k": self.recording.top_k,
             "seed": self.seed,
@@ -102,8 +112,31 @@ def make_trace(facts: CallFacts, bans: CompiledBans, rows: list[Row], reports: l
 
 def read_random_state(device: torch.device) -> bytes:
     """Return the state of torch's global generator for a device."""
-    module = torch.random if device.type == "cpu" else torch.get_device_module(device)
-    return bytes(module.get_rng_state().numpy())
+    return bytes(_generator_of(device)[0]().numpy())
+
+
+@contextmanager
+def random_state(device: torch.device, state: bytes) -> Iterator[None]:
+    """Draw random numbers from a state of `read_random_state` inside the block, and continue with one's own after it.
+
+    Raises `RuntimeError` for the state of another kind of device.
+    """
+    read, write = _generator_of(device)
+    before = read()
+    try:
+        write(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        yield
+    finally:
+        write(before)
+
+
+def _generator_of(device: torch.device) -> tuple[Callable[[], Tensor], Callable[[Tensor], None]]:
+    """Return the functions that read and set the state of a device's global generator."""
+    if device.type in ("cpu", "mps"):  # there is one of them
+        module = torch.random if device.type == "cpu" else torch.mps
+        return module.get_rng_state, module.set_rng_state
+    module = torch.get_device_module(device)
+    return partial(module.get_rng_state, device), partial(module.set_rng_state, device=device)
 
 
 def list_versions() -> dict[str, str]:
@@ -113,22 +146,48 @@ def list_versions() -> dict[str, str]:
 
 
 def _list_settings(config: GenerationConfig) -> dict[str, Any]:
-    """Return the settings that differ from the defaults; those that JSON has no form for become text."""
+    """Return the settings that differ from the defaults; those that JSON has no form for become {"repr": their text}."""
     settings = {name: value for name, value in config.to_diff_dict().items() if not name.startswith("_")}
     settings.pop("transformers_version", None)
-    plain: dict[str, Any] = json.loads(json.dumps(settings, default=repr))
+    if isinstance(settings.get("sequence_bias"), Mapping):  # its keys are tuples, and lists of pairs mean the same
+        settings["sequence_bias"] = list(settings["sequence_bias"].items())
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=lambda value: {"repr": repr(value)}))
     return plain
+
+
+def _list_inputs(call: Call) -> tuple[str, ...]:
+    """Return the names of the inputs that don't follow from ids, mask and settings."""
+    names = call.model_kwargs.keys() - PLAIN_INPUTS
+    if belongs_to_caller(call.model_kwargs.get("past_key_values")):
+        names |= {"past_key_values"}
+    return tuple(sorted(names))
+
+
+def _follow_from(mask: Tensor | None, positions: Tensor | None) -> bool:
+    """Return whether positions are those that `generate` counts from a mask."""
+    if positions is None:
+        return True
+    counted = torch.arange(positions.shape[-1], device=positions.device).expand_as(positions)
+    if mask is not None:
+        counted = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0).to(positions.device)
+    return torch.equal(positions, counted)
 
 
 def _describe_model(model: Any) -> dict[str, str]:
     facts = {
-        "name": model.name_or_path,
+        "name": _name(model.name_or_path),
         "type": type(model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
+        "attention": attention_of(model.config),
+        "revision": getattr(model.config, "_commit_hash", None),
     }
-    revision = getattr(model.config, "_commit_hash", None)
-    return facts if revision is None else {**facts, "revision": revision}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _name(name_or_path: str) -> str:
+    """Return the name by which others can load a model: the folder of the bundled one is another one for them."""
+    return BUNDLED if name_or_path == str(ModelSpec().source) else name_or_path
 
 
 def _list_masks(mask: Tensor | None, rows: list[Row]) -> list[tuple[int, ...] | None]:
