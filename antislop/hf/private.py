@@ -120,6 +120,15 @@ def attention_of(config: Any) -> str | None:
     return name
 
 
+def revision_of(config: Any) -> str | None:
+    """Return the commit of the hub from which a configuration was loaded, None for a folder.
+
+    Reason: a configuration has no public attribute for it.
+    """
+    revision: str | None = getattr(config, "_commit_hash", None)
+    return revision
+
+
 def has_remote_code(model: PreTrainedModel) -> bool:
     """Return whether a model's code comes from the hub, where any method may differ from transformers'."""
     return bool(model.is_remote_code())

@@ -22,7 +22,7 @@ from antislop.decoding.row import Row
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.pretrained import BUNDLED, ModelSpec
-from antislop.hf.private import attention_of, belongs_to_caller
+from antislop.hf.private import attention_of, belongs_to_caller, revision_of
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
@@ -146,7 +146,7 @@ def list_versions() -> dict[str, str]:
 
 
 def _list_settings(config: GenerationConfig) -> dict[str, Any]:
-    """Return the settings that differ from the defaults; those that JSON has no form for become {"repr": their text}."""
+    """Return the settings that differ from the defaults; {"repr": text} for one without a form in JSON."""
     settings = {name: value for name, value in config.to_diff_dict().items() if not name.startswith("_")}
     settings.pop("transformers_version", None)
     if isinstance(settings.get("sequence_bias"), Mapping):  # its keys are tuples, and lists of pairs mean the same
@@ -180,7 +180,7 @@ def _describe_model(model: Any) -> dict[str, str]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "attention": attention_of(model.config),
-        "revision": getattr(model.config, "_commit_hash", None),
+        "revision": revision_of(model.config),
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import CompileConfig, DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel, StaticCache
+from transformers import (
+    CompileConfig,
+    DynamicCache,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    StaticCache,
+)
 from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
@@ -51,6 +60,14 @@ def call(model: PreTrainedModel, prompt: Tensor = PROMPT, **kwargs: Any) -> Call
 
 
 # -- each private name works as expected -------------------------------------------------------------------------------
+
+
+def test_a_configuration_remembers_the_commit_of_the_hub(llama: PreTrainedModel) -> None:
+    loaded = copy(llama.config)
+    loaded._commit_hash = "0123abc"
+    assert private.revision_of(loaded) == "0123abc"
+    assert "_commit_hash" in inspect.getsource(PreTrainedConfig)
+    assert private.revision_of(llama.config) is None
 
 
 @torch.no_grad()
