@@ -23,7 +23,6 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
-from antislop.decoding.recording import EVENTS, Recording
 from antislop.decoding.row import TextSpec
 from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
 from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
@@ -40,7 +39,7 @@ from antislop.interpret.kept_text import complete_and_read, refuse_states, reque
 from antislop.interpret.module_outputs import NamesFilter
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.matching.errors import BanError
-from antislop.trace.recording import RecordLevel
+from antislop.trace.record_levels import EVENTS, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
 SEED_STEP = 2654435769

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from antislop.callbacks.settings import Settings
 from antislop.decoding.ban_drafts import first_of
+from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
-from antislop.decoding.recording import Recording
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.hf.assisted import speculate
 from antislop.hf.calls import Call
@@ -24,6 +25,7 @@ from antislop.hf.run import Run
 from antislop.hf.tracing import CallFacts
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Conceded
+from antislop.trace.record_levels import Recording
 
 
 def prepare_run(
@@ -44,7 +46,8 @@ def prepare_run(
     facts = CallFacts.of(call, options=options, recording=recording)
     specs = make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
-        specs = [replace(spec, record_choice=recording.record_choice) for spec in specs]
+        describe = partial(Node.describe_choice, top_k=recording.limit)
+        specs = [replace(spec, record_choice=describe) for spec in specs]
     mode = DecodeMode(call.model)
     language_model, cache = split_arguments(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode

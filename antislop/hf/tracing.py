@@ -17,13 +17,13 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
-from antislop.decoding.recording import Recording
 from antislop.decoding.row import Row
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.pretrained import BUNDLED, ModelSpec
 from antislop.hf.private import attention_of, belongs_to_caller, revision_of
 from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.trace.record_levels import Recording
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
 from antislop.trace.traced_row import TracedRow

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from antislop.trace.trace_file import read_trace, write_trace
 from antislop.trace.traced_row import TracedRow
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from antislop.lists.ban_list import BanList
     from antislop.matching.token_matcher import Surfaces
     from antislop.trace.text_pieces import TextPiece
-
-RecordLevel = Literal["none", "events", "top", "full"]
-"""How much a call records: nothing; its events; also, for each draw, the likeliest alternatives, or all of them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,12 @@
-"""How much of each draw is recorded."""
+"""How much of a call is recorded. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
-from antislop.decoding.ledger import Node
-from antislop.trace.events import TokenChoice
-from antislop.trace.recording import RecordLevel
+RecordLevel = Literal["none", "events", "top", "full"]
+"""How much a call records: nothing; its events; also, for each draw, the likeliest alternatives, or all of them."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,10 @@ class Recording:
         """Whether the distribution of each draw is recorded."""
         return self.level in ("top", "full")
 
-    def record_choice(self, node: Node, token: int) -> TokenChoice:
-        """Return the distribution at a node, of which a token was drawn."""
-        return node.describe_choice(token, top_k=None if self.level == "full" else self.top_k)
+    @property
+    def limit(self) -> int | None:
+        """How many alternatives of each draw are recorded; None for all."""
+        return None if self.level == "full" else self.top_k
 
 
 EVENTS = Recording()
