@@ -6,7 +6,7 @@ clean forward pass over it gives the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,9 +50,7 @@ def request_cache(
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():
             if value is not None:
-                raise InputError(
-                    f"{name} says what the returned cache holds: pass return_cache=True too, or leave it out"
-                )
+                raise InputError(f"{name} is for the returned cache: pass return_cache=True too, or leave {name} out")
         return None
     model = uncompiled(model) or model
     _refuse_encoder(model, "return_cache")
@@ -108,22 +106,15 @@ def _refuse_encoder(model: PreTrainedModel, name: str) -> None:
         )
 
 
-def _refuse_more_than_ids(call: Call, request: CacheRequest | None, options: dict[str, Any]) -> None:
+def _refuse_more_than_ids(call: Call, request: CacheRequest | None, options: Mapping[str, Any]) -> None:
     """Raise `NotImplementedError` for a text that its ids and mask alone don't determine."""
     name = "return_cache" if request is not None else next(iter(options))
     _refuse_encoder(call.model, name)
-    given = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
-    other = next((key for key in given if key in PREFILL_INPUTS or key not in _PREPARED), None)
-    if other is None and not _are_counted(given.get("position_ids"), call.mask):
-        other = "position_ids"
+    other, advice = _find_other_input(call)
     if other is not None:
         raise NotImplementedError(
-            f"{name} reads the finished text by its ids alone, and {other} is passed too: leave {name} out, and call "
-            f"antislop.interpret.run_with_cache(model, sequences, {other}=…) with the generated sequences"
-            if other != "inputs_embeds"
-            else f"{name} reads the finished text by its ids, and inputs_embeds is passed in their place: leave {name} "
-            "out, and call antislop.interpret.run_with_cache(model, None, inputs_embeds=…) with the embeddings of the "
-            "whole text"
+            f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
+            f"antislop.interpret.run_with_cache({advice}"
         )
     columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
     if columns > call.input_ids.shape[1]:
@@ -131,6 +122,21 @@ def _refuse_more_than_ids(call: Call, request: CacheRequest | None, options: dic
             f"{name} reads the finished text by its ids, and those of the tokens in past_key_values are not passed: "
             "pass all ids, or call antislop.interpret.run_with_cache(model, ids) with the whole text"
         )
+
+
+def _find_other_input(call: Call) -> tuple[str | None, str]:
+    """Return what a text depends on beside its ids and mask, if there is anything, and how to read such a text."""
+    given = {name: value for name, value in call.model_kwargs.items() if value is not None}
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    if "inputs_embeds" in given:
+        return "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"
+    if given.keys() & PREFILL_INPUTS:
+        return "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
+    if others := sorted(tensors.keys() - _PREPARED):
+        return f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
+    if not _are_counted(tensors.get("position_ids"), call.mask):
+        return "position_ids is", "model, sequences, position_ids=…) with the generated sequences"
+    return None, ""
 
 
 def _are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
