@@ -17,8 +17,16 @@ import typer
 
 from antislop import __version__
 from antislop.cli.jobs import EngineChoice, EngineOptions, Job, ModelHost, count_records, make_spec
-from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, ModelOptions, PromptOptions, collect_bans
-from antislop.cli.terminal import describe_command, describe_count, refuse_stdin, say, writing
+from antislop.cli.options import (
+    BanOptions,
+    ForceOption,
+    GenerationOptions,
+    GrammarOptions,
+    ModelOptions,
+    PromptOptions,
+    collect_bans,
+)
+from antislop.cli.terminal import describe_command, describe_count, refuse_stdin, say, warn, writing
 from antislop.datasets.pairs import describe_counts
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -85,8 +93,8 @@ class PairOptions:
         """The format of the pairs to make; None if no pairs are made."""
         return None if self.pairs is None else self.kind
 
-    def check(self, *, arms: ArmsChoice) -> None:
-        """Refuse limits if no pairs are made, and options of the other format."""
+    def check(self, structure: GrammarOptions, *, arms: ArmsChoice) -> None:
+        """Refuse limits if no pairs are made, options of the other format, and pairs that a grammar excludes."""
         limits = {
             "--pairs-format": self.pairs_format,
             "--pairs-per-ban": self.pairs_per_ban,
@@ -99,6 +107,11 @@ class PairOptions:
             raise InputError("--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out")
         if self.pairs is not None and arms is ArmsChoice.PLAIN:
             raise InputError("--pairs needs texts under bans: leave out --arms plain")
+        if self.made_kind == "dpo" and structure.option is not None:
+            raise InputError(
+                "--pairs in the format dpo are cut at the ends of sentences, where a grammar does not end: pass "
+                f"--pairs-format tokens, or leave out {structure.option}"
+            )
 
 
 @dataclass(frozen=True)
@@ -154,6 +167,7 @@ def dataset(
     arms: Annotated[
         ArmsChoice, typer.Option(help="Responses with bans, without, or both with the same seeds.")
     ] = ArmsChoice.BANNED,
+    structure: GrammarOptions,
     generation: GenerationOptions,
     pairs: PairOptions,
     export: ExportOptions,
@@ -169,16 +183,17 @@ def dataset(
     target.check(source, export)
     generation.check_samples()
     host = ModelHost(engine, model.spec)
-    host.check(generation)
+    host.check(generation, structure)
+    grammar = structure.read()
     banned = collect_bans(bans)
     if not banned and arms is not ArmsChoice.PLAIN:
         raise InputError("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
-    pairs.check(arms=arms)
-    maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind)
+    pairs.check(structure, arms=arms)
+    maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     on_cluster = engine.engine is EngineChoice.RAY
     job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=on_cluster)
-    data_set = _DataSet(job, target, tokenizer, bans=banned)
+    data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:
         return 130
@@ -215,6 +230,7 @@ class _DataSet:
     target: _Target
     tokenizer: PreTrainedTokenizerBase
     bans: BanList
+    grammar: str | None
 
     def write(self, maker: RecordMaker, pairs: PairOptions, *, force: bool) -> Summary:
         """Make the records and pairs that are missing, and return the counts of the records."""
@@ -225,6 +241,10 @@ class _DataSet:
                 maker, self._read_prompts, journal, total=self._count_missing(journal), pairs=pair_file
             )
             say(summary.describe())
+            if summary.cut:
+                cut = f"{describe_count(summary.cut, 'text')} ended before the grammar did, with the status cut"
+                stop = ", or leave out --stop" if self.job.spec.generation.get("stop_strings") else ""
+                warn(f"{cut}: raise --max-new-tokens{stop}")
             if pair_file is not None and not self.job.is_stopped:
                 self._finish_pairs(pair_file, pairs)
         return summary
@@ -251,7 +271,10 @@ class _DataSet:
     @property
     def _content(self) -> dict[str, Any]:
         """The settings that determine the records, as in the journal and the card."""
-        return {**asdict(self.job.spec), "n": self.job.samples, "arms": ",".join(self.job.arms)}
+        from antislop.grammar.compilation import fingerprint_grammar
+
+        content = {**asdict(self.job.spec), "n": self.job.samples, "arms": ",".join(self.job.arms)}
+        return content if self.grammar is None else {**content, "grammar": fingerprint_grammar(self.grammar)}
 
     def _report(self, journal: Journal, resumed: Resumed) -> None:
         if journal.damaged:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from antislop.cli.options import GenerationOptions, PromptOptions
+from antislop.cli.options import GenerationOptions, GrammarOptions, PromptOptions
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.errors import InputError
@@ -198,7 +198,7 @@ class ModelHost:
     options: EngineOptions
     model: ModelSpec
 
-    def check(self, generation: GenerationOptions) -> None:
+    def check(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
         """Refuse options of another engine, and missing options."""
         options, engine = self.options, self.options.engine
         owners = {
@@ -212,9 +212,9 @@ class ModelHost:
                 advice = f"pass --engine {owner.value}, or leave it out"
                 raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
         if engine is EngineChoice.OPENAI:
-            self._check_server(generation)
+            self._check_server(generation, structure)
 
-    def _check_server(self, generation: GenerationOptions) -> None:
+    def _check_server(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
         options = {
             "--device": self.model.device != "auto",
             "--device-map": self.model.device_map is not None,
@@ -230,16 +230,25 @@ class ModelHost:
             raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
         if generation.repetition_penalty:
             raise InputError("--repetition-penalty needs all log-probabilities, which no server returns: leave it out")
+        if structure.option is not None:
+            raise InputError(
+                f"{structure.option} needs the model's probabilities of all tokens, which no server returns: leave it "
+                "out, or pass --engine transformers or ray"
+            )
 
     def make(
-        self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None
+        self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
     ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return the maker of records and the tokenizer of its model. pairs: their format; None makes no pairs."""
+        """Return the maker of records and the tokenizer of its model.
+
+        pairs: their format; None makes no pairs. grammar: as `GrammarOptions.read` returns it.
+        """
         options = {
             "seed": generation.seed,
             "batch_size": generation.batch_size,
             "settings": generation.settings,
             "pairs": pairs,
+            **({} if grammar is None else {"grammar": grammar}),
         }
         makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
         with as_input_error():
@@ -253,11 +262,14 @@ class ModelHost:
 
     def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
         from antislop.datasets.ray_cluster import Cluster
+        from antislop.grammar.compilation import compile_llguidance
         from antislop.sampler import AntiSlop
 
         cluster = Cluster(self.model, bans, workers=self.options.workers, address=self.options.address, **options)
         tokenizer = load_tokenizer(self.model)
         AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
+        if "grammar" in options:
+            compile_llguidance(options["grammar"], tokenizer)
         return cluster, tokenizer
 
     def _reach_server(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:

@@ -178,6 +178,11 @@ class GrammarOptions:
         ),
     ] = None
 
+    @property
+    def option(self) -> str | None:
+        """The name of the option that is used; None if there is no grammar."""
+        return "--json-schema" if self.json_schema else "--grammar" if self.grammar else None
+
     def read(self) -> str | None:
         """Return the grammar as llguidance writes grammars, if there is one; refuse one that it can't read."""
         if self.json_schema is not None and self.grammar is not None:

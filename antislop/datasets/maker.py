@@ -25,6 +25,9 @@ from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.prompt_only import Request
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
+from antislop.errors import InputError
+from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
+from antislop.grammar.grammar import Grammar
 from antislop.hf.in_flight import Completion
 from antislop.hf.lengths import PromptLengths, refuse_lengths
 from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
@@ -237,23 +240,45 @@ class RecordMakerBase(ABC):
 
 
 class ModelRecordMaker(RecordMakerBase):
-    """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`."""
+    """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`.
+
+    grammar: for all texts, as a function of `antislop.grammar.compilation` read it. Each record then has the column
+        `grammar`, its fingerprint, and the status "cut" if the text ended before the grammar did.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         bans: BanList | Iterable[str | Ban],
+        *,
+        grammar: str | None = None,
         **options: Any,
     ) -> None:
+        if grammar is not None:
+            refuse_pairs(options.get("pairs"))
         super().__init__(tokenizer, bans, **options)
         self._model = model
+        self._grammar: Grammar | None = None
+        if grammar is not None:
+            ends = list(self._find_ends()) or None
+            self._grammar = Grammar(compile_llguidance(grammar, tokenizer, end_tokens=ends))
+            self._fingerprint = fingerprint_grammar(grammar)
+            processors = [*(self._settings.get("logits_processor") or []), self._grammar]
+            self._settings = {**self._settings, "logits_processor": processors}
 
     def _write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
         sampler = self._samplers[arm]
         return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **settings)
+
+    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
+        if self._grammar is None:
+            return record
+        is_cut = completion.error is None and not self._grammar.accepts(completion.tokens)
+        return {**record, "status": "cut" if is_cut else record["status"], "grammar": self._fingerprint}
 
     def _find_ends(self) -> Collection[int]:
         ends = self._settings.get("eos_token_id", self._model.generation_config.eos_token_id)
@@ -277,6 +302,15 @@ class ModelRecordMaker(RecordMakerBase):
         except ValueError as error:
             return str(error)
         return None
+
+
+def refuse_pairs(kind: PairFormat | None) -> None:
+    """Refuse pairs that can't be made of texts under a grammar."""
+    if kind == "dpo":
+        raise InputError(
+            "pairs of the format dpo are cut at the ends of sentences, where a grammar does not end: make pairs of the "
+            "format tokens, or none"
+        )
 
 
 def _make_sampler(tokenizer: PreTrainedTokenizerBase, bans: BanList, arm: Arm, options: Mapping[str, Any]) -> AntiSlop:

@@ -17,6 +17,7 @@ class Summary:
     """Counts of the records of a run.
 
     words: of texts with bans. unbanned: tokens of texts without bans. conceded: violations that stay in the text.
+    cut: texts that ended before their grammar did.
     began: seconds of the monotonic clock.
     """
 
@@ -26,6 +27,7 @@ class Summary:
     withdrawn: int = 0
     violations: int = 0
     conceded: int = 0
+    cut: int = 0
     words: int = 0
     unbanned: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -40,6 +42,7 @@ class Summary:
         self.withdrawn += record["withdrawn_tokens"]
         self.violations += sum(record["violations"].values())
         self.conceded += sum(record["conceded"].values())
+        self.cut += record["status"] == "cut"
         if record["arm"] in UNBANNED:
             self.unbanned += record["tokens"]
         else:
@@ -59,9 +62,8 @@ class Summary:
                 f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
                 f"{self.withdrawn / drawn_tokens:.1%} withdrawn",
             ]
-        parts += [
-            f"{count:,} {name}" for count, name in ((self.conceded, "conceded"), (self.failed, "failed")) if count
-        ]
+        rare = {"conceded": self.conceded, "cut": self.cut, "failed": self.failed}
+        parts += [f"{count:,} {name}" for name, count in rare.items() if count]
         return ", ".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -63,6 +64,11 @@ def read_gbnf(grammar: str) -> str:
         return read_lark(lark)
     except GrammarError as error:
         raise GrammarError(str(error)) from error  # the line would be one of the translation
+
+
+def fingerprint_grammar(grammar: str) -> str:
+    """Return 16 digits that identify what one of the functions above returned."""
+    return hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def compile_llguidance(

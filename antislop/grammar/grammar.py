@@ -106,6 +106,17 @@ class Grammar:
         """Return the same grammar for another text; nothing is compiled again."""
         return type(self)(self._grammar)
 
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it.
+
+        False for a text that was cut, at `max_new_tokens` for instance.
+        """
+        matcher = self._grammar.start(1)[0]
+        for token in tokens:
+            if not matcher.accept(token):
+                return matcher.is_complete and self._is_end(token, matcher)
+        return matcher.is_complete or matcher.can_end
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores [rows, vocab], those of tokens that can't follow `input_ids` [rows, tokens] at -inf."""
         if self._is_new_text(input_ids):
@@ -142,8 +153,16 @@ class Grammar:
         self._rows = [_Row(matcher) for matcher in self._grammar.start(len(input_ids))]
         self._prompt = input_ids.clone()
         self._shown = 0
-        words = (self._grammar.vocab_size + 31) // 32
-        self._bitmask = torch.full((len(input_ids), words), -1, dtype=torch.int32)
+        self._bitmask = self._make_bitmask(len(input_ids))
+
+    def _make_bitmask(self, rows: int) -> Tensor:
+        return torch.full((rows, (self._grammar.vocab_size + 31) // 32), -1, dtype=torch.int32)
+
+    def _is_end(self, token: int, matcher: GrammarMatcher) -> bool:
+        """Return whether a token may follow the end of the grammar."""
+        bitmask = self._make_bitmask(1)
+        matcher.fill(bitmask, 0)
+        return bool(bitmask[0, token // 32] >> token % 32 & 1)
 
     def _is_allowed(self, scores: Tensor) -> Tensor:
         """Return the mask as bool [rows, vocab] on the device of the scores."""

@@ -19,6 +19,10 @@ class GrammarMatcher(Protocol):
     def is_complete(self) -> bool:
         """Whether nothing but an end token may follow."""
 
+    @property
+    def can_end(self) -> bool:
+        """Whether the accepted tokens are a whole text of the grammar, which may go further."""
+
     def accept(self, token: int) -> bool:
         """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
 
@@ -64,6 +68,11 @@ class XGrammarMatcher:
         """Whether an end token was accepted."""
         return bool(self._matcher.is_terminated())
 
+    @property
+    def can_end(self) -> bool:
+        """Whether the accepted tokens are a whole text of the grammar."""
+        return bool(self._matcher.is_completed())
+
     def accept(self, token: int) -> bool:
         """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
         return not self.is_complete and bool(self._matcher.accept_token(token))
@@ -90,6 +99,11 @@ class LLGuidanceMatcher:
         """Whether nothing but an end token may follow."""
         return bool(self._matcher.is_stopped())
 
+    @property
+    def can_end(self) -> bool:
+        """Whether the accepted tokens are a whole text of the grammar."""
+        return bool(self._matcher.is_accepting())
+
     def accept(self, token: int) -> bool:
         """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
         is_accepted = not self.is_complete and self._matcher.try_consume_tokens([token]) == 1
@@ -108,6 +122,6 @@ class LLGuidanceMatcher:
         self._check()
 
     def _check(self) -> None:
-        """Raise `ValueError` if a limit was hit: the matcher allows anything from then on, and reports no error."""
+        """Raise `InputError` if a limit was hit: the matcher allows anything from then on, and reports no error."""
         if self._matcher.is_error():
-            raise ValueError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
+            raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")

@@ -308,6 +308,65 @@ def test_a_damaged_line_loses_only_its_own_record() -> None:
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == paired
 
 
+# -- grammars ---------------------------------------------------------------------------------------------------------
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["tale", "story"]}, "text": {"type": "string", "maxLength": 30}},
+    "required": ["kind", "text"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def structured() -> list[str]:
+    """Options of texts under a grammar."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    Path("schema.json").write_text(json.dumps(SCHEMA))
+    return ["--json-schema", "schema.json", "--max-new-tokens", "60"]
+
+
+def test_every_text_fits_the_grammar_without_banned_phrases_in_any_batch(structured: list[str]) -> None:
+    assert_made(make(*structured, "--n", "3", "--arms", "plain,banned"), "30 records")
+    records = read()
+    assert all(list(json.loads(record["response"])) == ["kind", "text"] for record in records)
+    assert {record["status"] for record in records} == {"ok"}
+    assert not any(BanList(BANS).find(record["response"]) for record in records if record["arm"] == "banned")
+    assert sum(record["withdrawn_tokens"] for record in records) > 20
+    assert len({record["grammar"] for record in records}) == 1
+    make(*structured, "--n", "3", "--arms", "plain,banned", "--batch-size", "1", out="single.jsonl")
+    assert texts("single.jsonl") == texts()
+
+
+def test_a_run_resumes_only_under_the_same_grammar(structured: list[str]) -> None:
+    make(*structured, "--limit", "2")
+    assert_made(make(*structured), "resuming: 2 records")
+    assert json.loads(Path("out.jsonl.run.json").read_text())["grammar"] == read()[0]["grammar"]
+    Path("schema.json").write_text(json.dumps({**SCHEMA, "required": ["kind"]}))
+    assert_refused(make(*structured), f"out.jsonl was made with grammar='{read()[0]['grammar']}', and this run has")
+    assert_refused(make(*structured[2:]), "and this run has grammar=None")
+    assert_made(make(*structured, "--force"), "0 records")
+
+
+def test_a_text_that_ends_before_its_grammar_is_marked_and_counted(structured: list[str]) -> None:
+    result = make(*structured, "--max-new-tokens", "9")
+    assert_made(result, "5 cut", "5 texts ended before the grammar did, with the status cut: raise --max-new-tokens")
+    assert {record["status"] for record in read()} == {"cut"}
+    Path("short.lark").write_text('start: "so" | "so it is"')
+    assert_made(make("--grammar", "short.lark", "--stop", "o", out="o.jsonl"))
+    assert [(record["response"], record["status"]) for record in read("o.jsonl")] == [("so", "ok")] * 5
+    assert "leave out --stop" in make(*structured, "--stop", '"', out="stop.jsonl").stderr
+
+
+def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> None:
+    refused = (
+        "cut at the ends of sentences, where a grammar does not end: pass --pairs-format tokens, or leave out --json"
+    )
+    assert_refused(make(*structured, "--pairs", "pairs.jsonl"), refused)
+    make(*structured, "--n", "4", "--pairs", "pairs.jsonl", "--pairs-format", "tokens")
+    assert read("pairs.jsonl")
+
+
 # -- what can't be used -----------------------------------------------------------------------------------------------
 
 
@@ -337,6 +396,12 @@ def test_a_damaged_line_loses_only_its_own_record() -> None:
         (["--arms", "none"], "--arms"),
         (["--device", "cpu", "--device-map", "auto"], "exclude each other"),
         (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype has no effect"),
+        (
+            ["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--json-schema", "s.json"],
+            "--json-schema needs the model's probabilities of all tokens, which no server returns: leave it out",
+        ),
+        (["--json-schema", "s.json", "--grammar", "g.lark"], "--json-schema and --grammar exclude each other"),
+        (["--grammar", "missing.gbnf"], "missing.gbnf: can't be read"),
     ],
 )
 def test_unusable_input_is_reported_in_one_sentence(args: list[str], sentence: str) -> None:

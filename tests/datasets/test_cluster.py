@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from antislop.datasets.ray_cluster import Cluster, Worker
 from antislop.datasets.samples import MadeRecord, RecordMaker, identify, plan_samples
 from antislop.datasets.writing import write_records
 from antislop.errors import InputError
+from antislop.grammar.compilation import fingerprint_grammar, read_lark
 from antislop.hf.pretrained import load_model, load_tokenizer
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
@@ -271,6 +273,24 @@ def test_a_worker_makes_the_pairs_of_its_texts(model: str) -> None:
     assert sum(made.counts["continued_tokens"] for made in there if made.pairs) > 5
     for name in ("pairs", "counts"):
         assert [getattr(made, name) for made in there] == [getattr(made, name) for made in here]
+
+
+def test_a_worker_follows_the_grammar_and_pairs_of_sentences_are_refused(model: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    grammar = read_lark('start: /[abd]+/ "h"')
+    specs = list(plan_samples(PROMPTS[:2], samples=3, arm="banned"))
+    options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 40}, "pairs": None, "grammar": grammar}
+    worker = Worker(model=model, bans=list(BANS), arm="banned", options=options)
+    row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
+    there = [MadeRecord(*made).record for made in json.loads(row["done"][0])]
+    assert same(there, [made.record for made in ModelRecordMaker(*load_model(model), BANS, **options).make(specs)])
+    for record in there:
+        is_whole = re.fullmatch("[abd]+h", record["response"].replace(" ", "")) is not None
+        assert record["status"] == ("ok" if is_whole else "cut") and record["grammar"] == fingerprint_grammar(grammar)
+    assert "ok" in {record["status"] for record in there}
+    with pytest.raises(InputError, match="make pairs of the format tokens"):
+        ModelRecordMaker(*load_model(model), BANS, **{**options, "pairs": "dpo"})
 
 
 def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

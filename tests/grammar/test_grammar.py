@@ -150,6 +150,15 @@ def test_every_text_is_valid_and_holds_no_ban(engine: str, grammar: Grammar) -> 
     assert rewinds >= 3 * DEPTH
 
 
+def test_a_text_is_accepted_exactly_if_it_is_whole(grammar: Grammar) -> None:
+    ids = generate(grammar).sequences[0, START:].tolist()
+    end = TOKENIZER.eos_token_id
+    tokens = ids[: ids.index(end)]
+    assert grammar.accepts(tokens) and grammar.accepts([*tokens, end]) and grammar.accepts([*tokens, end, end])
+    assert not any(grammar.accepts(tokens[:length]) for length in range(len(tokens)))
+    assert not grammar.accepts([*tokens[:-1], end]) and not grammar.accepts([*tokens, tokens[0]])
+
+
 def test_texts_under_bans_are_those_of_a_grammar_without_a_memory(engine: str, grammar: Grammar) -> None:
     """To the token: one that reads the text anew at each call, whose distribution test_exactness.py solves for."""
     for seed in range(2 * DEPTH):
