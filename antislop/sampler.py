@@ -35,7 +35,8 @@ from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
 from antislop.hf.run import CallOutput, EventStream, ReportedOutput, Run
 from antislop.interpret.activations import ActivationCache
-from antislop.interpret.kept_text import complete_and_read, refuse_states, request_cache
+from antislop.interpret.forward_result import FinishedCall, ForwardResult, refuse_tensors
+from antislop.interpret.kept_text import CacheRequest, complete_and_read, refuse_states, request_cache
 from antislop.interpret.module_outputs import NamesFilter
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.matching.errors import BanError
@@ -204,22 +205,50 @@ class AntiSlop:
         Hidden states and attentions, too, are those of one more forward pass over the kept text.
         """
         request = request_cache(model, return_cache=return_cache, names_filter=names_filter, device=device)
-        recording, done = Recording(record, record_top_k), list[tuple[Run, CallOutput, ActivationCache | None]]()
+        recording = Recording(record, record_top_k)
+        finished, returned = self._complete(model, inputs, recording, request, streamer=streamer, **kwargs)
+        return returned if finished.cache is None else (returned, finished.cache)
+
+    def forward_pass(
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None = None,
+        *,
+        record: RecordLevel = "top",
+        record_top_k: int = 10,
+        **kwargs: Any,
+    ) -> ForwardResult:
+        """Generate as `generate` does, and return a result that explains each token afterwards.
+
+        Takes the arguments of `generate`, except those that ask for scores, states or a cache: nothing of the
+        vocabulary's size is kept, unless `record="full"` records it. The result holds the model until `clear_traces`.
+        """
+        refuse_tensors(kwargs)
+        kwargs["return_dict_in_generate"] = True
+        return ForwardResult(self._complete(model, inputs, Recording(record, record_top_k), **kwargs)[0])
+
+    def _complete(
+        self,
+        model: PreTrainedModel,
+        inputs: str | Tensor | None,
+        recording: Recording,
+        request: CacheRequest | None = None,
+        *,
+        streamer: BaseStreamer | None = None,
+        **kwargs: Any,
+    ) -> tuple[FinishedCall, CallOutput]:
+        """Return a finished call, and what the model's `generate` made of its output."""
+        done: list[FinishedCall] = []
 
         def complete(call: Call) -> CallOutput:
-            if recording.has_choices and not call.config.return_dict_in_generate:
-                raise ValueError(
-                    f"record={record!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
-                )
             run = self._prepare(call, recording)
-            done.append((run, *complete_and_read(call, run, streamer, request=request)))
-            return done[-1][1]
+            done.append(FinishedCall(call, run, *complete_and_read(call, run, streamer, request=request)))
+            return done[-1].output
 
         # Within `generate`, since some models process what it returns.
         returned: CallOutput = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
-        run, output, cache = done[-1]
-        returned = run.with_reports(returned) if returned is output else returned
-        return returned if cache is None else (returned, cache)
+        finished = done[-1]
+        return finished, finished.run.with_reports(returned) if returned is finished.output else returned
 
     def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn; takes the arguments of `generate`, except the streamer."""

@@ -64,6 +64,7 @@ def complete_and_read(
 
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
+    _refuse_lost_record(call, run)
     options = asked_states(call)
     if not options and request is None:
         return run.complete(streamer), None
@@ -86,6 +87,15 @@ def complete_and_read(
     return output, cache
 
 
+def _refuse_lost_record(call: Call, run: Run) -> None:
+    """Raise `InputError` for a recording of distributions whose trace would not be returned."""
+    recording = run.facts.recording
+    if recording.has_choices and not call.config.return_dict_in_generate:
+        raise InputError(
+            f"record={recording.level!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
+        )
+
+
 def asked_states(call: Call) -> dict[str, Any]:
     """Return the options of a forward pass that give what `generate` is to return step by step."""
     names = ("output_hidden_states", "output_attentions") if call.config.return_dict_in_generate else ()
@@ -100,28 +110,42 @@ def refuse_states(call: Call, method: str) -> None:
 
 def _refuse_encoder(model: PreTrainedModel, name: str) -> None:
     if model.config.is_encoder_decoder:
-        raise NotImplementedError(
-            f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
-            "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
-        )
+        raise NotImplementedError(_ENCODER.format(name=name))
+
+
+_ENCODER = (
+    "{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
+    "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
+)
 
 
 def _refuse_more_than_ids(call: Call, request: CacheRequest | None, options: Mapping[str, Any]) -> None:
     """Raise `NotImplementedError` for a text that its ids and mask alone don't determine."""
-    name = "return_cache" if request is not None else next(iter(options))
-    _refuse_encoder(call.model, name)
+    obstacle = find_obstacle(call, "return_cache" if request is not None else next(iter(options)))
+    if obstacle is not None:
+        raise NotImplementedError(obstacle)
+
+
+def find_obstacle(call: Call, name: str) -> str | None:
+    """Return why a text can't be read again by its ids and mask alone, and what to do instead; None if it can.
+
+    name: of the argument that asks for it.
+    """
+    if call.model.config.is_encoder_decoder:
+        return _ENCODER.format(name=name)
     other, advice = _find_other_input(call)
     if other is not None:
-        raise NotImplementedError(
+        return (
             f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
             f"antislop.interpret.run_with_cache({advice}"
         )
     columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
     if columns > call.input_ids.shape[1]:
-        raise NotImplementedError(
+        return (
             f"{name} reads the finished text by its ids, and those of the tokens in past_key_values are not passed: "
             "pass all ids, or call antislop.interpret.run_with_cache(model, ids) with the whole text"
         )
+    return None
 
 
 def _find_other_input(call: Call) -> tuple[str | None, str]:

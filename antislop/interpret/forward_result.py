@@ -1,0 +1,194 @@
+"""The result of a call that explains its tokens afterwards: first generate, then ask for chosen steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import index
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from antislop.errors import InputError
+from antislop.hf.calls import Call
+from antislop.hf.run import CallOutput, Run
+from antislop.interpret.activations import ActivationCache
+from antislop.interpret.explanation import Explanation, RejectedAttempt, describe_attempt, explain
+from antislop.interpret.kept_text import find_obstacle
+from antislop.interpret.relevance import RelevanceMethod, attribute, check_method
+from antislop.trace.events import Admitted, Conceded, Drawn
+from antislop.trace.recording import Trace
+from antislop.trace.report import Report
+
+
+class FinishedCall(NamedTuple):
+    """A call of `generate` that has finished. cache: the activations that it was asked for."""
+
+    call: Call
+    run: Run
+    output: CallOutput
+    cache: ActivationCache | None
+
+
+_TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
+"""Arguments of `generate` that ask for tensors which a `ForwardResult` does not hold."""
+
+
+def refuse_tensors(arguments: Mapping[str, Any]) -> None:
+    """Raise `InputError` for arguments of `generate` that a `ForwardResult` has no place for."""
+    for name in _TENSORS:
+        if arguments.get(name):
+            raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
+    if arguments.get("return_dict_in_generate") is False:
+        raise InputError("forward_pass always returns a ForwardResult: leave return_dict_in_generate out")
+
+
+class ForwardResult:
+    """Texts that were generated, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
+
+    complete_sequence: prompts and kept tokens [rows, tokens], filled with the pad token on the right, as `sequences` of
+        `generate`'s output. generated_token_ids: the same without the prompts [rows, new tokens].
+    report: counts of all rows together. reports: one for each row.
+
+    Holds the trace and the model until `clear_traces`, and no tensor but the sequences. Results know nothing of each
+    other or of the sampler.
+    """
+
+    def __init__(self, finished: FinishedCall) -> None:
+        call, run, output, _ = finished
+        reported = run.with_reports(output)
+        assert not isinstance(reported, Tensor)
+        self.complete_sequence: Tensor = reported.sequences
+        self.generated_token_ids: Tensor = reported.sequences[:, run.rows[0].prompt_length :]
+        self.report: Report = reported.report
+        self.reports: list[Report] = reported.reports
+        self._model: PreTrainedModel | None = run.model
+        self._trace: Trace | None = reported.trace
+        self._is_cleared = False
+        self._recording = run.facts.recording
+        self._obstacle = find_obstacle(call, "relevance")
+        self._steps = sum(isinstance(event, Drawn) for report in self.reports for event in report.events)
+        self._relevance: dict[tuple[int, int], list[float]] = {}
+
+    def __repr__(self) -> str:
+        rows, tokens = self.generated_token_ids.shape
+        state = "cleared" if self._is_cleared else f"record={self._recording.level!r}"
+        return f"<ForwardResult: {rows} x {tokens} tokens, {state}>"
+
+    @property
+    def trace(self) -> Trace:
+        """All that happened. Raises `RuntimeError` if nothing was recorded, or if it was cleared."""
+        if self._trace is None:
+            raise RuntimeError(self._explain_absence("trace"))
+        return self._trace
+
+    @property
+    def num_steps(self) -> int:
+        """The tokens drawn for all rows together, withdrawn ones included; known after `clear_traces`, too.
+
+        Raises `RuntimeError` with record="none".
+        """
+        if self._recording.level == "none":
+            raise RuntimeError(self._explain_absence("number of steps"))
+        return self._steps
+
+    def relevance_pass(
+        self,
+        token_indices: Iterable[int] | None = None,
+        *,
+        row: int = 0,
+        relevance: RelevanceMethod | None = None,
+        top_k: int = 10,
+    ) -> list[Explanation]:
+        """Explain kept tokens: their probability, what was left beside them, and what was rejected in their place.
+
+        token_indices: places among the kept tokens of the row, in any order and number; negative ones count from the
+            end; None for all.
+        relevance: how much each earlier token contributed to the token's own logit, before processors.
+            "input_x_gradient" runs the model forward once and backward once for each distinct place,
+            "integrated_gradients" 50 rows of both for each place; None runs nothing. Needs `antislop[explain]`.
+        top_k: the maximum number of alternatives.
+
+        A row is read alone for its relevance, without the padding of its prompt, by the model as it is now: in
+        evaluation mode, with gradients of the embeddings only. Parameters and their gradients remain as they are.
+
+        Before the model runs, raises `IndexError` for a row or place that there is not, `ValueError` for more
+        alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
+        or if they were cleared, and `NotImplementedError` for relevance of texts that depend on more than their ids.
+        """
+        trace = self._require_choices()
+        kept = trace.rows[self._check_row(row)].history.kept
+        indices = range(len(kept)) if token_indices is None else _read_indices(token_indices, len(kept))
+        self._check_top_k(top_k)
+        numbers = {} if relevance is None else self._attribute(row, indices, relevance)
+        return [explain(kept[i], trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
+
+    def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
+        """Return the attempts that were withdrawn behind the last kept token, before the text ended there."""
+        trace = self.trace
+        history = trace.rows[self._check_row(row)].history
+        return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
+
+    def clear_traces(self) -> None:
+        """Drop the trace, the model and all relevance; sequences and counts remain.
+
+        The reports keep the events that record="none" keeps: bans that were conceded or admitted.
+        """
+        self._trace, self._model, self._relevance, self._is_cleared = None, None, {}, True
+        self.report, *self.reports = map(_drop_events, (self.report, *self.reports))
+
+    def _attribute(self, row: int, indices: Sequence[int], method: RelevanceMethod) -> dict[int, list[float]]:
+        check_method(method)
+        if self._obstacle is not None:
+            raise NotImplementedError(self._obstacle)
+        assert self._model is not None
+        text = self.trace.rows[row]
+        start = len(text.prompt_tokens)
+        numbers = attribute(self._model, text.sequence, [start + i for i in indices], method=method)
+        by_index = {place - start: values for place, values in numbers.items()}
+        self._relevance |= {(row, i): values for i, values in by_index.items()}
+        return by_index
+
+    def _require_choices(self) -> Trace:
+        trace = self.trace
+        if not self._recording.has_choices:
+            raise RuntimeError(self._explain_absence("distribution of any token"))
+        return trace
+
+    def _explain_absence(self, name: str) -> str:
+        if self._is_cleared:
+            return 'the trace was cleared: call forward_pass again, with record="top" or "full"'
+        return f'record={self._recording.level!r} recorded no {name}: pass record="top" or "full" to forward_pass'
+
+    def _check_row(self, row: int) -> int:
+        count = len(self.trace.rows)
+        if not 0 <= index(row) < count:
+            raise IndexError(f"row {row}: {count} {'text was' if count == 1 else 'texts were'} generated")
+        return row
+
+    def _check_top_k(self, top_k: int) -> None:
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0:
+            raise InputError(f"top_k is {top_k!r}; a number of alternatives, 0 or more, was expected")
+        if self._recording.level == "top" and top_k > self._recording.top_k:
+            raise InputError(
+                f"top_k is {top_k}, and {self._recording.top_k} alternatives of each draw were recorded: pass "
+                f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
+            )
+
+
+def _drop_events(report: Report) -> Report:
+    return replace(report, events=[event for event in report.events if isinstance(event, (Admitted, Conceded))])
+
+
+def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
+    """Return places from 0 to count - 1. Raises `IndexError` for others and `InputError` for what is no list."""
+    if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
+        raise InputError(f"token_indices is {token_indices!r}; a list of places was expected, or None for all")
+    return [_read_index(place, count) for place in token_indices]
+
+
+def _read_index(place: int, count: int) -> int:
+    if not -count <= index(place) < count:
+        raise IndexError(f"token index {place}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+    return index(place) % count

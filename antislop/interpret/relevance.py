@@ -1,0 +1,137 @@
+"""How much each earlier token contributed to the logit of a token: gradients of one forward pass, by captum.
+
+The model runs as it is: a hook on its token embeddings gives it the embeddings by which captum differentiates, so that
+models that scale them, or add positions to them, are read as in `generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from antislop.errors import InputError, first_line
+from antislop.hf.model import device_of
+from antislop.interpret.clean_pass import prepare_inputs, without_dropout
+
+RelevanceMethod = Literal["input_x_gradient", "integrated_gradients"]
+"""How relevance is computed: the gradient at the text, or its mean on the way from embeddings of zero to the text."""
+
+STEPS = 50
+"""Points on the way from zero to the text at which `integrated_gradients` differentiates; captum's default."""
+PASS = 2048
+"""Limit of the tokens in one forward pass of several such points: each point is a row of its own."""
+
+
+def check_method(method: str) -> None:
+    """Raise `InputError` for an unknown method, and if captum is missing."""
+    if method not in get_args(RelevanceMethod):
+        raise InputError(f"relevance is {method!r}; it is None, {' or '.join(map(repr, get_args(RelevanceMethod)))}")
+    _import_captum()
+
+
+def attribute(
+    model: PreTrainedModel, tokens: Sequence[int], places: Iterable[int], *, method: RelevanceMethod
+) -> dict[int, list[float]]:
+    """Return the relevance of all earlier tokens for each token at `places`.
+
+    tokens: a text without padding. places: indices into it, from 1.
+
+    The attributed number is the token's own logit, without processors; the numbers of one embedding are added up.
+    "input_x_gradient" runs one forward pass for all places, and one backward pass for each. "integrated_gradients"
+    runs `STEPS` rows of both for each place; its numbers add up to the difference between the logit and that of
+    embeddings of zero, but for the error of a sum of `STEPS` terms.
+
+    Only the token embeddings are differentiated: a model that reads ids in another way, too, has relevance that is left
+    out. Parameters, their gradients and modes are as before afterwards, also within `torch.inference_mode`.
+    Raises `NotImplementedError` for a model that does not read ids through its input embeddings.
+    """
+    check_method(method)
+    distinct = sorted(set(places))
+    with torch.inference_mode(False), torch.no_grad(), without_dropout(model):
+        if method == "input_x_gradient":
+            return _multiply_gradients(model, tokens, distinct)
+        return {place: _integrate_gradients(model, tokens, place) for place in distinct}
+
+
+def _multiply_gradients(model: PreTrainedModel, tokens: Sequence[int], places: Sequence[int]) -> dict[int, list[float]]:
+    """Return captum's input x gradient for several logits of one forward pass."""
+    reader = _EmbeddedText(model, tokens[: max(places, default=0)])
+    embeddings = reader.embeddings.requires_grad_()
+    with torch.enable_grad():
+        logits = reader(embeddings)[0]
+        chosen = torch.stack([logits[place - 1, tokens[place]] for place in places])[None]
+    method = _import_captum().InputXGradient(lambda _: chosen)
+    method.gradient_func = _differentiate
+    return {place: _add_up(method.attribute(embeddings, target=i)[:, :place]) for i, place in enumerate(places)}
+
+
+def _differentiate(
+    forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], target_ind: Any, _arguments: object = None
+) -> tuple[Tensor, ...]:
+    """Do as captum's own gradient function, but keep the graph for other targets."""
+    with torch.enable_grad():
+        return torch.autograd.grad(forward(*inputs)[0, target_ind], inputs, retain_graph=True)
+
+
+def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], place: int) -> list[float]:
+    """Return captum's integrated gradients for one logit; the baseline is zero."""
+    reader = _EmbeddedText(model, tokens[:place])
+    method = _import_captum().IntegratedGradients(lambda embeddings: reader(embeddings)[:, -1, tokens[place]])
+    rows = max(1, PASS // place)
+    return _add_up(method.attribute(reader.embeddings, n_steps=STEPS, internal_batch_size=rows))
+
+
+def _add_up(attributions: Tensor) -> list[float]:
+    """Return one number for each token of attributions [1, tokens, width]."""
+    dtype = torch.promote_types(attributions.dtype, torch.float32)
+    numbers: list[float] = attributions[0].sum(dim=-1, dtype=dtype).tolist()
+    return numbers
+
+
+class _EmbeddedText:
+    """A text that a model reads by given embeddings.
+
+    embeddings: its own [1, tokens, width], as the model's first module returns them.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokens: Sequence[int]) -> None:
+        self._model = model
+        self._ids = torch.tensor([list(tokens)], device=device_of(model))
+        self._module: nn.Module = model.get_input_embeddings()
+        self.embeddings: Tensor = self._module(self._ids).detach().clone()
+
+    def __call__(self, embeddings: Tensor) -> Tensor:
+        """Return the logits [rows, tokens, vocabulary] for embeddings [rows, tokens, width]."""
+        reads = 0
+
+        def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
+            nonlocal reads
+            reads += output.shape == embeddings.shape
+            return embeddings.clone()  # some models change it in place
+
+        hook = self._module.register_forward_hook(replace)
+        try:
+            inputs = prepare_inputs(self._model, self._ids.expand(len(embeddings), -1))
+            logits: Tensor = self._model(**inputs, use_cache=False, return_dict=True).logits
+        finally:
+            hook.remove()
+        if reads != 1:
+            raise NotImplementedError(
+                f"{type(self._model).__name__} does not read a text once through its input embeddings: leave relevance "
+                "out; antislop.interpret.run_with_cache returns the model's activations"
+            )
+        return logits
+
+
+def _import_captum() -> ModuleType:
+    try:
+        from captum import attr
+    except ImportError as error:
+        raise InputError(f"captum can't be imported ({first_line(error)}): pip install 'antislop[explain]'") from error
+    module: ModuleType = attr
+    return module
