@@ -15,7 +15,7 @@ from antislop.interpret import ActivationCache, run_with_cache
 from tests.conftest import DEPTH
 from tests.support import families
 from tests.support.hooks import counted_calls, read_state
-from tests.support.models import build_tokenizer
+from tests.support.models import WINDOW, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 FREE = AntiSlop(TOKENIZER, [])
@@ -104,6 +104,15 @@ def test_states_are_those_of_generate_if_nothing_is_banned(family: str) -> None:
     assert_close(out.hidden_states, expected.hidden_states, mask, dim=1)
     if settings is STATES:
         assert_close(out.attentions, expected.attentions, mask, dim=2)
+
+
+def test_a_prompt_longer_than_a_window_is_attended_to_as_in_generate() -> None:
+    model, prompt = build("mistral"), torch.arange(2, 2 + WINDOW + 5)[None]
+    expected = model.generate(prompt, **{**STATES, "do_sample": False})
+    out = FREE.generate(model, prompt, **{**STATES, "do_sample": False})
+    for layers, expected_layers in zip(out.attentions, expected.attentions, strict=True):
+        for layer, expected_layer in zip(layers, expected_layers, strict=True):
+            torch.testing.assert_close(layer, expected_layer, atol=1e-4, rtol=0)
 
 
 def test_hidden_states_after_rewinds_are_those_of_each_prefix_alone() -> None:
