@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -59,21 +59,43 @@ class Trace:
 
         Control and direction characters become visible symbols. Raises `IndexError`.
         """
-        from antislop.trace.view_text import write_text
+        from antislop.trace.view.text import write_text
 
         return write_text(self.pieces(row=row))
 
     def to_svg(self, *, row: int = 0) -> str:
         """Return a picture of one text after its prompt, with withdrawn text struck through. Raises `IndexError`."""
-        from antislop.trace.view_text import draw_svg
+        from antislop.trace.view.text import draw_svg
 
         return draw_svg(self.pieces(row=row))
+
+    def to_html(
+        self, *, relevance: Mapping[tuple[int, int], Sequence[float]] | None = None, title: str | None = None
+    ) -> str:
+        """Return a page of its own: texts with withdrawn parts struck through, a table of bans, time lines, facts.
+
+        relevance: for (row, token_index), a number for each token before that one, those of the prompt included,
+            without padding. They appear as shading when the token is selected.
+
+        The page loads nothing from the network, and no text becomes markup. Raises `ValueError` for relevance that fits
+        no token.
+        """
+        from antislop.trace.view.page import render_page
+
+        return render_page(
+            self.rows,
+            surfaces=self.surfaces,
+            list_size=len(self.bans),
+            about=self.about,
+            relevance=relevance,
+            title=title,
+        )
 
     def pieces(self, *, row: int = 0) -> list[TextPiece]:
         """Return the prompt and the text of a row as pieces, in the order in which they were written.
 
         The pieces of the text that are not withdrawn, joined, are the decoded output. Raises `IndexError`.
         """
-        from antislop.trace.view_text import find_row, list_pieces
+        from antislop.trace.view.text import find_row, list_pieces
 
         return list_pieces(find_row(self.rows, row), surfaces=self.surfaces, about=self.about)

@@ -1,0 +1,200 @@
+"""A trace as one self-contained page: the texts, details of each token, a table of bans, time lines, facts.
+
+The page loads nothing: its policy forbids requests, and any script but its own. All texts are escaped; the script sets
+text only, never markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from antislop.data import FOLDER
+from antislop.display import make_visible
+from antislop.files import read_text
+from antislop.trace.events import Admitted, Conceded, Drawn, TokenChoice
+from antislop.trace.traced_row import TracedRow
+from antislop.trace.view.bans import count_bans
+from antislop.trace.view.rows import RowView
+from antislop.trace.view.time_line import draw_time_line
+
+if TYPE_CHECKING:
+    from antislop.matching.token_matcher import Surfaces
+
+Relevance = Mapping[tuple[int, int], Sequence[float]]
+"""For (row, token_index), a number for each token before that one, those of the prompt included, without padding."""
+
+
+def render_page(
+    rows: Sequence[TracedRow],
+    *,
+    surfaces: Surfaces,
+    list_size: int,
+    about: Mapping[str, Any],
+    relevance: Relevance | None = None,
+    title: str | None = None,
+) -> str:
+    """Return the page. list_size: the number of bans. Raises `ValueError` for relevance that fits no token."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    relevance = relevance or {}
+    _check_relevance(relevance, rows)
+    views = [
+        RowView(
+            row, surfaces, about, {index: values for (owner, index), values in relevance.items() if owner == number}
+        )
+        for number, row in enumerate(rows)
+    ]
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": count, "visible": make_visible}
+    script, style = (read_text(FOLDER / f"trace.{suffix}") for suffix in ("js", "css"))
+    page = environment.get_template("trace.html").render(
+        title=make_visible(title) if title else "What was withdrawn and why",
+        rows=views,
+        time_lines=[draw_time_line(view.row, view.written) for view in views],
+        totals=_sum(views),
+        bans=count_bans(views),
+        list_size=list_size,
+        kinds=_list_kinds(views),
+        plain=("kept", "space"),
+        has_choices=any(isinstance(e, Drawn) and e.choice is not None for row in rows for e in row.events),
+        model=_name_model(about),
+        facts=list_facts(about),
+        data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
+        script=script,
+        style=style,
+        hashes={"script": _hash(script), "style": _hash(style)},
+    )
+    return page.lstrip()
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _sum(views: Sequence[RowView]) -> dict[str, int]:
+    events = [event for view in views for event in view.row.events]
+    return {
+        "kept": sum(len(view.history.kept) for view in views),
+        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.history.attempts),
+        "attempts": sum(len(view.history.attempts) for view in views),
+        "conceded": sum(isinstance(event, Conceded) for event in events),
+        "admitted": sum(isinstance(event, Admitted) for event in events),
+    }
+
+
+def _name_model(about: Mapping[str, Any]) -> str:
+    """Return the model and the seed in one line."""
+    model, seed = about.get("model"), about.get("seed")
+    parts = [str(model.get("name")) if isinstance(model, Mapping) else "", "" if seed is None else f"seed {seed}"]
+    return make_visible(", ".join(part for part in parts if part))
+
+
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
+    for (number, index), values in relevance.items():
+        if not (0 <= number < len(rows) and 0 <= index < len(rows[number].history.kept)):
+            raise ValueError(f"relevance for token {index} of row {number}: the trace has no such token")
+        if len(values) != (expected := len(rows[number].prompt_tokens) + index):
+            raise ValueError(
+                f"relevance for token {index} of row {number} has {len(values):,} numbers: {expected:,} were expected, "
+                "one for each token before it, those of the prompt included, without padding"
+            )
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "rewind"), count(1200, "rewind")
+    ('1 rewind', '1,200 rewinds')
+    """
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def _list_kinds(views: Iterable[RowView]) -> set[str]:
+    """Return the kinds of text that occur, for the legend."""
+    kinds = set[str]()
+    for view in views:
+        for segment in view.segments:
+            if segment.attempt is not None and not segment.attempt.is_on_path:
+                kinds.add("off")
+            kinds |= {kind for token in segment.tokens for _, kind in token.parts}
+    return kinds - {"kept", "space"}
+
+
+def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts of a call that a reader may ask for, as names and texts."""
+    facts = []
+    for name, value in about.items():
+        if name == "random_state" or value in (None, [], {}, ""):
+            continue
+        facts.append((name.replace("_", " "), make_visible(_describe(value))))
+    return facts
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_describe(part)}" for name, part in value.items() if part is not None)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _list_data(views: Sequence[RowView]) -> dict[str, Any]:
+    """Return what the script shows: numbers, and texts by their numbers."""
+    tokens: dict[int, int] = {}
+    bans: dict[str, int] = {}
+    rows = [_list_row(view, tokens, bans) for view in views]
+    texts = {token: view.describe_token(token) for view in views for token in tokens}
+    return {"ids": list(tokens), "tokens": [texts[token] for token in tokens], "bans": list(bans), "rows": rows}
+
+
+def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> dict[str, Any]:
+    def flatten(pairs: Iterable[tuple[int, float]]) -> list[float]:
+        return [n for token, share in pairs for n in (tokens.setdefault(token, len(tokens)), _round(share))]
+
+    def describe(choice: TokenChoice | None) -> list[Any]:
+        if choice is None:
+            return []
+        return [_round(choice.probability), _round(choice.share), choice.rank, flatten(choice.alternatives)]
+
+    draws = [event for event in view.row.events if isinstance(event, Drawn)]
+    attempts = [
+        [
+            bans.setdefault(make_visible(attempt.violation.ban.phrase), len(bans)) if attempt.violation else -1,
+            attempt.token_index,
+            len(attempt.tokens),
+            int(attempt.is_on_path),
+            text,
+            flatten(alternatives),
+            attempt.step_index,
+        ]
+        for attempt, text, alternatives in zip(
+            view.history.attempts, view.attempt_texts, view.alternatives, strict=True
+        )
+    ]
+    return {
+        "prompt": len(view.row.prompt_tokens),
+        "draws": [
+            [tokens.setdefault(draw.token, len(tokens)), index, written.attempt, *describe(draw.choice)]
+            for draw, written, index in zip(draws, view.written, view.indices, strict=False)
+        ],
+        "attempts": attempts,
+        "relevance": {index: [_round(value) for value in values] for index, values in view.relevance.items()},
+    }
+
+
+def _round(value: float) -> float:
+    """Return a number with four significant digits."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,189 @@
+"""One text of a trace as a page shows it: all tokens in the order in which they were drawn, and each attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from antislop.display import make_visible
+from antislop.matching.characters import NOTHING, complete, finish
+from antislop.trace.attempts import Attempt, RowHistory
+from antislop.trace.events import Drawn, Rewound, Shortened
+from antislop.trace.traced_row import TracedRow
+from antislop.trace.view.text import complete_events, drops_space, drops_space_after
+from antislop.trace.written_text import WrittenText, WrittenToken
+
+if TYPE_CHECKING:
+    from antislop.matching.token_matcher import Surfaces
+
+UNFINISHED = "·"
+"""The sign of a token that completes no character."""
+
+
+class ShownToken(NamedTuple):
+    """A token as it is shown: its text in parts of one kind each, or a sign if it has no text of its own.
+
+    is_drawn: False for the incomplete bytes at the end of a text, which belong to no single token.
+    """
+
+    parts: tuple[tuple[str, str], ...]
+    sign: str
+    is_drawn: bool = True
+
+
+class Segment(NamedTuple):
+    """Tokens that were written one after another, and are part of the text or of the same attempt.
+
+    number: of the attempt, from 1; 0 if they are part of the text.
+    """
+
+    number: int
+    attempt: Attempt | None
+    tokens: tuple[ShownToken, ...]
+
+
+@dataclass(frozen=True)
+class RowView:
+    """One text of a trace, ready to be shown.
+
+    about: of the trace. relevance: for indices of tokens in the text, a number for each token before them.
+    """
+
+    row: TracedRow
+    surfaces: Surfaces
+    about: Mapping[str, Any]
+    relevance: Mapping[int, Sequence[float]]
+
+    @property
+    def history(self) -> RowHistory:
+        """The kept tokens, and the attempts that were withdrawn."""
+        return self.row.history
+
+    @cached_property
+    def written(self) -> list[WrittenToken]:
+        """All tokens in the order in which they were drawn, and the end of the text."""
+        text = WrittenText(self.surfaces)
+        return [token for event in complete_events(self.row) for token in text.add(event)]
+
+    @property
+    def has_long_prompt(self) -> bool:
+        """Whether the prompt is shown apart from the text."""
+        return sum(len(text) for token in self.prompt for text, _ in token.parts) > LONG_PROMPT
+
+    @cached_property
+    def indices(self) -> list[int]:
+        """For each token drawn, its place in the text at that time."""
+        indices, length = [], 0
+        for event in self.row.events:
+            if isinstance(event, Drawn):
+                indices.append(length)
+                length += 1
+            elif isinstance(event, (Rewound, Shortened)):
+                length = event.length
+        return indices
+
+    @cached_property
+    def alternatives(self) -> list[tuple[tuple[int, float], ...]]:
+        """For each attempt, the likeliest tokens in its place, with their shares."""
+        events = (event for event in self.row.events if isinstance(event, (Rewound, Shortened)))
+        return [event.alternatives if isinstance(event, Rewound) else () for event in events]
+
+    @cached_property
+    def prompt(self) -> list[ShownToken]:
+        """The tokens of the prompt."""
+        tokens, pending = [], NOTHING
+        for token in self.row.prompt_tokens:
+            text, _, pending = complete(self.surfaces, token, pending)
+            tokens.append(WrittenToken(token, text, ["kept"] * len(text)))
+        ending = finish(self.surfaces, pending).text
+        tokens.append(WrittenToken(None, ending, ["kept"] * len(ending)))
+        return [self._show(token) for token in _drop_space(tokens, drops=drops_space(self.about))]
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """All that was written, in the order in which it was written."""
+        drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
+        groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
+        return [
+            Segment(number, self.history.attempts[number - 1] if number else None, tuple(map(self._show, tokens)))
+            for number, tokens in groups
+        ]
+
+    def _show(self, token: WrittenToken) -> ShownToken:
+        parts = [
+            ("".join(character for character, _ in group), kind)
+            for kind, group in groupby(zip(token.text, token.kinds, strict=True), key=lambda pair: pair[1])
+        ]
+        if token.attempt:
+            parts = [(text, "beside" if kind == "kept" else kind) for text, kind in _part_space(parts)]
+        shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
+        return ShownToken(
+            shown, "" if parts or token.token is None else self._sign(token.token), token.token is not None
+        )
+
+    def _sign(self, token: int) -> str:
+        return make_visible(self.surfaces.breaks.get(token, "") or UNFINISHED)
+
+    @cached_property
+    def attempt_texts(self) -> list[str]:
+        """The text of each attempt, in one line."""
+        tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
+        for token in self.written:
+            if token.attempt:
+                tokens[token.attempt - 1].append(token)
+        return list(map(_join, tokens))
+
+    def describe_token(self, token: int) -> str:
+        """Return the text of one token, with visible spaces; bytes that are no text as hexadecimal digits."""
+        surface = self.surfaces.surface(token)
+        if not surface:
+            return make_visible(self.surfaces.breaks.get(token, "")) or f"token {token}"
+        try:
+            text = surface.decode()
+        except UnicodeDecodeError:
+            return f"<{surface.hex(' ')}>"
+        return make_visible(text.replace(" ", "␣").replace("\n", "↵"))
+
+    @cached_property
+    def replacements(self) -> list[str | None]:
+        """For each attempt, the beginning of the text that came instead; None on a path that was itself withdrawn."""
+        kept = [token for token in self.written if not token.attempt]
+        return [
+            _shorten(_join(kept[index : index + max(REPLACEMENT_TOKENS, len(tokens))])) if is_on_path else None
+            for tokens, index, _, _, _, is_on_path in self.history.attempts
+        ]
+
+
+REPLACEMENT_TOKENS = 3
+"""Tokens of the text that are shown as what came instead, if no more were withdrawn."""
+REPLACEMENT_CHARACTERS = 40
+LONG_PROMPT = 600
+"""Characters of a prompt that is shown apart from the text, and scrolls."""
+
+
+def _join(tokens: Sequence[WrittenToken]) -> str:
+    return make_visible("".join(token.text for token in tokens).strip(" ").replace("\n", "↵"))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= REPLACEMENT_CHARACTERS else text[:REPLACEMENT_CHARACTERS].rstrip() + "…"
+
+
+def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the parts of a withdrawn token in one line, the space at its beginning apart: it is not struck through."""
+    (first, kind), *others = parts or [("", "")]
+    words = first.lstrip(" ")
+    separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
+    return [(text.replace("\n", "↵"), kind) for text, kind in separated if text]
+
+
+def _drop_space(tokens: Sequence[WrittenToken], *, drops: bool) -> Iterator[WrittenToken]:
+    """Yield tokens without the space at the beginning of the text that was kept."""
+    for token in tokens:
+        if drops and token.text and not token.attempt:
+            count, drops = int(token.text.startswith(" ")), False
+            token = WrittenToken(token.token, token.text[count:], token.kinds[count:])
+        yield token
