@@ -68,8 +68,6 @@ class Processors:
         self._is_alone = rows == 1 and not is_shared  # then changes to watched processors are undone
         self._first: _Query | None = None
         self._checks = CHECKS
-        self._forcing: list[Callable[..., Any]] | None = None  # set within `find_forcing` only
-        self._forced_place = 0
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
         self.batch: Sequence[Row] = ()
@@ -136,27 +134,38 @@ class Processors:
         """
         if not self._user_processors or not self.may_ask_again(length):
             return None
-        forcing: list[Callable[..., Any]] = []
-        self._forcing, self._forced_place = forcing, row.place
-        try:
-            self.process([row], [length], logits)
-        finally:
-            self._forcing = None
-        return name_of(forcing[0]) if forcing else None
+        self._catch_up(length, like=logits)
+        ids, scores, places = self._arrange([row], length, logits)
+        place, forcing, scores = 0 if places is None else row.place, list[str](), scores.clone()
+        for processor in self._list:  # all of them, since rewindable ones read the position by this call
+            before = int((scores[place] > -torch.inf).sum())
+            scores = self._call(processor, ids, scores)
+            left = int((scores[place] > -torch.inf).sum())
+            if processor in self._user_processors and left < FEW * before:
+                forcing.append(name_of(processor))
+        return forcing[0] if forcing else None
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
         """Return the scores of rows that all have the same number of ids."""
         self._catch_up(length, like=logits)
-        if self._is_counting and len(rows) < self._rows:
-            places = send(torch.tensor([row.place for row in rows]), logits.device)
-            all_logits = logits[:1].repeat(self._rows, 1)
-            all_logits[places] = logits
-            scores = self._ask(self._ids_in_place(rows, length), all_logits)[places]
-        else:
-            scores = self._ask(torch.cat([row.ids_up_to(length) for row in rows]), logits)
+        ids, all_logits, places = self._arrange(rows, length, logits)
+        scores = self._ask(ids, all_logits)
+        scores = scores if places is None else scores[places]
         if self._user_processors:
             self._record(_Query(rows[0], length, logits[:1], scores[:1]))
         return scores
+
+    def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return ids and logits as the processors expect them, and the places of the rows in them if these are fewer.
+
+        Processors that count rows get all rows of the batch.
+        """
+        if not self._is_counting or len(rows) == self._rows:
+            return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
+        places = send(torch.tensor([row.place for row in rows]), logits.device)
+        all_logits = logits[:1].repeat(self._rows, 1)
+        all_logits[places] = logits
+        return self._ids_in_place(rows, length), all_logits, places
 
     def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
         if not self._user_processors:
@@ -164,24 +173,18 @@ class Processors:
             return scores
         scores = logits.clone()  # some write into their argument, and the model's logits are needed again
         for processor in self._list:
-            before = scores if self._forcing is None else scores.clone()
-            try:
-                scores = processor(ids, scores)
-            except Exception as error:
-                if self._is_disturbed and processor in self._watched:
-                    raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
-                raise
-            self._note_forcing(processor, before, scores)
+            scores = self._call(processor, ids, scores)
         return scores
 
-    def _note_forcing(self, processor: Callable[..., Any], before: Tensor, after: Tensor) -> None:
-        """Within `find_forcing`, note a processor of the caller's that rules out nearly all possible tokens."""
-        if self._forcing is None or processor not in self._user_processors:
-            return
-        place = self._forced_place if len(after) > 1 else 0
-        left, possible = (int((scores[place] > -torch.inf).sum()) for scores in (after, before))
-        if left < FEW * possible:
-            self._forcing.append(processor)
+    def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
+        """Return what a processor makes of scores; name it if it fails at a text that it had seen."""
+        try:
+            processed: Tensor = processor(ids, scores)
+        except Exception as error:
+            if self._is_disturbed and processor in self._watched:
+                raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
+            raise
+        return processed
 
     def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
         """Return ids [rows of the batch, tokens]; the first of `rows` in the place of a row with fewer tokens."""

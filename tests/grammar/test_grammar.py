@@ -281,6 +281,13 @@ class TestForced:
         ends = [event for event in out.report.events if isinstance(event, Finished)]
         assert [(end.reason, end.forced_by) for end in ends] == [("exhausted", self.NAME)]
 
+    def test_a_grammar_behind_the_one_that_forces_stays_in_step(self, engine: str) -> None:
+        schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "kind": {"enum": ["tapestry"]}}}
+        grammars = [Grammar.from_json_schema(schema, TOKENIZER, engine=engine) for _ in range(2)]  # type: ignore[arg-type]
+        with pytest.warns(antislop.ConcededWarning):
+            out = self.generate(engine, "tapestry", logits_processor=grammars)
+        assert json.loads(read(out.sequences[0, START:]))["kind"] == "tapestry"
+
     def test_a_choice_of_the_grammar_is_no_force(self, engine: str, grammar: Grammar) -> None:
         """Of an enumeration the value that is not banned is written."""
         for seed in range(3 * DEPTH):
@@ -295,6 +302,25 @@ class TestForced:
         conceded = [event for event in out.report.events if isinstance(event, Conceded)]
         assert conceded
         assert {event.forced_by for event in conceded} == {None}
+
+    def test_only_the_row_that_is_forced_names_the_processor_that_forces_it(self) -> None:
+        """Of two processors that write into the scores, by the place of a row in its batch."""
+
+        def keep_all(ids: Tensor, scores: Tensor) -> Tensor:
+            return scores.add_(1.0)
+
+        def force(ids: Tensor, scores: Tensor) -> Tensor:
+            scores[1, torch.arange(scores.shape[1]) != 7] = -torch.inf
+            return scores
+
+        bans = [Ban.tokens([token]) for token in range(len(TOKENIZER)) if token != TOKENIZER.eos_token_id]
+        settings = {"min_new_tokens": 3, "max_new_tokens": 3, "num_return_sequences": 2, "do_sample": True}
+        out = AntiSlop(TOKENIZER, bans).generate(
+            MODEL, **INPUTS, logits_processor=[keep_all, force], return_dict_in_generate=True, **settings
+        )
+        assert out.sequences[1, START:].tolist() == [7, 7, 7]
+        for report, name in zip(out.reports, (None, f"{__name__}.force"), strict=True):
+            assert [event.forced_by for event in report.events if isinstance(event, Conceded)] == [name] * 3
 
 
 class TestMatchers:
