@@ -150,7 +150,10 @@ def find_obstacle(call: Call, name: str) -> str | None:
 
 def _find_other_input(call: Call) -> tuple[str | None, str]:
     """Return what a text depends on beside its ids and mask, if there is anything, and how to read such a text."""
-    given = {name: value for name, value in call.model_kwargs.items() if value is not None}
+    empty: tuple[Any, ...] = (None, {})  # {}: what a model for images has read if there are none
+    given = {
+        name: value for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value not in empty
+    }
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     if "inputs_embeds" in given:
         return "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"

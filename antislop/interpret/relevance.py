@@ -52,6 +52,8 @@ def attribute(
     """
     check_method(method)
     distinct = sorted(set(places))
+    if not distinct:
+        return {}
     with torch.inference_mode(False), torch.no_grad(), without_dropout(model):
         if method == "input_x_gradient":
             return _multiply_gradients(model, tokens, distinct)
@@ -60,7 +62,7 @@ def attribute(
 
 def _multiply_gradients(model: PreTrainedModel, tokens: Sequence[int], places: Sequence[int]) -> dict[int, list[float]]:
     """Return captum's input x gradient for several logits of one forward pass."""
-    reader = _EmbeddedText(model, tokens[: max(places, default=0)])
+    reader = _EmbeddedText(model, tokens[: max(places)])
     embeddings = reader.embeddings.requires_grad_()
     with torch.enable_grad():
         logits = reader(embeddings)[0]
