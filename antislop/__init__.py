@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from antislop.matching.errors import BanError
     from antislop.matching.scopes import Scope
     from antislop.patching import applied_to
+    from antislop.replaying import ReplayError, replay
     from antislop.sampler import AntiSlop
     from antislop.trace.events import ConcededWarning
     from antislop.trace.report import Report
@@ -38,6 +39,7 @@ else:
             "matching.errors": ["BanError"],
             "matching.scopes": ["Scope"],
             "patching": ["applied_to"],
+            "replaying": ["ReplayError", "replay"],
             "sampler": ["AntiSlop"],
             "trace.events": ["ConcededWarning"],
             "trace.report": ["Report"],
@@ -53,6 +55,7 @@ __all__ = [
     "ConcededWarning",
     "Exhausted",
     "Match",
+    "ReplayError",
     "Report",
     "Rewindable",
     "Scope",
@@ -61,5 +64,6 @@ __all__ = [
     "default_bans",
     "held_out_bans",
     "loops",
+    "replay",
     "tiny_model",
 ]

@@ -31,7 +31,7 @@ FLOORS = (
     ("hf",),
     ("interpret",),
     ("sampler",),
-    ("patching",),
+    ("patching", "replaying"),
     ("serving",),
     ("metrics",),
     ("rewards",),

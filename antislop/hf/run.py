@@ -101,7 +101,7 @@ class Run:
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # the cache that is returned with the sequences
         self._reports = [Report(surfaces=self.bans.vocabulary) for _ in self.rows]
-        self._random_state = b""
+        self._random_state = dict[str, bytes]()
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
     @property

@@ -76,7 +76,7 @@ class CallFacts:
             positions=call.model_kwargs.get("position_ids"),
         )
 
-    def describe(self, bans: CompiledBans, random_state: bytes) -> dict[str, Any]:
+    def describe(self, bans: CompiledBans, random_state: Mapping[str, bytes]) -> dict[str, Any]:
         """Return the facts as plain data."""
         return {
             "model": dict(self.model),
@@ -95,12 +95,14 @@ class CallFacts:
             "record": self.recording.level,
             "record_top_k": self.recording.top_k,
             "seed": self.seed,
-            "random_state": base64.b64encode(random_state).decode(),
+            "random_state": {kind: base64.b64encode(state).decode() for kind, state in random_state.items()},
             "versions": list_versions(),
         }
 
 
-def make_trace(facts: CallFacts, bans: CompiledBans, rows: list[Row], reports: list[Report], state: bytes) -> Trace:
+def make_trace(
+    facts: CallFacts, bans: CompiledBans, rows: list[Row], reports: list[Report], state: Mapping[str, bytes]
+) -> Trace:
     """Return the trace of a call: the rows' events so far, with the facts. state: of the random numbers before it."""
     masks = _list_masks(facts.mask, rows)
     traced = tuple(
@@ -110,33 +112,37 @@ def make_trace(facts: CallFacts, bans: CompiledBans, rows: list[Row], reports: l
     return Trace(traced, bans.bans, bans.vocabulary, partial(facts.describe, bans, state))
 
 
-def read_random_state(device: torch.device) -> bytes:
-    """Return the state of torch's global generator for a device."""
-    return bytes(_generator_of(device)[0]().numpy())
+def read_random_state(device: torch.device) -> dict[str, bytes]:
+    """Return the states of torch's global generators: the CPU's, which decides about weights, and a device's."""
+    return {kind: bytes(read().numpy()) for kind, (read, _) in _find_generators(device).items()}
 
 
 @contextmanager
-def random_state(device: torch.device, state: bytes) -> Iterator[None]:
+def random_state(device: torch.device, state: Mapping[str, bytes]) -> Iterator[None]:
     """Draw random numbers from a state of `read_random_state` inside the block, and continue with one's own after it.
 
-    Raises `RuntimeError` for the state of another kind of device.
+    Raises `RuntimeError` for a state that isn't one, `KeyError` for that of another kind of device.
     """
-    read, write = _generator_of(device)
-    before = read()
+    generators = _find_generators(device)
+    before = {kind: read() for kind, (read, _) in generators.items()}
     try:
-        write(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        for kind, (_, write) in generators.items():
+            write(torch.frombuffer(bytearray(state[kind]), dtype=torch.uint8))
         yield
     finally:
-        write(before)
+        for kind, (_, write) in generators.items():
+            write(before[kind])
 
 
-def _generator_of(device: torch.device) -> tuple[Callable[[], Tensor], Callable[[Tensor], None]]:
-    """Return the functions that read and set the state of a device's global generator."""
-    if device.type in ("cpu", "mps"):  # there is one of them
-        module = torch.random if device.type == "cpu" else torch.mps
-        return module.get_rng_state, module.set_rng_state
-    module = torch.get_device_module(device)
-    return partial(module.get_rng_state, device), partial(module.set_rng_state, device=device)
+def _find_generators(device: torch.device) -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
+    """Return the functions that read and set the states of the global generators, by the kind of device."""
+    generators: dict[str, Any] = {"cpu": (torch.random.get_rng_state, torch.random.set_rng_state)}
+    if device.type == "mps":
+        generators["mps"] = torch.mps.get_rng_state, torch.mps.set_rng_state
+    elif device.type != "cpu":
+        module = torch.get_device_module(device)
+        generators[device.type] = partial(module.get_rng_state, device), partial(module.set_rng_state, device=device)
+    return generators
 
 
 def list_versions() -> dict[str, str]:
