@@ -22,7 +22,6 @@ from transformers import (
 )
 
 from antislop.decoding.policy import Exhausted
-from antislop.decoding.recording import Recording
 from antislop.errors import InputError, first_line
 from antislop.hf.calls import catch_call
 from antislop.hf.model import device_of
@@ -32,6 +31,7 @@ from antislop.hf.tracing import random_state
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.sampler import AntiSlop
 from antislop.trace.comparison import EventComparison
+from antislop.trace.record_levels import Recording
 from antislop.trace.recording import Trace
 
 
