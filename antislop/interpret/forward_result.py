@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import index
@@ -11,12 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
+from antislop.files import replace_text
 from antislop.hf.calls import Call
 from antislop.hf.run import CallOutput, Run
 from antislop.interpret.activations import ActivationCache
 from antislop.interpret.explanation import Explanation, RejectedAttempt, describe_attempt, explain
 from antislop.interpret.kept_text import find_obstacle
 from antislop.interpret.relevance import RelevanceMethod, attribute, check_method
+from antislop.interpret.viewer import InlineFormat, check_format, frame, show_rendered
 from antislop.trace.events import Admitted, Conceded, Drawn
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
@@ -129,6 +132,44 @@ class ForwardResult:
         trace = self.trace
         history = trace.rows[self._check_row(row)].history
         return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
+
+    def visualize(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        inline_format: InlineFormat = "html",
+        show: bool = False,
+    ) -> str:
+        """Return the texts as a page, as a picture or with brackets, with what was withdrawn in its place.
+
+        path: a file to write the same to. inline_format: "html", a page of its own, on which all relevance that this
+        result has computed by now appears as shading; "svg" and "text" for a single text.
+        show: show it in the notebook, or else in a browser; "text" on standard output.
+
+        Raises `ValueError` for a path with the suffix of another format and for a picture of several texts, and
+        `RuntimeError` if nothing was recorded, or if it was cleared.
+        """
+        check_format(inline_format, path)
+        rendered = self._render(inline_format)
+        if path is not None:
+            replace_text(path, rendered)
+        if show:
+            show_rendered(rendered, inline_format, path)
+        return rendered
+
+    def _render(self, inline_format: InlineFormat) -> str:
+        trace = self.trace
+        if inline_format == "html":
+            return trace.to_html(relevance=self._relevance)
+        if len(trace.rows) > 1:
+            raise InputError(
+                f"inline_format={inline_format!r} shows one text, and {len(trace.rows)} were generated: call "
+                f'trace.to_{inline_format}(row=…), or pass "html"'
+            )
+        return trace.to_svg() if inline_format == "svg" else trace.to_text()
+
+    def _repr_html_(self) -> str | None:
+        return None if self._trace is None else frame(self._render("html"))
 
     def clear_traces(self) -> None:
         """Drop the trace, the model and all relevance; sequences and counts remain.
