@@ -207,7 +207,7 @@ def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop
 
 def draw_svg(text: Text, *, title: str = "antislop", width: int = 88) -> str:
     """Return a text as an SVG picture of `width` columns; it refers to no other file, nor to fonts on the web."""
-    console = Console(record=True, file=io.StringIO(), width=width, highlight=False)
+    console = Console(record=True, file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
     console.print(text)
     return console.export_svg(title=title, code_format=_SVG_FORMAT)
 
