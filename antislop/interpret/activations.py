@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from antislop.errors import InputError
 from antislop.hf.private import uncompiled
 from antislop.interpret.clean_pass import prepare_inputs, read
-from antislop.interpret.module_outputs import NamesFilter, Selection, select_outputs, stored_outputs
+from antislop.interpret.module_outputs import NamesFilter, Selection, check_device, select_outputs, stored_outputs
 
 
 class ActivationCache(Mapping[str, Tensor]):
@@ -71,10 +71,11 @@ def run_with_cache(
     input_ids: ids [rows, tokens]. attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; None for no padding.
         Positions are counted by it, as in `generate`.
     names_filter: a name, several, or a function that is called with each name and returns whether to store it; None
-        stores all. A function that accepts a module together with its pattern gets the pattern only if it is computed.
+        stores all. A name stands for all calls of its module. A function that accepts a module together with its
+        pattern gets the pattern only if it is computed.
     device: where the copies go, "cpu" for instance; None leaves them where the outputs are. The model stays on its own.
     model_kwargs: other arguments of the model's forward pass, such as images, `decoder_input_ids`, or `inputs_embeds`
-        in the place of ids; positions beside these are the model's own unless `position_ids` is passed.
+        in the place of ids; beside images, positions are the model's own unless `position_ids` is passed.
 
     The pass has no cache, no gradients and no dropout. Afterwards, also if it raises an error, the hooks are removed,
     and each module is in training or evaluation mode as before.
@@ -87,6 +88,7 @@ def run_with_cache(
     attention does not compute; after it, for a named module that was not called or returned no tensor.
     """
     model = uncompiled(model) or model
+    check_device(device)
     selection = select_outputs(model, names_filter)
     inputs = prepare_inputs(model, input_ids, attention_mask, model_kwargs)
     with stored_outputs(selection, device=device) as outputs:
@@ -96,6 +98,8 @@ def run_with_cache(
 
 def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
     """Return a cache of stored outputs. Raises `InputError` if one is missing that was asked for by its name."""
+    if not outputs:
+        raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):
         raise InputError(
             f"names_filter names {missing[0]!r}, which was not called in this forward pass or returned no tensor: "

@@ -47,7 +47,7 @@ def prepare_inputs(
     if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
         return inputs
     inputs["attention_mask"] = mask
-    is_counted = "position_ids" in _parameters(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
+    is_counted = "position_ids" in input_names(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
     return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
 
 
@@ -56,7 +56,7 @@ def count_positions(mask: Tensor) -> Tensor:
     return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
 
 
-def _parameters(model: PreTrainedModel) -> Collection[str]:
+def input_names(model: PreTrainedModel) -> Collection[str]:
     """Return the names of a model's inputs; those of the model inside a `PeftModel`."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return signature(inner.forward).parameters

@@ -21,10 +21,11 @@ from antislop.hf.calls import Call
 from antislop.hf.private import PREFILL_INPUTS, mask_length_of, uncompiled
 from antislop.hf.run import CallOutput, Run
 from antislop.interpret.activations import ActivationCache, make_cache
-from antislop.interpret.clean_pass import count_positions, prepare_inputs, read
+from antislop.interpret.clean_pass import count_positions, input_names, prepare_inputs, read
 from antislop.interpret.module_outputs import (
     NamesFilter,
     Selection,
+    check_device,
     require_patterns,
     select_outputs,
     stored_outputs,
@@ -54,6 +55,7 @@ def request_cache(
         return None
     model = uncompiled(model) or model
     _refuse_encoder(model, "return_cache")
+    check_device(device)
     return CacheRequest(model, select_outputs(model, names_filter), device)
 
 
@@ -74,7 +76,7 @@ def complete_and_read(
     output = run.complete(streamer)
     sequences = output if isinstance(output, Tensor) else output.sequences
     model = call.model if request is None else request.model
-    inputs = prepare_inputs(model, sequences, _mask_kept(call, run, sequences))
+    inputs = prepare_inputs(model, sequences, _mask_kept(call, run, sequences)) | _skip_logits(model, request)
     cache: ActivationCache | None = None
     if request is None:
         clean = read(model, inputs, **options)
@@ -171,6 +173,18 @@ def _are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
     if positions is None or positions.ndim != 2:
         return True
     return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
+
+
+def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[str, Any]:
+    """Return the input by which a pass computes the logits of one token only, if no module behind them is asked for.
+
+    With a large vocabulary, those of a whole text may take more memory than all that is stored.
+    """
+    decoder = model.get_decoder()
+    inside = set() if decoder is model else set(decoder.modules())
+    modules = () if request is None else request.selection.modules.values()
+    is_possible = "logits_to_keep" in input_names(model) and all(module in inside for module in modules)
+    return {"logits_to_keep": 1} if is_possible else {}
 
 
 def _mask_kept(call: Call, run: Run, sequences: Tensor) -> Tensor:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.errors import InputError
+from antislop.errors import InputError, first_line
 from antislop.hf.private import attention_of
 
 NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
@@ -79,7 +81,9 @@ def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str],
         if not selected:
             raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_list(names)}")
         return selected, set()
-    required = {names_filter} if isinstance(names_filter, str) else set(names_filter)
+    if not isinstance(names_filter, Iterable):
+        raise InputError(f"names_filter is a {type(names_filter).__name__}: pass a name, a list of names or a function")
+    required = {names_filter} if isinstance(names_filter, str) else {str(name) for name in names_filter}
     if not required:
         raise InputError("names_filter is empty and selects nothing: leave it out for all outputs")
     for name in required - set(names):
@@ -99,12 +103,20 @@ def _has_forward(module: nn.Module) -> bool:
 
 def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
     """Return the paths of attention modules, which transformers names by their class: the innermost ones."""
-    found = {path for path, module in modules.items() if "Attention" in type(module).__name__}
+    found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
 
 
 def _owner(pattern: str) -> str:
     return pattern.removesuffix(PATTERN)
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise `InputError` for a device that holds no tensors here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
+        raise InputError(f"device={device!r} can't be used: {first_line(error)}") from error
 
 
 @contextmanager
@@ -116,7 +128,7 @@ def stored_outputs(selection: Selection, *, device: torch.device | str | None) -
     outputs: dict[str, Tensor] = {}
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
-            store = partial(_store, path, outputs, selection.names, device)
+            store = partial(_store, path, outputs, selection.names, device, get_ident())
             hooks.callback(module.register_forward_hook(store).remove)
         yield outputs
 
@@ -126,12 +138,15 @@ def _store(
     outputs: dict[str, Tensor],
     names: Collection[str],
     device: torch.device | str | None,
+    thread: int,
     _module: nn.Module,
     _arguments: Any,
     output: Any,
 ) -> None:
-    for name, tensor in ((path, _first_tensor(output)), (path + PATTERN, _find_pattern(output))):
-        if name in names and tensor is not None:
+    if get_ident() != thread:  # another call of the same model
+        return
+    for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
+        if name in names and (tensor := find(output)) is not None:
             outputs[_number(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
 
 
@@ -152,6 +167,10 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 def _find_pattern(output: Any) -> Tensor | None:
-    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output."""
+    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output.
+
+    T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
+    """
     parts = output[1:] if isinstance(output, tuple) else ()
-    return next((part for part in parts if isinstance(part, Tensor) and part.ndim == 4), None)
+    tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
+    return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -146,6 +147,7 @@ def test_a_filter_chooses_what_is_stored(names_filter: Any, names: list[str]) ->
         (["lm_head", "lm_haed"], "no module 'lm_haed'; near names are 'lm_head', .*, .*"),
         ("model.layers", "no module 'model.layers'"),  # a list, which is never called
         ([], "names_filter is empty"),
+        (5, "names_filter is a int: pass a name, a list of names or a function"),
         (lambda name: name == "blocks.0", "accepts none of the model's 33 names: 'lm_head', 'model', .*, …"),
     ],
 )
@@ -179,6 +181,8 @@ def test_a_named_module_that_is_not_called_is_an_error() -> None:
     model.spare = nn.Linear(2, 2)
     with pytest.raises(InputError, match="names_filter names 'spare', which was not called in this forward pass"):
         run_with_cache(model, IDS, names_filter=["lm_head", "spare"])
+    with pytest.raises(InputError, match="no module that names_filter selects was called"):
+        run_with_cache(model, IDS, names_filter=lambda name: name == "spare")
     assert "spare" not in run_with_cache(model, IDS)[1]
 
 
@@ -217,6 +221,27 @@ def test_a_cache_tells_its_size_and_near_names() -> None:
         cache["a.d"]
 
 
+@pytest.mark.parametrize("device", ["nowhere", 5.0, "cuda" if not torch.cuda.is_available() else "mps"])
+def test_a_device_that_is_not_there_is_refused_before_the_model_runs(device: Any) -> None:
+    model = build_model()
+    with (
+        counted_calls(model) as calls,
+        pytest.raises(InputError, match=re.escape(f"device={device!r} can't be used: ")),
+    ):
+        run_with_cache(model, IDS, device=device)
+    assert not calls
+
+
+def test_the_forward_passes_of_another_thread_are_not_stored() -> None:
+    model = build_model()
+    handle = model.model.layers[0].register_forward_hook(lambda *_: other.start() or other.join() if first else None)
+    first, other = [True], Thread(target=lambda: (first.clear(), model(IDS[:1], use_cache=False)))
+    _, cache = run_with_cache(model, IDS)
+    handle.remove()
+    assert not first
+    assert list(cache) == list(run_with_cache(model, IDS)[1])
+
+
 @pytest.mark.parametrize(
     ("input_ids", "mask", "match"),
     [
@@ -240,6 +265,18 @@ def test_embeddings_in_the_place_of_ids_give_the_same() -> None:
     embeds = model.get_input_embeddings()(inputs["input_ids"])
     same, _ = run_with_cache(model, None, attention_mask=mask, inputs_embeds=embeds)
     assert torch.equal(logits, same)
+
+
+def test_the_patterns_of_t5_are_weights() -> None:
+    """T5 returns its position bias before the weights, in the same shape."""
+    model = build("t5")
+    _, cache = run_with_cache(model, IDS, decoder_input_ids=IDS)
+    plain = model(IDS, decoder_input_ids=IDS, use_cache=False, output_attentions=True)
+    expected = (*plain.encoder_attentions, *zip(plain.decoder_attentions, plain.cross_attentions, strict=True))
+    patterns = [cache[name] for name in cache if name.endswith(".pattern")]
+    assert len(patterns) == 6
+    flat = [tensor for part in expected for tensor in (part if isinstance(part, tuple) else (part,))]
+    assert all(torch.equal(*pair) for pair in zip(patterns, flat, strict=True))
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])

@@ -73,6 +73,19 @@ def test_a_filter_and_a_device_apply_to_the_returned_cache() -> None:
     assert {tensor.device.type for tensor in cache.values()} == {"meta"}
 
 
+def test_logits_that_nobody_asked_for_are_not_computed_for_the_whole_text() -> None:
+    model = build("llama")
+    shapes: list[int] = []
+    handle = model.lm_head.register_forward_hook(lambda _module, _inputs, output: shapes.append(output.shape[1]))
+    ids, cache = PICKY.generate(model, **TEXT, **CACHE, names_filter=["model.norm"])
+    FREE.generate(model, **TEXT, **HIDDEN)
+    assert set(shapes) == {1}
+    FREE.generate(model, **TEXT, **CACHE, names_filter=["lm_head"])
+    assert shapes[-1] == ids.shape[1]
+    handle.remove()
+    assert torch.equal(cache["model.norm"], run_with_cache(model, ids)[1]["model.norm"])
+
+
 def kept(step: int, mask: Tensor) -> Tensor:
     """Return which positions that a step of `generate` reads hold tokens, [rows, queries]."""
     return (mask[:, :PROMPT] if step == 0 else mask[:, PROMPT + step - 1 : PROMPT + step]).bool()
