@@ -1,4 +1,4 @@
-r"""Make text of unknown origin safe to show: on a terminal, in JSON that a terminal may show, in a spreadsheet.
+r"""Make text of unknown origin safe to show: on a terminal, in JSON for a terminal, in HTML, in a spreadsheet.
 
 Control characters can clear a terminal, rename its window or type into it; direction characters make a text look like
 another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Knows neither
@@ -7,6 +7,8 @@ terminals nor files.
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -41,6 +43,34 @@ def escape_json(text: str) -> str:
     '"\\u202e"'
     """
     return text if text.isprintable() else text.translate(_ESCAPED)
+
+
+def escape_html(text: str) -> str:
+    r"""Return text as HTML, with control and direction characters made visible.
+
+    >>> escape_html("<b>\x1b")
+    '&lt;b&gt;␛'
+    """
+    return html.escape(make_visible(text, keep_layout=True))
+
+
+def write_html_table(headers: Sequence[str], lines: Iterable[Sequence[object]], *, caption: str) -> str:
+    """Return a table for a notebook; the first cell of each line names it. Texts are escaped, whole numbers get commas.
+
+    >>> write_html_table(["ban", "rewinds"], [["<cat>", 1200]], caption="bans").count("&lt;cat&gt;")
+    1
+    """
+
+    def write(tag: str, cell: object) -> str:
+        text = f"{cell:,}" if isinstance(cell, int) else str(cell)
+        return f'<{tag} style="text-align: left">{escape_html(text)}</{tag.partition(" ")[0]}>'
+
+    head = "".join(write('th scope="col"', header) for header in headers)
+    body = "".join(
+        "".join(("<tr>", write('th scope="row"', name), *(write("td", cell) for cell in cells), "</tr>"))
+        for name, *cells in lines
+    )
+    return f"<table>{write('caption', caption)}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def quote_formula(cell: T) -> T | str:

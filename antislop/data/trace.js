@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const aside = document.getElementById("details"), panel = document.getElementById("panel");
-  const close = document.getElementById("close"), hint = [...panel.childNodes];
+  const close = document.getElementById("close"), status = document.getElementById("status"), hint = [...panel.childNodes];
   const rows = [...document.querySelectorAll(".written")].map((text, row) => {
     const tokens = [...text.querySelectorAll(".t")];
     tokens.forEach((token, n) => { token.row = row; token.n = n; token.tabIndex = n ? -1 : 0; });
@@ -67,12 +67,15 @@
     return [make("h3", "", "Rejected in its place"), make("ul", "", ...items)];
   };
   const describeAttempt = (row, number) => {
-    const [ban, index, count, isOnPath, text, alternatives] = row.attempts[number - 1];
+    const [ban, index, count, isOnPath, text] = row.attempts[number - 1];
     const tokens = `${count} ${count === 1 ? "token" : "tokens"}`;
     const parts = [make("p", "", "Withdrawn: ", make("del", "", text), ` (${tokens} from ${index}), because of ${name(ban)}.`)];
     if (!isOnPath) parts.push(make("p", "", "The text before it was itself withdrawn later."));
-    if (alternatives.length) parts.push(compare(`Likeliest at ${index} after that`, alternatives));
     return parts;
+  };
+  const compareInstead = (row, number) => {
+    const [, index, , , , alternatives] = row.attempts[number - 1];
+    return alternatives.length ? [compare(`Likeliest at ${index} without the ban`, alternatives.slice(0, 20))] : [];
   };
   const describeRelevance = (row, values) => {
     const top = values.map((value, i) => [Math.abs(value), i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
@@ -91,7 +94,7 @@
     const top = Math.max(...values.map(Math.abs)) || 1;
     values.forEach((value, i) => {
       const element = row.sources[i], amount = .6 * Math.abs(value) / top;
-      if (!element || amount < .02) return;
+      if (!element || amount < .05) return;
       element.classList.add(value > 0 ? "more" : "less");
       element.style.setProperty("--amount", amount.toFixed(3));
       shaded.push(element);
@@ -110,6 +113,7 @@
       make("div", "token", data.tokens[id]),
       ...(attempt ? describeAttempt(row, attempt) : []),
       list(facts),
+      ...(attempt && share === undefined ? compareInstead(row, attempt) : []),
       ...(values ? describeRelevance(row, values) : []),
       ...(attempt ? [] : describeRejected(row, index)),
       ...(alternatives?.length ? [compare("The likeliest tokens", alternatives, id)] : []),
@@ -126,6 +130,9 @@
     token.tabIndex = 0;
     selected = token;
     show(token);
+    const [id, , attempt, probability, , rank] = rows[token.row].draws[token.n];
+    const chance = probability === undefined ? "" : `, probability ${percent(probability)}, rank ${rank}`;
+    status.textContent = `${attempt ? "withdrawn: " : ""}${data.tokens[id]}${chance}`;
   };
   const isShown = (token) => token.offsetParent !== null || token.getClientRects().length > 0;
   const step = (token, by) => {
@@ -167,7 +174,7 @@
     });
     const asked = Object.keys(row.relevance).map(Number);
     if (!asked.length) continue;
-    const jump = make("div", "jump fine", "Relevance was computed for");
+    const jump = make("div", "jump fine", "Relevance was computed for the boxed tokens");
     for (const index of asked) {
       const token = row.kept[index], button = make("button", "", `${index} ${data.tokens[row.draws[token.n][0]]}`);
       token.classList.add("asked");

@@ -41,6 +41,10 @@ class DecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # its
     reports: list[Report] = None  # type: ignore[assignment]
     trace: Trace | None = None
 
+    def _repr_html_(self) -> str:
+        """Return the texts with their withdrawn parts, if they were recorded, else the report, for a notebook."""
+        return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
+
 
 @dataclass
 class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
@@ -52,6 +56,10 @@ class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
     report: Report = None  # type: ignore[assignment]
     reports: list[Report] = None  # type: ignore[assignment]
     trace: Trace | None = None
+
+    def _repr_html_(self) -> str:
+        """Return the texts with their withdrawn parts, if they were recorded, else the report, for a notebook."""
+        return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput

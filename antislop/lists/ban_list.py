@@ -258,6 +258,12 @@ class BanList(Sequence[Ban]):
         origin = f" from {self.source}" if self.source else ""
         return f"<BanList of {len(self)}{origin}: {shown}>"
 
+    def _repr_html_(self) -> str:
+        """Return the first bans as a table for a notebook, with their weights and options."""
+        from antislop.lists.notebook import write_table
+
+        return write_table(self, source=self.source)
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is compiled, and changes as texts are read."""
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct")}

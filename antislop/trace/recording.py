@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from antislop.trace.text_pieces import TextPiece
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """All that happened in one call, to be shown, saved and repeated.
 
@@ -27,8 +27,8 @@ class Trace:
 
     rows: tuple[TracedRow, ...]
     bans: BanList
-    surfaces: Surfaces = field(repr=False)
-    describe: Callable[[], Mapping[str, Any]] = field(repr=False)
+    surfaces: Surfaces
+    describe: Callable[[], Mapping[str, Any]]
 
     @cached_property
     def about(self) -> Mapping[str, Any]:
@@ -99,3 +99,25 @@ class Trace:
         from antislop.trace.view.text import find_row, list_pieces
 
         return list_pieces(find_row(self.rows, row), surfaces=self.surfaces, about=self.about)
+
+    def __repr__(self) -> str:
+        histories = [row.history for row in self.rows]
+        kept = sum(len(history.kept) for history in histories)
+        attempts = [attempt for history in histories for attempt in history.attempts]
+        withdrawn = sum(len(attempt.tokens) for attempt in attempts)
+        return (
+            f"<Trace of {len(self.rows)}: {kept:,} tokens kept, {withdrawn:,} withdrawn in {len(attempts):,} rewinds>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the texts and a table of bans for a notebook; `to_html` has more."""
+        from antislop.trace.view.notebook import write_fragment
+
+        return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
+        """Return HTML for a notebook, and for a terminal the texts with their withdrawn parts in brackets."""
+        from antislop.trace.view.notebook import write_plain
+
+        plain = write_plain([self.to_text(row=number) for number in range(len(self.rows))])
+        return {"text/plain": f"{self!r}\n{plain}", "text/html": self._repr_html_()}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from antislop.display import write_html_table
 from antislop.matching.characters import decode
 from antislop.trace.events import (
     Admitted,
@@ -147,6 +148,25 @@ class Report:
         for event in events:
             report.add(event)
         return report
+
+    def _repr_html_(self) -> str:
+        """Return a table of bans for a notebook: the number of times, and texts that were withdrawn."""
+        counts = f"{self.violations:,} violations, {self.rewinds:,} rewinds, {self.withdrawn_tokens:,} withdrawn tokens"
+        caption = (
+            f"{counts}, {self.conceded:,} conceded, {self.admitted:,} admitted, {self.forward_passes:,} forward passes"
+        )
+        withdrawn: dict[Ban, list[Withdrawal]] = {}
+        for withdrawal in self.withdrawn:
+            withdrawn.setdefault(withdrawal.violation.ban, []).append(withdrawal)
+        lines = [
+            (
+                ban.phrase,
+                len(cases),
+                ", ".join(dict.fromkeys(f"“{case.text.strip()}”" for case in cases[:3] if case.text)),
+            )
+            for ban, cases in sorted(withdrawn.items(), key=lambda item: -len(item[1]))
+        ]
+        return write_html_table(("ban", "rewinds", "withdrawn"), lines, caption=caption)
 
 
 _COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", "float"))

@@ -133,22 +133,21 @@ def _list_kinds(views: Iterable[RowView]) -> set[str]:
     return kinds - {"kept", "space"}
 
 
-def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of a call that a reader may ask for, as names and texts."""
-    facts = []
+def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str, str]]]]:
+    """Return the facts of a call that a reader may ask for: names, and a text or pairs of names and texts."""
+    facts: list[tuple[str, str | list[tuple[str, str]]]] = []
     for name, value in about.items():
         if name == "random_state" or value in (None, [], {}, ""):
             continue
-        facts.append((name.replace("_", " "), make_visible(_describe(value))))
+        if isinstance(value, Mapping):
+            facts.append((name, [(key, _describe(part)) for key, part in value.items() if part is not None]))
+        else:
+            facts.append((name, _describe(value)))
     return facts
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_describe(part)}" for name, part in value.items() if part is not None)
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
+    return make_visible(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
 def _list_data(views: Sequence[RowView]) -> dict[str, Any]:

@@ -151,8 +151,16 @@ class RowView:
     def replacements(self) -> list[str | None]:
         """For each attempt, the beginning of the text that came instead; None on a path that was itself withdrawn."""
         kept = [token for token in self.written if not token.attempt]
+
+        def find_end(start: int, length: int) -> int:
+            """Return the end of the word that is unfinished after `length` tokens."""
+            end = start + max(REPLACEMENT_TOKENS, length)
+            while end < len(kept) and kept[end].text[:1].isalnum() and end < start + length + 8:
+                end += 1
+            return end
+
         return [
-            _shorten(_join(kept[index : index + max(REPLACEMENT_TOKENS, len(tokens))])) if is_on_path else None
+            _shorten(_join(kept[index : find_end(index, len(tokens))])) if is_on_path else None
             for tokens, index, _, _, _, is_on_path in self.history.attempts
         ]
 
@@ -169,7 +177,9 @@ def _join(tokens: Sequence[WrittenToken]) -> str:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= REPLACEMENT_CHARACTERS else text[:REPLACEMENT_CHARACTERS].rstrip() + "…"
+    if len(text) <= REPLACEMENT_CHARACTERS:
+        return text
+    return text[:REPLACEMENT_CHARACTERS].rpartition(" ")[0].rstrip() + "…"
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
