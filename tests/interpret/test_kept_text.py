@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
@@ -19,7 +20,7 @@ from tests.support.models import WINDOW, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 FREE = AntiSlop(TOKENIZER, [])
-PICKY = AntiSlop(TOKENIZER, [Ban(text, edges="anywhere") for text in ("ab", "cd", "ef", "gh", "da", "cc", "ed")])
+PICKY = AntiSlop(TOKENIZER, [Ban(text, edges="anywhere") for text in "aceg"])
 INPUTS = families.prepare("llama", [3, 4, 5], [6, 7, 8, 9])
 PROMPT = 4
 FEW = ("llama", "gpt2", "bloom", "mistral", "gemma3", "gpt-oss", "qwen3-next", "lfm2")
@@ -32,7 +33,9 @@ STATES: dict[str, Any] = {**HIDDEN, "output_attentions": True}
 
 def build(family: str, *, attention: str = "eager") -> PreTrainedModel:
     model = families.build(family)
-    model.set_attn_implementation(attention)
+    model.config._attn_implementation = attention  # Falcon can't be set by the method
+    if not family.startswith("falcon-") and family != "falcon":
+        model.set_attn_implementation(attention)
     return model
 
 
@@ -164,10 +167,13 @@ def test_all_of_it_costs_one_forward_pass() -> None:
 
 
 def test_selected_hidden_states() -> None:
-    """`generate` puts None in the place of the others."""
+    """From transformers 5.23 on, `generate` puts None in the place of the others."""
     model = build("llama")
-    out = FREE.generate(model, **INPUTS, **{**HIDDEN, "output_hidden_states": [1]})
-    assert [[layer is None for layer in layers] for layers in out.hidden_states] == [[True, False, True]] * 14
+    settings = {**HIDDEN, "output_hidden_states": [1], "do_sample": False}
+    outs = FREE.generate(model, **INPUTS, **settings), model.generate(**INPUTS, **settings)
+    out, expected = ([[layer is None for layer in layers] for layers in out.hidden_states] for out in outs)
+    assert out == expected
+    assert any(map(any, out)) or transformers.__version__ < "5.23"
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers' own, that the flags have no effect
