@@ -1,8 +1,8 @@
 """Lists of phrases in CSV, optionally with a weight or a count beside each.
 
 Cells are separated by commas, semicolons or tabs. The first line may name the columns; if there are more than two, it
-must, and only phrases, weights and counts are read. Numbers without a name are weights or counts as in JSON. Each line
-is a row of its own, so that an unclosed quotation mark spoils one entry only.
+must, and only phrases, weights, counts and kinds of bans are read. Numbers without a name are weights or counts as in
+JSON. Each line is a row of its own, so that an unclosed quotation mark spoils one entry only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import Line, ListFormat, ListText, are_counts, attempt, to_words
+from antislop.lists.reading import Line, ListFormat, ListText, are_counts, attempt, is_kind, make_ban, to_words
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
@@ -28,13 +28,14 @@ _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
 class _CsvColumns(NamedTuple):
-    """The roles of the columns, their number, and whether phrases are n-grams without their stop words."""
+    """The roles of the columns, their number, and whether phrases without a kind are n-grams without stop words."""
 
     phrase: int = 0
     weights: int | None = None
     counts: int | None = None
     width: int = 2
     are_ngrams: bool = False
+    kinds: int | None = None
 
 
 def are_pairs(lines: Sequence[str]) -> bool:
@@ -58,7 +59,8 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
     separator = _find_separator([line for _, line in lines])
     rows = [(number, _split(line, separator)) for number, line in lines]
     if rows and _has_names(rows[0][1]):
-        columns, rows = _name_columns(rows[0][1], f"{place}:{rows[0][0]}"), rows[1:]
+        (number, names), *rows = rows
+        columns = _name_columns(names, [cells for _, cells in rows], f"{place}:{number}")
     else:
         are_ranks = are_counts(_to_number(cells[1]) for _, cells in rows if len(cells) == 2 and cells[1])
         columns = _CsvColumns(counts=1) if are_ranks else _CsvColumns(weights=1)
@@ -87,15 +89,17 @@ def _has_names(cells: Sequence[str]) -> bool:
     return any(cell.lower() in PHRASES for cell in cells) and all(_to_number(cell) is None for cell in cells)
 
 
-def _name_columns(cells: Sequence[str], place: str) -> _CsvColumns:
+def _name_columns(cells: Sequence[str], rows: Sequence[Sequence[str]], place: str) -> _CsvColumns:
     names = [cell.lower() for cell in cells]
-    phrase, weight, count = (_find_first(names, role) for role in (PHRASES, WEIGHTS, COUNTS))
+    phrase, weight, count, kind = (_find_first(names, role) for role in (PHRASES, WEIGHTS, COUNTS, ("kind",)))
     assert phrase is not None
-    if len(names) == 2 and weight is None and count is None:
+    if kind is not None and not all(is_kind(row[kind]) for row in rows if kind < len(row) and row[kind]):
+        kind = None  # of something else
+    if len(names) == 2 and weight is None and count is None and kind is None:
         raise BanError(
             f"{place}: the column {cells[1 - phrase]!r} is unknown: name it weight or count, or leave it out"
         )
-    return _CsvColumns(phrase, weight, count, len(names), "gram" in names[phrase])
+    return _CsvColumns(phrase, weight, count, len(names), "gram" in names[phrase], kind)
 
 
 def _find_first(names: Sequence[str], role: Sequence[str]) -> int | None:
@@ -123,6 +127,8 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
         if cell and options[name] is None:
             return number, BanError(f"the {name} {cell[:80]!r} is no number from 0 on: correct it, or put it in quotes")
     phrase = cells[columns.phrase] if columns.phrase < len(cells) else ""
+    if columns.kinds is not None and columns.kinds < len(cells) and cells[columns.kinds]:
+        return attempt(number, make_ban, phrase, kind=cells[columns.kinds], options=options, edges=edges)
     if columns.are_ngrams:
         return attempt(number, to_words, phrase, **options)
     return attempt(number, Ban, phrase, edges=edges, **options)

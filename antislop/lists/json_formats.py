@@ -1,8 +1,9 @@
 """Published lists in JSON and JSON Lines.
 
 Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. Factors and counts
-may also be one object, {phrase: number}. The fifth shape, statistics, has phrases anywhere inside objects. The line of
-a ban is the one on which its value begins.
+may also be one object, {phrase: number}. The fifth shape, statistics, has phrases anywhere inside objects. In lists of
+each shape, an entry may be an object that names the kind of its ban. The line of a ban is the one on which its value
+begins.
 """
 
 from __future__ import annotations
@@ -14,12 +15,23 @@ from typing import Any
 
 import regex
 
-from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, are_counts, attempt, to_words
+from antislop.lists.reading import (
+    MAX_DEPTH,
+    PHRASE_KEYS,
+    Line,
+    ListFormat,
+    ListText,
+    are_counts,
+    attempt,
+    leave_plain,
+    names_kind,
+    read_object,
+    to_words,
+)
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
-_NAMES = ("phrase", "word", "ngram", "bigram", "trigram")
 _COUNTS = ("count", "frequency")
 _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 
@@ -32,7 +44,7 @@ def find_shape(text: ListText) -> str:
         return _classify_numbers(text.value.values())
     if isinstance(text.value, dict):
         return "statistics"
-    return _classify(text.value) if isinstance(text.value, list) else "phrases"
+    return _classify(leave_plain(text.value) or text.value) if isinstance(text.value, list) else "phrases"
 
 
 def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
@@ -40,7 +52,10 @@ def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges],
     if not isinstance(text.value, list):
         kind = type(text.value).__name__
         raise BanError(f'{text.place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
-    return (make(line, item, edges) for line, _, item in _find_lines(text.text))
+    return (
+        read_object(line, item, edges) if names_kind(item) else make(line, item, edges)
+        for line, _, item in _find_lines(text.text)
+    )
 
 
 def _read_pairs(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
@@ -72,7 +87,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             continue
         if isinstance(value, dict):
             bans = [(number, ban) for _, ban in _walk(line, f"{place}:{number}", edges)]
-            yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(_NAMES)}: leave it out"))]
+            yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(PHRASE_KEYS)}: leave it out"))]
         else:
             yield _count_entry(number, value, edges)
 
@@ -188,7 +203,8 @@ def _find_entries(
     """Yield (place, entry, name of its group), and also the strings in a list without statistics."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
-    if (isinstance(value, dict) and any(name in value for name in _NAMES)) or _is_pair(value):
+    is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)
+    if is_object or _is_pair(value) or names_kind(value):
         yield index, value, group
     elif isinstance(value, (dict, list)):
         for key, begin, child in _children(text, index):
@@ -199,10 +215,12 @@ def _find_entries(
 
 
 def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
+    if names_kind(value):
+        return read_object(line, value, edges)
     if isinstance(value, list):
         name, phrase, count = "", *value
     else:
-        name = next(name for name in _NAMES if name in value)
+        name = next(name for name in PHRASE_KEYS if name in value)
         phrase, count = value[name], next((value[key] for key in _COUNTS if key in value), None)
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
     if "gram" in name or "gram" in group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any, TypeAlias
@@ -14,9 +14,12 @@ import regex
 
 from antislop.errors import InputError
 from antislop.files import decode, open_bytes, replace_text
-from antislop.matching.bans import Ban
+from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
+from antislop.matching.patterns.kinds import KINDS
+from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.scopes import Scope
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
 """The number of a line, and the ban that begins there or why there is none."""
@@ -35,6 +38,9 @@ MAX_WRITTEN_OUT = 2_000_000
 """Characters of a list's regexes with their repetitions written out; compiled, each takes about 100 bytes."""
 MAX_SLOW = 10
 """Regexes that take too long to be tried, before a list is refused."""
+
+PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
+"""The keys that may name the phrase of an object."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, which is no JSON list of its own."""
@@ -119,6 +125,57 @@ def are_counts(numbers: Iterable[Any]) -> bool:
 def to_words(text: Any, **options: Any) -> Ban:
     """Return the ban of an n-gram of a published list, from which stop words were left out."""
     return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)
+
+
+def names_kind(entry: object) -> bool:
+    """Return whether an entry is an object with the name of a kind of bans under the key `kind`."""
+    return isinstance(entry, dict) and is_kind(entry.get("kind"))
+
+
+def is_kind(name: object) -> bool:
+    """Return whether there is a kind of bans of that name."""
+    return isinstance(name, str) and name in KINDS
+
+
+def leave_plain(entries: list[Any]) -> list[Any]:
+    """Return the entries that don't name their kind, which show the format of a list."""
+    return [entry for entry in entries if not names_kind(entry)]
+
+
+def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
+    """Return the ban of an object that names its kind; its other keys are options, with their names in Python.
+
+    >>> read_object(1, {"kind": "words", "phrase": "voice barely", "gap": 2}, "word")[1]
+    Ban.words(['voice', 'barely'], gap=2)
+    """
+    name = next((name for name in PHRASE_KEYS if name in entry), "")
+    options = {key: value for key, value in entry.items() if key not in ("kind", name)}
+    return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
+
+
+def make_ban(text: Any, *, kind: str, options: Mapping[str, Any], edges: Edges) -> Ban:
+    """Return a ban of a kind; edges: for a phrase that names none. Raises `BanError`.
+
+    text: of the pattern. options: of the pattern and the ban, a scope as [where, span].
+    """
+    rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
+    of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
+    for name in ("exempt", "scopes"):
+        if not isinstance(rules.get(name, []), list):
+            raise BanError(f"{name} of {text!r} is {rules[name]!r}; a list was expected: write it in brackets")
+    if "scopes" in rules:
+        rules["scopes"] = [_read_scope(scope, text) for scope in rules["scopes"]]
+    if KINDS[kind] is Phrase:
+        of_pattern.setdefault("edges", edges)
+    return Ban(KINDS[kind].build(text, **of_pattern), **rules)
+
+
+def _read_scope(value: Any, text: object) -> Scope:
+    where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
+    try:
+        return Scope(where, tuple(span) if isinstance(span, list) else str(span))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise BanError(f"scopes of {text!r}: {error}") from None
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import regex
 
 from antislop.lists.json_formats import find_shape, read_entries
-from antislop.lists.reading import Line, ListFormat, ListText, attempt
+from antislop.lists.reading import Line, ListFormat, ListText, attempt, leave_plain
 from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 
@@ -23,11 +23,10 @@ _LINE = regex.compile(r"""\s*[rR]?(?:"(.+)"|'(.+)'),?\s*""")
 def _recognizes(text: ListText) -> bool:
     if not text.is_json:
         return _are_regexes(text.lines)
-    return find_shape(text) == "phrases" and _are_strings(text.value) and _are_regexes(text.value)
-
-
-def _are_strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if find_shape(text) != "phrases" or not isinstance(text.value, list):
+        return False
+    entries = leave_plain(text.value)
+    return all(isinstance(entry, str) for entry in entries) and _are_regexes(entries)
 
 
 def _are_regexes(phrases: Iterable[str]) -> bool:

@@ -21,14 +21,13 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import Line, ListFormat, ListText, attempt
+from antislop.lists.reading import Line, ListFormat, ListText, attempt, make_ban
 from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import find_options
 from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.scopes import Scope
 
 VERSION = 1
 """The newest version of the format."""
@@ -121,12 +120,8 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
     """
     text, _, flags = line.partition("\t")
     options = _read_flags(flags, line)
-    kind = KINDS[options.pop("kind", Phrase.kind)]
-    if kind is Phrase:
-        options.setdefault("edges", edges)
-    of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
-    rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
-    return Ban(kind.build(_unquote(text.strip()), **of_pattern), **rules)
+    kind = options.pop("kind", Phrase.kind)
+    return make_ban(_unquote(text.strip()), kind=kind, options=options, edges=edges)
 
 
 def _quote(text: str) -> str:
@@ -211,10 +206,8 @@ def _read_value(name: str, default: Any, text: Any, line: str) -> Any:
         return int(text)
     if name not in KINDS and isinstance(default, str) and isinstance(text, str):
         return text
-    if name == "exempt" and isinstance(text, list):
+    if name in ("exempt", "scopes") and isinstance(text, list):
         return text
-    if name == "scopes" and isinstance(text, list):
-        return [_read_scope(value, line) for value in text]
     if name == "weight" and isinstance(text, str) and _FRACTION.fullmatch(text):
         return float(text)
     example = f"{name}=3" if _is_number(default) else _EXAMPLES.get(name, name)
@@ -232,11 +225,3 @@ _EXAMPLES = {
     "scopes": 'scopes=[["outside", "quotes"]]',
     "weight": "weight=0.25",
 }
-
-
-def _read_scope(value: Any, line: str) -> Scope:
-    where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
-    try:
-        return Scope(where, tuple(span) if isinstance(span, list) else str(span))  # type: ignore[arg-type]
-    except ValueError as error:
-        raise BanError(f"scopes of {line[:80]!r}: {error}") from None

@@ -1,4 +1,4 @@
-"""Lists of phrases in YAML, in groups or in groups of groups, with `*` for a gap.
+"""Lists of phrases in YAML, in groups or in groups of groups, with `*` for a gap, and the kinds of bans as tags.
 
 Read from events, without building values: an alias costs nothing and adds no phrase. Every phrase is a string, whatever
 it looks like.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt
+from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt, is_kind, make_ban
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
@@ -66,13 +66,16 @@ def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Li
             if is_collection:
                 groups.append(_Group(isinstance(event, yaml.MappingStartEvent)))
             elif isinstance(event, yaml.ScalarEvent):
-                yield from _read_scalar(line, event.value, group, edges)
+                yield from _read_scalar(line, event, group, edges)
         if len(groups) > MAX_DEPTH:
             raise BanError(f"{place}:{line}: groups are nested more than {MAX_DEPTH} deep: give a flat list")
 
 
-def _read_scalar(line: int, value: str, group: _Group | None, edges: Edges) -> Iterator[Line]:
-    if group and not group.is_mapping:
+def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> Iterator[Line]:
+    value, kind = event.value, (event.tag or "").removeprefix("!")
+    if group and not group.is_mapping and is_kind(kind):
+        yield attempt(line, make_ban, value, kind=kind, options={}, edges=edges)
+    elif group and not group.is_mapping:
         yield attempt(line, Ban.wildcard, value) if "*" in value else attempt(line, Ban, value, edges=edges)
     elif group and value:  # a group without a phrase is no error
         pair = f"{group.key}: {value}"[:80]

@@ -57,6 +57,21 @@ READ: dict[str, Case] = {
     ),
     "phrases": Case('["a b", "c"]', "phrases", ["a b", "c"]),
     "phrases of which one looks like a regex": Case('["a (b)?", "c", "d"]', "phrases", ["a (b)?", "c", "d"]),
+    "phrases and another kind": Case(
+        '["a b", {"kind": "loop"}, {"phrase": "c", "kind": "phrase"}]', "phrases", ["a b", Ban.loop(), "c"]
+    ),
+    "factors and another kind": Case(
+        '[["a b", 0.5], {"kind": "regex", "phrase": "a|b"}]', "factors", [Ban("a b", weight=0.5), Ban.regex("a|b")]
+    ),
+    "regexes and another kind": Case(
+        r'["\\bnot\\b.*", {"kind": "loop", "copies": 4}]', "regexes", [Ban.regex(r"\bnot\b.*"), Ban.loop(4)]
+    ),
+    "statistics with a kind of their own": Case('[{"word": "a b", "kind": "noun", "score": 3}]', "statistics", ["a b"]),
+    "csv with kinds": Case("phrase,kind\na b,\n,loop\n", "csv", ["a b", Ban.loop()], suffix=".csv"),
+    "csv with a column of another kind": Case(
+        "phrase,kind,count\na b,noun,3\nc,regex,2\n", "csv", [Ban("a b", count=3), Ban("c", count=2)], suffix=".csv"
+    ),
+    "yaml with tags": Case("- !regex 'a|b'\n- !loop\n- !mine c\n", "yaml", [Ban.regex("a|b"), Ban.loop(), "c"]),
     "phrases, each in a list": Case('[["elara"], ["kael"]]', "phrases", ["elara", "kael"]),
     "phrases anywhere": Case('["eyes sparkl"]', "phrases", anywhere("eyes sparkl"), {"edges": "anywhere"}),
     "phrases that keep their spaces": Case('[" delve", ", once a "]', "phrases", [" delve", ", once a "]),
@@ -280,6 +295,12 @@ REFUSED: dict[str, Refused] = {
     "a weight that is no number": Refused("delve\tweight=nan\n", 1, "write it as weight=0.25"),
     "a negative count": Refused("delve\tcount=-3\n", 1, "write it as count=3"),
     "exempt phrases without JSON": Refused("delve\texempt=[a]\n", 1, 'write it as exempt=["a phrase"]'),
+    "an object with an unknown option": Refused('[{"phrase": "a", "kind": "regex", "gap": 2}]', 1, "gap"),
+    "an object without a phrase": Refused('["a", {"kind": "wildcard"}]', 1, "no visible character"),
+    "an object with exempt as a word": Refused('[{"phrase": "a", "kind": "phrase", "exempt": "b"}]', 1, "in brackets"),
+    "an object with scopes of another shape": Refused(
+        '[{"phrase": "a", "kind": "phrase", "scopes": ["quotes"]}]', 1, "a scope is 'inside', 'outside' or 'after'"
+    ),
     "scopes of another shape": Refused('delve\tscopes=["quotes"]\n', 1, "a scope is 'inside', 'outside' or 'after'"),
     "a scope nobody knows": Refused('delve\tscopes=[["inside",["",1]]]\n', 1, "a scope's span is one of"),
     "a regex that does not compile": Refused('["\\\\b(", "\\\\bx"]', 1, "does not compile", {"format": "regexes"}),
@@ -464,11 +485,18 @@ _json = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(st.sampled_from(["word", "phrase", "ngram", "count", "top_bigrams", "m"]), inner, max_size=3)
+        | st.fixed_dictionaries(
+            {"kind": st.sampled_from(["phrase", "words", "wildcard", "regex", "tokens", "loop"])},
+            optional=dict.fromkeys(
+                ["phrase", "weight", "exempt", "scopes", "gap", "copies", "edges", "at_most"], inner
+            ),
+        )
     ),
     max_leaves=12,
 )
 _PIECES = (
     "a b| |\"|'|,|[|]|{|}|:|- |*|&a |*a|? |# |#|!!int |1|2.5|[1, 2]|\\b|(?:|)|{9}|?|---|%|\n|\n|\t|\r|\0|\ufeff|\u2028|"
+    "!loop|!regex |kind|"
     'ß|weight=|scopes=|gap=3|exempt=[|regex|words|wildcard|tokens|# antislop 1\n|# antislop 2\n|# source: |===\n|"a"\n'
 )
 _pieces = st.sampled_from(["|", "- |\n", *_PIECES.split("|")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from antislop.lists.ban_list import BanList, Diff
 from antislop.lists.bundled import FOLDER, default_bans
-from antislop.matching.bans import Ban, distinct
+from antislop.matching.bans import Ban, distinct, list_options
 from antislop.matching.errors import BanError
 from antislop.matching.scopes import Scope
 
@@ -106,11 +107,21 @@ _kinds = (
         st.fixed_dictionaries({"max_span": st.integers(1, 500)}),
     )
 )
-_bans = st.builds(lambda kind, rules: kind[0](kind[1], **kind[2], **rules), _kinds, _rules) | st.builds(
-    Ban.tokens,
-    st.lists(st.integers(0, 10**5), min_size=1, max_size=4),
-    weight=st.floats(0, 1),
-    count=st.none() | st.integers(0, 99),
+_loops = st.builds(
+    lambda copies, period, rules: Ban.loop(copies, 4, period, **rules),
+    st.integers(2, 5),
+    st.integers(5, 99),
+    _rules.map(lambda rules: {name: value for name, value in rules.items() if name != "case_sensitive"}),
+)
+_bans = (
+    _loops
+    | st.builds(lambda kind, rules: kind[0](kind[1], **kind[2], **rules), _kinds, _rules)
+    | st.builds(
+        Ban.tokens,
+        st.lists(st.integers(0, 10**5), min_size=1, max_size=4),
+        weight=st.floats(0, 1),
+        count=st.none() | st.integers(0, 99),
+    )
 )
 
 
@@ -129,6 +140,53 @@ def test_every_list_is_the_same_after_saving_and_loading(
     assert read == written
     assert [ban.count for ban in read] == [ban.count for ban in written]
     assert (read.source, read.licence) == (source or str(path), licence)
+
+
+def to_object(ban: Ban, phrase: str = "phrase") -> dict[str, Any]:
+    """Return a ban as an object of a JSON list."""
+    options = dict(list_options(ban))
+    scopes = {"scopes": [[scope.where, scope.span] for scope in ban.scopes]} if ban.scopes else {}
+    return {phrase: ban.phrase, "kind": ban.pattern.kind, **options, **scopes}
+
+
+@given(bans=st.lists(_bans, min_size=1, max_size=5), plain=st.lists(st.sampled_from(["a b", "delve"]), max_size=2))
+def test_json_objects_that_name_their_kind_are_bans_of_that_kind(bans: list[Ban], plain: list[str]) -> None:
+    objects = list(map(to_object, bans))
+    expected = [(ban, ban.count) for ban in (*map(Ban, plain), *bans)]
+    for text, count in (
+        (json.dumps([*plain, *objects]), len(plain)),
+        (json.dumps({"lists": {"mine": [to_object(ban, "word") for ban in bans]}}), 0),
+        ("\n".join(map(json.dumps, [objects[0], *objects])), 0),
+    ):
+        read = [(ban, ban.count) for ban in BanList.load(io.StringIO(text))]
+        assert read[-len(bans) :] == expected[-len(bans) :]
+        assert read[:count] == expected[:count]
+
+
+_plain_kinds = st.one_of(
+    st.just(Ban.loop()), _phrases.map(Ban), st.sampled_from([r"\bno\w", "#a", "a,b"]).map(Ban.regex)
+) | st.builds(Ban.words, st.lists(st.sampled_from(["voice", "a", "b"]), min_size=1, max_size=3))
+
+
+@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.phrase.isprintable()), min_size=1, max_size=5))
+def test_yaml_tags_name_kinds(bans: list[Ban]) -> None:
+    text = "mine:\n" + "".join(f"- !{ban.pattern.kind} {json.dumps(ban.phrase, ensure_ascii=False)}\n" for ban in bans)
+    read = BanList.load(io.StringIO(text + "- !loop\n- !other a * b\n"), format="yaml")
+    assert list(read) == [*bans, Ban.loop(), Ban.wildcard("a * b")]
+
+
+@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.phrase.isprintable()), min_size=1, max_size=5))
+@example(bans=[Ban.loop(), Ban.regex("a,b")])
+def test_a_column_of_csv_names_kinds(bans: list[Ban]) -> None:
+    file = io.StringIO()
+    writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+    writer.writerow(["kind", "phrase", "weight"])
+    writer.writerows([ban.pattern.kind, ban.phrase, 0.5] for ban in bans)
+    writer.writerow(["", "a b", ""])
+    assert list(BanList.load(io.StringIO(file.getvalue()), format="csv")) == [
+        *(Ban(ban.pattern, 0.5) for ban in bans),
+        Ban("a b"),
+    ]
 
 
 def test_the_header_takes_precedence_over_the_suffix_of_another_format(tmp_path: Path) -> None:
