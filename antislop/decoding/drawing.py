@@ -67,7 +67,7 @@ def select(logits: Tensor, places: Sequence[int]) -> Tensor:
 
 
 def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
-    return send(torch.tensor(numbers), like.device)
+    return send(torch.tensor(numbers, dtype=torch.long), like.device)
 
 
 def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:

@@ -43,14 +43,16 @@ class Node:
         "depth",
         "parent",
         "rewinds",
+        "rule",
         "spent",
         "token",
     )
 
-    def __init__(self, parent: Node | None = None, token: int = -1) -> None:
+    def __init__(self, parent: Node | None = None, token: int = -1, depth: int | None = None) -> None:
         self.parent = parent
         self.token = token
-        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.depth: int = (0 if parent is None else parent.depth + 1) if depth is None else depth
+        self.rule: object = None  # a controller's, by which tokens are drawn here
         self.children: dict[int, Node] = {}
         self.rewinds = 0
         self._row = 0  # of the tensors of a batch
@@ -69,6 +71,15 @@ class Node:
     def fill(self, logits: Tensor, scores: Tensor, *, row: int = 0) -> None:
         """Store the logits and scores of this node: one row of [rows, vocab]."""
         self._logits, self._scores, self._row = logits, scores, row
+
+    def read(self, logits: Tensor) -> None:
+        """Store the logits [1, vocab] of a node whose scores depend on a controller."""
+        self._logits = logits
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the model's logits are known here."""
+        return self._logits is not None
 
     def expect(self, probs: Tensor) -> None:
         """Store the softmax [rows, vocab] of the scores, if it was computed for the whole batch."""
@@ -105,20 +116,64 @@ class Node:
             (self.probs[0, 0] if do_sample else self.scores.max()).isnan()
         )  # one NaN makes all probabilities NaN
 
-    def child(self, token: int) -> Node:
-        """Return the node after one more token; create it if there is none."""
+    def child(self, token: int, *, depth: int | None = None) -> Node:
+        """Return the node after one more token; create it, at the depth that a splice leads to, if there is none."""
         node = self.children.get(token)
         if node is None:
-            node = self.children[token] = Node(self, token)
+            node = self.children[token] = Node(self, token, depth)
+        return node
+
+    def under(self, rule: object) -> Node:
+        """Return this node if tokens were drawn by this rule here, else a new node in its place."""
+        if not isinstance(self, ForcedNode) and self.rule in (None, rule):
+            self.rule = rule
+            return self
+        node = self._replace(Node(self.parent, self.token, self.depth))
+        node.rule = rule
+        return node
+
+    def force(self, token: int) -> ForcedNode:
+        """Return a node in this one's place after which `token` is certain to come."""
+        if isinstance(self, ForcedNode) and token in self.children:
+            return self
+        node = ForcedNode(self.parent, self.token, self.depth)
+        self._replace(node)
+        return node
+
+    def jump(self, depth: int) -> Node:
+        """Return the node after a controller has cut the text to a depth."""
+        edge = JUMP - depth
+        landing, before = self.force(edge).child(edge, depth=depth), self.back_to(depth)
+        if before.is_read and not landing.is_read:
+            landing.read(before.logits)
+        return landing
+
+    def _replace(self, node: Node) -> Node:
+        """Put a new node into this one's place in the tree, which drops all that is below."""
+        node._logits, node._row = self._logits, self._row
+        if self.parent is not None:
+            self.parent.children[self.token] = node
+            node.carry()
         return node
 
     def back_to(self, depth: int) -> Node:
-        """Return the ancestor at a depth, or this node."""
+        """Return the latest ancestor, or this node, that is at most at a depth."""
         node = self
         while node.depth > depth:
             assert node.parent is not None, "the ancestor is settled and no longer in the tree"
             node = node.parent
         return node
+
+    def step_from(self, depth: int, token: int) -> tuple[Node, int]:
+        """Return the latest ancestor, or this node, that is at most at a depth, and the token by which it was left.
+
+        token: the one by which this node is left.
+        """
+        node = self
+        while node.depth > depth:
+            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
+            node, token = node.parent, node.token
+        return node, token
 
     def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
         """Draw a token from the remaining distribution, or take the likeliest.
@@ -180,8 +235,8 @@ class Node:
         The subtracted mass leads back to the ban's start, or to `start` if that is given. If that is this node, it is
         renormalized away; otherwise it becomes an exit.
         """
-        left, resolved = self.left, self._resolved.setdefault(token, set())
-        mass = self._entering.get(token, float(self.probs[0, token]))
+        resolved = self._resolved.setdefault(token, set())
+        mass = self._entering.get(token, self._before(token))
         token_exits, _ = self._lost.setdefault(token, ({}, {}))
         for violation in violations:
             if violation not in resolved:
@@ -192,7 +247,7 @@ class Node:
                 if target < self.depth:
                     token_exits[target] = token_exits.get(target, 0.0) + lost
         self._entering[token] = mass
-        left[token] = mass
+        self._set(token, mass)
         if token in self.children:
             self.absorb(self.children[token])
 
@@ -200,11 +255,11 @@ class Node:
         """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
         if not self.has_resolved(violation, token=token):
             self._resolved.setdefault(token, set()).add(violation)
-            self.left[token] *= violation.ban.weight
+            self._set(token, self._get(token) * violation.ban.weight)
 
     def close(self, token: int) -> None:
         """Remove the mass of a token and of everything below it."""
-        self.left[token] = 0.0
+        self._set(token, 0.0)
         self._entering[token] = 0.0
         self._lost.pop(token, None)
 
@@ -220,12 +275,11 @@ class Node:
         total = left + sum(exits.values())
         if not exits and total > 0 and child.token not in self._entering:
             return False  # all subtracted mass leads back to the child itself
-        masses = self.left
-        mass = self._entering.setdefault(child.token, float(self.probs[0, child.token]))
+        mass = self._entering.setdefault(child.token, self._before(child.token))
         token_exits, _ = self._lost.get(child.token, ({}, {}))
         child_exits = {start: mass * lost / total for start, lost in exits.items() if total and start < self.depth}
         self._lost[child.token] = token_exits, child_exits
-        masses[child.token] = mass * left / total if total else 0.0
+        self._set(child.token, mass * left / total if total else 0.0)
         return True
 
     def exits(self) -> dict[int, float]:
@@ -282,6 +336,53 @@ class Node:
         if self._left is None:
             self._left = self.probs[0].clone()
         return self._left
+
+    def _before(self, token: int) -> float:
+        """Return a token's mass before anything was subtracted."""
+        return float(self.probs[0, token])
+
+    def _get(self, token: int) -> float:
+        return float(self.left[token])
+
+    def _set(self, token: int, mass: float) -> None:
+        self.left[token] = mass
+
+
+STOP, JUMP = -1, -2
+"""In the place of a token: a controller ended the text; it cut the text to 0 tokens, -3 for 1 token, and so on."""
+
+
+class ForcedNode(Node):
+    """A node after which a controller lets only one token come, or cuts the text."""
+
+    __slots__ = ()
+
+    @property
+    def is_filled(self) -> bool:
+        """Nothing is drawn here."""
+        return False
+
+    @property
+    def probs(self) -> Tensor:
+        """The distribution over the only token, [1, 1]."""
+        return torch.ones(1, 1)
+
+    def likeliest(self, count: int) -> list[int]:  # noqa: ARG002
+        """Return no token: there is no other one."""
+        return []
+
+    def alternatives(self, count: int) -> tuple[tuple[int, float], ...]:  # noqa: ARG002
+        """Return no token: there is no other one."""
+        return ()
+
+    def _before(self, token: int) -> float:  # noqa: ARG002
+        return 1.0
+
+    def _get(self, token: int) -> float:  # noqa: ARG002
+        return float(self.left[0])
+
+    def _set(self, token: int, mass: float) -> None:  # noqa: ARG002
+        self.left[0] = mass
 
 
 def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from antislop.decoding.controlled import ControlledWalker
 from antislop.decoding.drawing import fill_and_draw, fill_paths, select
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import History, Row
@@ -62,9 +63,10 @@ def _admit(scheduler: Scheduler, engine: Engine) -> Generator[tuple[Row, Event],
 def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[tuple[Row, Event]]:
     """Fill nodes from a forward pass, draw in all unfinished rows, and walk on from there."""
     places = [place for place, w in enumerate(walkers) if not (w.row.is_finished or w.row.is_waiting)]
+    _note_costs(walkers, forward_pass)
+    places = _walk_controlled(walkers, places, forward_pass.logits)
     rows = [walkers[place].row for place in places]
     logits = forward_pass.logits if len(places) == len(walkers) else select(forward_pass.logits, places)
-    _note_costs(walkers, forward_pass)
     drawn: Sequence[int | None] = [None] * len(rows)
     if any(row.draft.proposed for row in rows):
         fill_paths(rows, logits)
@@ -83,6 +85,20 @@ def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[t
         for event in walker.events:
             yield walker.row, event
         walker.events.clear()
+
+
+def _walk_controlled(walkers: Sequence[Walker], places: Sequence[int], logits: Tensor) -> list[int]:
+    """Let rows walk that have a controller, each by itself; return the places of the others."""
+    others = []
+    for place in places:
+        walker = walkers[place]
+        if isinstance(walker, ControlledWalker):
+            walker.row.unchanged = len(walker.row.tokens)
+            walker.read(logits[place, -1:])
+            walker.walk()
+        else:
+            others.append(place)
+    return others
 
 
 def _groups(walkers: Sequence[Walker]) -> list[tuple[list[Walker], History]]:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from antislop.decoding.branches import Controller
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import send
@@ -97,7 +98,7 @@ class TextSpec:
     settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
     generator: random numbers of its own, so that the text does not depend on its batch; None for torch's global ones.
     keep_scores: keep logits and scores of the kept tokens. record_choice: describes the distribution at a node that a
-    token was drawn from; None to record nothing.
+    token was drawn from; None to record nothing. controller: the rule that decides each step, if there is one.
     """
 
     prompt: Tensor
@@ -110,6 +111,7 @@ class TextSpec:
     drafter: Drafter | None = None
     keep_scores: bool = False
     record_choice: Callable[[Node, int], TokenChoice] | None = None
+    controller: Controller | None = None
 
 
 class Row:
@@ -127,6 +129,8 @@ class Row:
         it. A draft's tokens follow there and are not in `tokens`.
     capacity: the maximum length.
 
+    reported: tokens that a controller has seen, and that were not rewritten since.
+
     number: the text's number, in the order in which texts came. place: the index of its row in the batch.
     history: what processors and criteria remember, shared by the rows of a batch; None if they remember nothing.
     end: the length at which the text ends, unless a rewind of another row of the batch changes that.
@@ -143,6 +147,7 @@ class Row:
         self.tokens: list[int] = []
         self.draft = NO_DRAFT
         self.unchanged = 0
+        self.reported = 0
         self.node = Node()
         self.state = spec.state
         self.settled = 0
@@ -161,7 +166,10 @@ class Row:
 
     def settled_length_at(self, length: int) -> int:
         """Return the length below which no rewind reaches once the text has been rewound to `length` tokens."""
-        return 0 if self.spec.policy.method == "text" else self.state.back_to(length).settled_length
+        reach = 0 if self.spec.controller is None else self.spec.controller.needs.backtrack
+        if self.spec.policy.method == "text" or reach is None:
+            return 0
+        return max(0, self.state.back_to(length).settled_length - reach)
 
     @property
     def is_alone(self) -> bool:
@@ -204,6 +212,7 @@ class Row:
         self.state = self.state.back_to(length)
         self.node = self.node.back_to(length)
         self.unchanged = min(self.unchanged, length)
+        self.reported = min(self.reported, length)
         self._written = min(self._written, length)
         self.withdrawn += len(withdrawn)
         self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from threading import Condition
 
+from antislop.decoding.controlled import ControlledWalker
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.walker import Walker
 
@@ -27,7 +28,7 @@ class Scheduler:
     ) -> None:
         for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
             _follow([row for row in rows if row.spec.settings is settings])
-        self.walkers = [Walker(row) for row in rows]
+        self.walkers = [make_walker(row) for row in rows]
         self._places = len(rows) or places
         self._numbers = count(len(rows))
         self._texts: Iterator[TextSpec] | None = iter(texts)
@@ -77,7 +78,7 @@ class Scheduler:
             while (len(self.walkers) <= place or self.walkers[place].row.is_finished) and (row := self._next_row()):
                 row.place = place
                 _follow([row])
-                self.walkers[place : place + 1] = [Walker(row)]
+                self.walkers[place : place + 1] = [make_walker(row)]
                 yield self.walkers[place]
 
     def _next_row(self) -> Row | None:
@@ -91,6 +92,12 @@ class Scheduler:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)
             return self._submitted.popleft() if self._submitted else None
+
+
+def make_walker(row: Row) -> Walker:
+    """Return what moves a row."""
+    controller = row.spec.controller
+    return Walker(row) if controller is None else ControlledWalker(row, controller)
 
 
 def _follow(rows: Sequence[Row]) -> None:

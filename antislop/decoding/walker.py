@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding.ledger import Node, draw_uniform
+from antislop.decoding.branches import SampleRule
+from antislop.decoding.ledger import ForcedNode, Node, draw_uniform
 from antislop.decoding.policy import Exhausted
 from antislop.decoding.row import NO_DRAFT, Row
 from antislop.matching.token_matcher import State, Violation
@@ -112,24 +113,38 @@ class Walker:
             if token == NONE_DRAWN:
                 self._finish("failed")
                 return
-            record = row.spec.record_choice
-            self.events.append(Drawn(token) if record is None else Drawn(token, record(row.node, token)))
-            row.append(token, self._feed(row.state, token))
-            violations, is_done = row.state.violations, row.spec.settings.is_done(row)
-            if is_done:
-                violations = _in_order((*violations, *self.matcher.finish(row.state)))
-            drawn, token = token, None
-            if len(self.matcher.slow) > self._dropped:
-                self._note_dropped()
-            if violations and not self._judge(drawn, violations):
-                continue
-            row.node = row.node.child(drawn)
-            if is_done:
-                self._finish("done")
-            elif self._is_together:
-                row.is_waiting = True
-            else:
-                self.settle(row.settled_length)
+            self._add(token, self._describe(token))
+            token = None
+
+    def _describe(self, token: int) -> Drawn:
+        """Return the event of a token drawn at the row's node."""
+        record = self.row.spec.record_choice
+        return Drawn(token) if record is None else Drawn(token, record(self.row.node, token))
+
+    def _add(self, token: int, drawn: Drawn, *, edge: int | None = None) -> bool:
+        """Add a token to the text, and judge it; return whether it stays.
+
+        edge: the drawn token, if a controller put another one in its place.
+        """
+        row = self.row
+        edge = token if edge is None else edge
+        row.append(token, self._feed(row.state, token))
+        self.events.append(drawn)
+        violations, is_done = row.state.violations, row.spec.settings.is_done(row)
+        if is_done:
+            violations = in_order((*violations, *self.matcher.finish(row.state)))
+        if len(self.matcher.slow) > self._dropped:
+            self._note_dropped()
+        if violations and not self._judge(edge, violations):
+            return False
+        row.node = row.node.child(edge, depth=len(row.tokens))
+        if is_done:
+            self._finish("done")
+        elif self._is_together:
+            row.is_waiting = True
+        else:
+            self.settle(row.settled_length)
+        return True
 
     def end_at(self, length: int) -> None:
         """End the text after `length` tokens, unless that completes a ban: then rewind it."""
@@ -138,7 +153,7 @@ class Walker:
         if len(row.tokens) > length:
             self.events.append(Shortened(length, row.rewind(length)))
         token = row.tokens[-1]
-        if violations := _in_order(self.matcher.finish(row.state)):
+        if violations := in_order(self.matcher.finish(row.state)):
             row.node = row.node.back_to(length - 1)
             if not self._judge(token, violations):
                 return
@@ -233,8 +248,8 @@ class Walker:
         """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
         row, weight = self.row, violation.ban.weight
         if self._is_by_first_token(violation):
-            start = row.node.back_to(violation.start)
-            return weight > 0 and start.has_resolved(_at_start(violation), token=row.tokens[violation.start])
+            start, first = row.node.step_from(violation.start, token)
+            return weight > 0 and start.has_resolved(_at_start(violation), token=first)
         if row.node.has_resolved(violation, token=token):
             return weight > 0
         return self.policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
@@ -248,16 +263,18 @@ class Walker:
         """Subtract the mass of a violation, and of likely tokens that complete a ban at the same place."""
         row = self.row
         if self._is_by_first_token(violation):
-            start = row.node.back_to(violation.start)
-            start.scale(row.tokens[violation.start], _at_start(violation))
+            start, first = row.node.step_from(violation.start, token)
+            start.scale(first, _at_start(violation))
             return
         row.node.take(token, violations, start=self._start)
+        if token != row.tokens[-1]:
+            return  # it was spliced: other tokens would not follow the same text
         before = row.state.back_to(len(row.tokens) - 1)
         for other in row.node.likeliest(CANDIDATES):
             after = self._feed(before, other)
             completed = after.violations
             if len(row.tokens) == row.capacity:
-                completed = _in_order((*completed, *self.matcher.finish(after)))
+                completed = in_order((*completed, *self.matcher.finish(after)))
             if completed:
                 row.node.take(other, completed, start=self._start)
         row.node.carry()
@@ -283,11 +300,13 @@ class Walker:
         """Return the latest unsettled node, from this one back, that has an alternative; None if there is none."""
         row = self.row
         while not self._has_choice(node, avoided=avoided):
-            if node.parent is None or row.state.back_to(node.depth - 1).earliest_start < row.settled:
+            # A splice or a cut by a controller may lead from a greater depth: then resume before it.
+            before = node.depth - 1
+            if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
                 return None
             node.parent.close(node.token)
-            node = node.parent
-            node.carry()
+            node.parent.carry()
+            node = node.parent.back_to(before)
         return node
 
     def _find_edge(self, violation: Violation) -> Node | None:
@@ -313,6 +332,8 @@ class Walker:
 
         avoided: a node whose tokens are no alternatives.
         """
+        if isinstance(node, ForcedNode):
+            return node.mass_left() > 0
         return not self._is_scarce(node) or self._keep_likely(node, avoided=avoided) or self._look_further(node)
 
     def _keep_likely(self, node: Node, *, avoided: Node | None, start: int | None = None) -> bool:
@@ -333,6 +354,8 @@ class Walker:
             return False
         node.spent = node.probs[0] > 0 if node.spent is None else node.spent | (node.probs[0] > 0)
         rest = node.logits.masked_fill(node.spent, -torch.inf)
+        if isinstance(node.rule, SampleRule):
+            rest = node.rule.apply(rest[0])[None]
         scores = self.row.spec.settings.process([self.row], [node.depth], rest)[0]
         candidates = self._find_likely(node) & ~node.spent & (scores > -torch.inf)
         if candidates.any():
@@ -356,7 +379,8 @@ class Walker:
         self._finish("exhausted")
 
 
-def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+def in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    """Return violations by their start."""
     return tuple(sorted(violations, key=lambda violation: violation.start))
 
 

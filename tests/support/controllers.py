@@ -1,0 +1,205 @@
+"""Controllers at random, and a naive interpreter of controllers under bans, which computes everything anew."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from antislop.decoding.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
+from antislop.matching.bans import Ban
+from tests.support.oracles import completed
+from tests.support.toys import PROMPT, Markov, Words
+
+Path = tuple[Any, ...]
+"""The choices that led to a place: ("token", t), ("force", t), ("jump", depth)."""
+
+
+class RandomController:
+    """Answers at random, the same stream for the same seed; only samples after some steps, so that texts end."""
+
+    needs = Capabilities()
+
+    def __init__(self, seed: int, size: int) -> None:
+        self._choice, self._size = random.Random(seed), size
+        self.steps: list[Step] = []
+
+    def start(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def fork(self) -> Controller:
+        raise NotImplementedError
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        self.steps.append(step)
+        kind = self._choice.choice(["any", "mask", "bias", "force", "cut", "splice", "splice", "end"])
+        back = self._choice.randrange(len(step.tokens) + 1) if self._choice.random() < 0.3 else 0
+        tokens = self._choice.sample(range(self._size), 2)
+        if len(self.steps) > 12 or kind == "any":
+            return [Branch(sample_mask=TokenSet.all())]
+        if kind == "mask":
+            return [Branch(back, sample_mask=TokenSet(tokens))]
+        if kind == "bias":
+            return [Branch(back, sample_mask=~TokenSet(tokens[:1]), bias={tokens[1]: 1.5}, temperature=0.5)]
+        if kind == "force":
+            return [Branch(back, ff_tokens=tuple(tokens[: self._choice.randrange(1, 3)]))]
+        if kind == "cut" and back:
+            return [Branch(back)]
+        if kind == "end" and self._choice.random() < 0.1:
+            return []
+        removed = self._choice.randrange(len(step.tokens) - back + 2)
+        when = frozenset(self._choice.sample(range(self._size), self._choice.randrange(3)))
+        forced = tuple(self._choice.choices(range(self._size), k=self._choice.randrange(3)))
+        return [Branch(back, sample_mask=TokenSet.all(), splices=(Splice(when, removed, forced),))]
+
+
+class Interpreter:
+    """Greedy. Keeps only the choices made and the rejections; masses are computed anew from these each time."""
+
+    def __init__(self, model: Markov, words: Words, bans: Sequence[Ban], controller: Controller) -> None:
+        self.model, self.words, self.bans, self.controller = model, words, bans, controller
+        self.tokens: list[int] = []
+        self.path: Path = ()
+        self.depths: dict[Path, int] = {(): 0}
+        self.rules: dict[Path, Any] = {}
+        self.shares: dict[Path, dict[Any, float]] = {}
+        self.rejected: dict[Path, dict[Any, list[int | None]]] = {}  # by edge: the starts that its mass leads back to
+        self.is_done = False
+        self.low = 0
+        self.sampled: int | None = None
+
+    def run(self) -> list[int]:
+        length, self.sampled = 0, None
+        while not self.is_done:
+            step = Step(0, length - self.low, tuple(self.tokens[self.low :]), self.sampled, tuple(self.tokens))
+            branches = self.controller.mid_process(step)
+            if not branches:
+                break
+            (branch,) = branches
+            length = self.low = len(self.tokens)
+            self.sampled = None
+            if branch.backtrack:
+                self.jump(len(self.tokens) - branch.backtrack)
+            if branch.sample_mask is None:
+                self.force(branch.ff_tokens)
+            else:
+                self.sample(branch)
+        return self.tokens
+
+    def jump(self, depth: int) -> None:
+        self.choose(("jump", depth), {("jump", depth): 1.0})
+        self.cut(depth)
+        self.enter(("jump", depth))
+
+    def force(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.choose(("force", token), {("force", token): 1.0})
+            if not self.add(token, ("force", token)) or self.is_done:
+                return
+
+    def sample(self, branch: Branch) -> None:
+        logits = self.model.logits(torch.tensor([[*PROMPT, *self.tokens]]))[0]
+        for token, bias in branch.bias.items():
+            logits[token] += bias
+        probs = torch.softmax(logits / (branch.temperature or 1.0), dim=-1).tolist()
+        allowed = {t: p for t, p in enumerate(probs) if branch.sample_mask is not None and t in branch.sample_mask}
+        total = sum(allowed.values())
+        self.choose(branch.rule, {("token", token): share / total for token, share in allowed.items()})
+        left, _ = self.weigh(self.path)
+        edge = max(left, key=lambda edge: left[edge])
+        self.sampled = token = edge[1]
+        splice = next((s for s in branch.splices if not s.when_sampled or token in s.when_sampled), None)
+        if splice is None or splice.backtrack == 0:
+            if self.add(token, edge) and splice is not None and not self.is_done:
+                self.force(splice.ff_tokens)
+            return
+        self.tokens.append(token)
+        self.cut(len(self.tokens) - splice.backtrack)
+        if not splice.ff_tokens:
+            self.enter(edge)
+        elif self.add(splice.ff_tokens[0], edge, is_spliced=True) and not self.is_done:
+            self.force(splice.ff_tokens[1:])
+
+    def choose(self, rule: Any, shares: dict[Any, float]) -> None:
+        """Choose by a rule here; what was rejected under another rule is forgotten."""
+        if self.rules.setdefault(self.path, rule) != rule:
+            for path in [path for path in self.rejected if path[: len(self.path)] == self.path]:
+                del self.rejected[path]
+            for path in [path for path in self.rules if path[: len(self.path)] == self.path]:
+                del self.rules[path]
+        self.rules[self.path], self.shares[self.path] = rule, shares
+
+    def enter(self, edge: Any) -> None:
+        self.path = (*self.path, edge)
+        self.depths[self.path] = len(self.tokens)
+
+    def cut(self, length: int) -> None:
+        del self.tokens[length:]
+        self.low = min(self.low, length)
+
+    def add(self, token: int, edge: Any, *, is_spliced: bool = False) -> bool:
+        """Append a token; on a violation rewind, unless nothing else is left."""
+        self.tokens.append(token)
+        self.is_done = self.model.ends(self.tokens)
+        starts = self.find(self.tokens)
+        if starts:
+            self.reject(edge, starts[0])
+            if edge[0] == "token" and not is_spliced:
+                left, _ = self.weigh(self.path)
+                for other in [other for other in left if left[other] > 0]:
+                    if more := self.find([*self.tokens[:-1], other[1]]):
+                        self.reject(other, more[0])
+            target = self.find_target(starts[0])
+            if target is not None:
+                self.path, self.is_done = target, False
+                self.cut(self.depths[target])
+                self.sampled = None
+                return False
+        self.enter(edge)
+        return True
+
+    def find(self, tokens: Sequence[int]) -> list[int]:
+        return [start for start, _ in completed(tokens, self.words, self.bans, is_final=self.model.ends(tokens))]
+
+    def reject(self, edge: Any, start: int | None) -> None:
+        starts = self.rejected.setdefault(self.path, {}).setdefault(edge, [])
+        starts.append(start)
+
+    def back_to(self, path: Path, depth: int) -> Path:
+        while self.depths[path] > depth:
+            path = path[:-1]
+        return path
+
+    def find_target(self, start: int) -> Path | None:
+        path = self.back_to(self.path, start)
+        while not any(self.weigh(path)[0].values()):
+            before = self.depths[path] - 1
+            if not path or before < 0:
+                return None
+            self.rejected.setdefault(path[:-1], {}).setdefault(path[-1], []).append(None)
+            path = self.back_to(path[:-1], before)
+        return path
+
+    def weigh(self, path: Path) -> tuple[dict[Any, float], dict[int, float]]:
+        """The mass left of each choice, and the mass that leads back before this place, by start."""
+        left, exits = {}, dict[int, float]()
+        for edge, share in self.shares[path].items():
+            mass, child, starts = share, (*path, edge), self.rejected.get(path, {}).get(edge, [])
+            if None in starts:  # closed
+                left[edge] = 0.0
+                continue
+            if starts:
+                if starts[0] is not None and starts[0] < self.depths[path]:
+                    exits[starts[0]] = exits.get(starts[0], 0.0) + mass
+                mass = 0.0
+            if any(other[: len(child)] == child for other in self.rejected):
+                inner, outer = self.weigh(child)
+                total = sum(inner.values()) + sum(outer.values())
+                for start, lost in outer.items():
+                    if start < self.depths[path] and total:
+                        exits[start] = exits.get(start, 0.0) + mass * lost / total
+                mass = mass * sum(inner.values()) / total if total else 0.0
+            left[edge] = mass
+        return left, exits
