@@ -267,17 +267,21 @@ class Walker:
             start.scale(first, _at_start(violation))
             return
         row.node.take(token, violations, start=self._start)
-        if token != row.tokens[-1]:
-            return  # it was spliced: other tokens would not follow the same text
+        if not (isinstance(row.node.rule, SampleRule) and row.node.rule.splices):  # which may replace other tokens
+            self._take_others(row.node)
+        row.node.carry()
+
+    def _take_others(self, node: Node) -> None:
+        """Subtract the mass of likely tokens that would complete a ban in the place of the latest one."""
+        row = self.row
         before = row.state.back_to(len(row.tokens) - 1)
-        for other in row.node.likeliest(CANDIDATES):
+        for other in node.likeliest(CANDIDATES):
             after = self._feed(before, other)
             completed = after.violations
             if len(row.tokens) == row.capacity:
                 completed = in_order((*completed, *self.matcher.finish(after)))
             if completed:
-                row.node.take(other, completed, start=self._start)
-        row.node.carry()
+                node.take(other, completed, start=self._start)
 
     def _find_target(self, violation: Violation) -> Node | None:
         """Return the node to draw from next, or None if there is no alternative to the violation."""

@@ -119,7 +119,7 @@ class Interpreter:
         self.cut(len(self.tokens) - splice.backtrack)
         if not splice.ff_tokens:
             self.enter(edge)
-        elif self.add(splice.ff_tokens[0], edge, is_spliced=True) and not self.is_done:
+        elif self.add(splice.ff_tokens[0], edge) and not self.is_done:
             self.force(splice.ff_tokens[1:])
 
     def choose(self, rule: Any, shares: dict[Any, float]) -> None:
@@ -139,19 +139,20 @@ class Interpreter:
         del self.tokens[length:]
         self.low = min(self.low, length)
 
-    def add(self, token: int, edge: Any, *, is_spliced: bool = False) -> bool:
+    def add(self, token: int, edge: Any) -> bool:
         """Append a token; on a violation rewind, unless nothing else is left."""
         self.tokens.append(token)
         self.is_done = self.model.ends(self.tokens)
         starts = self.find(self.tokens)
         if starts:
             self.reject(edge, starts[0])
-            if edge[0] == "token" and not is_spliced:
+            if edge[0] == "token" and not self.rules[self.path].splices:
                 left, _ = self.weigh(self.path)
                 for other in [other for other in left if left[other] > 0]:
                     if more := self.find([*self.tokens[:-1], other[1]]):
                         self.reject(other, more[0])
-            target = self.find_target(starts[0])
+        for start in starts:
+            target = self.find_target(start)
             if target is not None:
                 self.path, self.is_done = target, False
                 self.cut(self.depths[target])
