@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from antislop.errors import InputError
 from antislop.interpret import ActivationCache, run_with_cache
@@ -106,7 +107,7 @@ def test_the_pass_has_no_dropout() -> None:
     assert all(torch.equal(cache[name], other[name]) for name in other)
 
 
-@pytest.mark.parametrize("family", ["llama", "opt", "bloom", "mistral", "qwen2-vl"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "bloom", "mistral", "qwen2-vl"])
 def test_padding_changes_no_token(family: str) -> None:
     """Positions are counted by the mask: each row is as it is alone."""
     model = build(family)
@@ -298,6 +299,32 @@ def test_a_model_that_reads_images() -> None:
     logits, cache = run_with_cache(model, **inputs)
     assert torch.equal(logits, model(**inputs, use_cache=False).logits)
     assert any("visual" in name for name in cache)
+
+
+def test_the_activations_of_an_offloaded_model(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    model = build_model()
+    model.save_pretrained(tmp_path)
+    offloaded = AutoModelForCausalLM.from_pretrained(
+        tmp_path, device_map={"model": "disk", "lm_head": "cpu"}, offload_folder=tmp_path
+    )
+    _, plain = run_with_cache(model, IDS)
+    _, cache = run_with_cache(offloaded, IDS)
+    assert all(torch.equal(cache[name], plain[name]) for name in plain)
+
+
+@pytest.mark.filterwarnings("ignore")  # some of peft's
+def test_an_adapted_model_counts_positions_by_the_mask() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(
+        target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False, task_type="CAUSAL_LM"
+    )
+    model = peft.get_peft_model(build("gpt2"), config).eval()
+    inputs = families.prepare("llama", [3, 4, 5, 9], [6, 7, 8, 9, 10, 11])
+    padded, cache = run_with_cache(model, **inputs)
+    alone, _ = run_with_cache(model.get_base_model(), torch.tensor([[3, 4, 5, 9]]))
+    torch.testing.assert_close(padded[:1, 2:], alone, atol=1e-4, rtol=0)
+    assert "base_model.model.transformer.h.0.attn.c_attn.lora_A.default" in cache
 
 
 def test_a_compiled_model_has_the_names_of_the_plain_one() -> None:
