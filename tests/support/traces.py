@@ -43,6 +43,11 @@ SPLIT = Words(
 """Tokens that divide characters, markup, a special token, and a byte that is no UTF-8."""
 
 
+FALLBACK = Words(*(SPLIT.surface(token) or None for token in range(len(SPLIT))), contents={8: "</s>"})
+"""The same tokens; those that are a part of a character are tokens of byte fallback."""
+FALLBACK.byte_tokens = frozenset({3, 4, 10})
+
+
 def make_random_events(chance: random.Random, words: Words = SPLIT, *, has_choices: bool = True) -> list[Event]:
     """Return the events of a text that is drawn, rewound, shortened, conceded and settled at random."""
     events: list[Event] = []

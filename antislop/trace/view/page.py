@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from antislop.data import FOLDER
@@ -22,6 +23,8 @@ from antislop.trace.view.rows import RowView
 from antislop.trace.view.time_line import draw_time_line
 
 if TYPE_CHECKING:
+    from jinja2 import Template
+
     from antislop.matching.token_matcher import Surfaces
 
 Relevance = Mapping[tuple[int, int], Sequence[float]]
@@ -38,8 +41,6 @@ def render_page(
     title: str | None = None,
 ) -> str:
     """Return the page. list_size: the number of bans. Raises `ValueError` for relevance that fits no token."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     relevance = relevance or {}
     _check_relevance(relevance, rows)
     views = [
@@ -48,16 +49,8 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"count": count, "visible": make_visible}
     script, style = (read_text(FOLDER / f"trace.{suffix}") for suffix in ("js", "css"))
-    page = environment.get_template("trace.html").render(
+    page = _load_template().render(
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
         time_lines=[draw_time_line(view.row, view.written) for view in views],
@@ -75,6 +68,21 @@ def render_page(
         hashes={"script": _hash(script), "style": _hash(style)},
     )
     return page.lstrip()
+
+
+@cache
+def _load_template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": count, "visible": make_visible}
+    return environment.get_template("trace.html")
 
 
 def _hash(text: str) -> str:
@@ -140,9 +148,14 @@ def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str
         if name == "random_state" or value in (None, [], {}, ""):
             continue
         if isinstance(value, Mapping):
-            facts.append((name, [(key, _describe(part)) for key, part in value.items() if part is not None]))
+            facts.append(
+                (
+                    make_visible(name),
+                    [(make_visible(key), _describe(part)) for key, part in value.items() if part is not None],
+                )
+            )
         else:
-            facts.append((name, _describe(value)))
+            facts.append((make_visible(name), _describe(value)))
     return facts
 
 
