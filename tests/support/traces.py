@@ -9,7 +9,7 @@ from typing import Any
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Conceded, Drawn, Finished, Rewound, Settled, Shortened, Trace, TracedRow
+from antislop.trace import Admitted, Conceded, Drawn, Finished, Rewound, Settled, Shortened, Trace, TracedRow
 from antislop.trace.events import Event, TokenChoice
 from tests.support.toys import Words
 
@@ -72,3 +72,39 @@ def make_random_events(chance: random.Random, words: Words = SPLIT, *, has_choic
                 events.append(Rewound(length, cut, violation) if kind == "R" else Shortened(length, cut))
                 del tokens[length:]
     return [*events, Settled(tuple(tokens[settled:])), Finished("done", 0.0)] if chance.random() < 0.8 else events
+
+
+WORDS = Words("I", " saw", " a", " cat", " dog", " emu", "s", None)
+CAT, DOGS = Ban("a cat"), Ban("a dog")
+DOG_CHOICE = TokenChoice(0.2, 0.4, 2, ((5, 0.6), (4, 0.4)))
+NESTED: list[Event] = [
+    *map(Drawn, (0, 1, 2, 3)),
+    Rewound(2, (2, 3), Violation(CAT, 2, 3), ((5, 0.6), (4, 0.4))),
+    Drawn(2),
+    Drawn(3),
+    Rewound(3, (3,), Violation(CAT, 2, 3)),
+    Drawn(4, DOG_CHOICE),
+    Rewound(1, (1, 2, 4), Violation(DOGS, 2, 3)),
+    *map(Drawn, (5, 6)),
+    Settled((0, 5, 6)),
+    Finished("done", 0.0),
+]
+"""I saw a cat -> I saw a cat -> I saw a dog -> I emus: the second cat is withdrawn on a path that is withdrawn too."""
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;\x1b[2J\u202e\u2066{{7*7}}<!--"
+
+
+def make_marked(text: str) -> Trace:
+    """Return a trace with a text everywhere: tokens, bans, prompt, facts."""
+    words = Words(text, f" {text}", "b", None, contents={3: text})
+    ban = Ban(text, edges="anywhere")
+    events: list[Event] = [
+        *map(Drawn, (0, 2, 1)),
+        Rewound(1, (2, 1), Violation(ban, 1, 2), ((0, 0.5),)),
+        Drawn(1, TokenChoice(0.5, 0.5, 1, ((1, 0.5), (0, 0.25)))),
+        Conceded(Violation(ban, 1, 1)),
+        Drawn(3),
+        Drawn(0),
+        Admitted(Violation(ban, 3, 3)),
+    ]
+    return make_trace(words, events, prompt=[0, 3], about={"model": {"name": text, text: text}, "criteria": [text]})

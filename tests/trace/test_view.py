@@ -13,32 +13,24 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.display import make_visible
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Admitted, Conceded, Drawn, Finished, Rewound, Settled, Shortened, TokenChoice, Trace
-from antislop.trace.events import Event
+from antislop.trace import Conceded, Drawn, Shortened, Trace
 from antislop.trace.view.bans import count_bans
 from antislop.trace.view.rows import RowView
 from antislop.trace.view.time_line import draw_time_line
 from tests.conftest import DEPTH
 from tests.support.pages import PageReader
-from tests.support.toys import Words
-from tests.support.traces import FALLBACK, SPLIT, make_random_events, make_trace
-
-WORDS = Words("I", " saw", " a", " cat", " dog", " emu", "s", None)
-CAT, DOGS = Ban("a cat"), Ban("a dog")
-DOG_CHOICE = TokenChoice(0.2, 0.4, 2, ((5, 0.6), (4, 0.4)))
-NESTED: list[Event] = [
-    *map(Drawn, (0, 1, 2, 3)),
-    Rewound(2, (2, 3), Violation(CAT, 2, 3), ((5, 0.6), (4, 0.4))),
-    Drawn(2, DOG_CHOICE),
-    Drawn(3),
-    Rewound(3, (3,), Violation(CAT, 2, 3)),
-    Drawn(4),
-    Rewound(1, (1, 2, 4), Violation(DOGS, 2, 3)),
-    *map(Drawn, (5, 6)),
-    Settled((0, 5, 6)),
-    Finished("done", 0.0),
-]
-"""I saw a cat -> I saw a cat -> I saw a dog -> I emus: the second cat is withdrawn on a path that is withdrawn too."""
+from tests.support.traces import (
+    CAT,
+    DOGS,
+    EVIL,
+    FALLBACK,
+    NESTED,
+    SPLIT,
+    WORDS,
+    make_marked,
+    make_random_events,
+    make_trace,
+)
 
 
 @pytest.mark.parametrize("seed", range(40 * DEPTH))
@@ -145,25 +137,6 @@ def test_relevance_reaches_the_page_and_is_refused_if_it_fits_no_token() -> None
             trace.to_html(relevance={key: [1.0]})
     with pytest.raises(ValueError, match="has 1 numbers: 3 were expected, one for each token before it"):
         trace.to_html(relevance={(0, 1): [1.0]})
-
-
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;\x1b[2J\u202e\u2066{{7*7}}<!--"
-
-
-def make_marked(text: str) -> Trace:
-    """Return a trace with a text everywhere: tokens, bans, prompt, facts."""
-    words = Words(text, f" {text}", "b", None, contents={3: text})
-    ban = Ban(text, edges="anywhere")
-    events: list[Event] = [
-        *map(Drawn, (0, 2, 1)),
-        Rewound(1, (2, 1), Violation(ban, 1, 2), ((0, 0.5),)),
-        Drawn(1, TokenChoice(0.5, 0.5, 1, ((1, 0.5), (0, 0.25)))),
-        Conceded(Violation(ban, 1, 1)),
-        Drawn(3),
-        Drawn(0),
-        Admitted(Violation(ban, 3, 3)),
-    ]
-    return make_trace(words, events, prompt=[0, 3], about={"model": {"name": text, text: text}, "criteria": [text]})
 
 
 def test_markup_in_texts_bans_and_facts_changes_no_element() -> None:
