@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -56,8 +56,8 @@ def count_positions(mask: Tensor) -> Tensor:
     return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
 
 
-def input_names(model: PreTrainedModel) -> Collection[str]:
-    """Return the names of a model's inputs; those of the model inside a `PeftModel`."""
+def input_names(model: PreTrainedModel) -> Mapping[str, Parameter]:
+    """Return a model's inputs by their names; those of the model inside a `PeftModel`."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return signature(inner.forward).parameters
 

@@ -6,7 +6,9 @@ models that scale them, or add positions to them, are read as in `generate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -16,7 +18,7 @@ from transformers import PreTrainedModel
 
 from antislop.errors import InputError, first_line
 from antislop.hf.model import device_of
-from antislop.interpret.clean_pass import prepare_inputs, without_dropout
+from antislop.interpret.clean_pass import input_names, prepare_inputs, without_dropout
 
 RelevanceMethod = Literal["input_x_gradient", "integrated_gradients"]
 """How relevance is computed: the gradient at the text, or its mean on the way from embeddings of zero to the text."""
@@ -64,10 +66,10 @@ def _multiply_gradients(model: PreTrainedModel, tokens: Sequence[int], places: S
     """Return captum's input x gradient for several logits of one forward pass."""
     reader = _EmbeddedText(model, tokens[: max(places)])
     embeddings = reader.embeddings.requires_grad_()
+    targets = [tokens[place] for place in places]
     with torch.enable_grad():
-        logits = reader(embeddings)[0]
-        chosen = torch.stack([logits[place - 1, tokens[place]] for place in places])[None]
-    method = _import_captum().InputXGradient(lambda _: chosen)
+        logits = reader.read(embeddings, before=places)[:, range(len(places)), targets]  # [1, places]
+    method = _import_captum().InputXGradient(lambda _: logits)
     method.gradient_func = _differentiate
     return {place: _add_up(method.attribute(embeddings, target=i)[:, :place]) for i, place in enumerate(places)}
 
@@ -83,7 +85,11 @@ def _differentiate(
 def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], place: int) -> list[float]:
     """Return captum's integrated gradients for one logit; the baseline is zero."""
     reader = _EmbeddedText(model, tokens[:place])
-    method = _import_captum().IntegratedGradients(lambda embeddings: reader(embeddings)[:, -1, tokens[place]])
+
+    def read(embeddings: Tensor) -> Tensor:
+        return reader.read(embeddings, before=[place])[:, 0, tokens[place]]
+
+    method = _import_captum().IntegratedGradients(read)
     rows = max(1, PASS // place)
     return _add_up(method.attribute(reader.embeddings, n_steps=STEPS, internal_batch_size=rows))
 
@@ -96,9 +102,9 @@ def _add_up(attributions: Tensor) -> list[float]:
 
 
 class _EmbeddedText:
-    """A text that a model reads by given embeddings.
+    """A text that a model reads by given embeddings instead of its own.
 
-    embeddings: its own [1, tokens, width], as the model's first module returns them.
+    embeddings: its own [1, tokens, width], as the module of the input embeddings returns them.
     """
 
     def __init__(self, model: PreTrainedModel, tokens: Sequence[int]) -> None:
@@ -107,27 +113,42 @@ class _EmbeddedText:
         self._module: nn.Module = model.get_input_embeddings()
         self.embeddings: Tensor = self._module(self._ids).detach().clone()
 
-    def __call__(self, embeddings: Tensor) -> Tensor:
-        """Return the logits [rows, tokens, vocabulary] for embeddings [rows, tokens, width]."""
-        reads = 0
+    def read(self, embeddings: Tensor, *, before: Sequence[int]) -> Tensor:
+        """Return the logits for the tokens at the places `before` [rows, places, vocabulary].
 
-        def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor:
-            nonlocal reads
-            reads += output.shape == embeddings.shape
+        embeddings: [rows, tokens, width]. The other logits are not computed if the model allows it: with a large
+        vocabulary they would take most of the memory, and most of the time of a backward pass.
+        """
+        positions = torch.tensor(before, device=self._ids.device) - 1
+        option = input_names(self._model).get("logits_to_keep")
+        has_option = option is not None and "Tensor" in str(option.annotation)
+        inputs = prepare_inputs(self._model, self._ids.expand(len(embeddings), -1))
+        inputs |= {"logits_to_keep": positions} if has_option else {}
+        with self._replaced(embeddings):
+            logits: Tensor = self._model(**inputs, use_cache=False, return_dict=True).logits
+        return logits if has_option else logits[:, positions]
+
+    @contextmanager
+    def _replaced(self, embeddings: Tensor) -> Iterator[None]:
+        """Have the model read other embeddings in this thread. Raises `NotImplementedError` if it does not."""
+        reads, thread = list[bool](), get_ident()
+
+        def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor | None:
+            if get_ident() != thread:  # another call of the same model
+                return None
+            reads.append(output.shape == embeddings.shape)
             return embeddings.clone()  # some models change it in place
 
         hook = self._module.register_forward_hook(replace)
         try:
-            inputs = prepare_inputs(self._model, self._ids.expand(len(embeddings), -1))
-            logits: Tensor = self._model(**inputs, use_cache=False, return_dict=True).logits
+            yield
         finally:
             hook.remove()
-        if reads != 1:
+        if reads != [True]:
             raise NotImplementedError(
                 f"{type(self._model).__name__} does not read a text once through its input embeddings: leave relevance "
                 "out; antislop.interpret.run_with_cache returns the model's activations"
             )
-        return logits
 
 
 def _import_captum() -> ModuleType:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -231,3 +233,21 @@ def test_cleared_results_keep_counts_and_sequences_only(llama: PreTrainedModel, 
     assert llama not in vars(forward).values()
     forward.clear_traces()  # twice is once
     assert "cleared" in repr(forward)
+
+
+@pytest.mark.parametrize("level", ["none", "events", "top"])
+def test_nothing_of_the_vocabularys_size_is_kept(llama: PreTrainedModel, sampler: AntiSlop, level: str) -> None:
+    size = llama.config.vocab_size
+
+    def find() -> list[torch.Tensor]:
+        gc.collect()
+        return [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor) and size in thing.shape]
+
+    before = set(map(id, find()))
+    forward = run(sampler, llama, record=level)
+    assert not [tensor.shape for tensor in find() if id(tensor) not in before]
+    if level == "top" and find_spec("captum"):
+        forward.relevance_pass(relevance="input_x_gradient")
+        assert not [tensor.shape for tensor in find() if id(tensor) not in before]
+    held = {name for name, value in vars(forward).items() if isinstance(value, torch.Tensor)}
+    assert held == {"complete_sequence", "generated_token_ids"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -259,3 +260,49 @@ def test_a_model_that_reads_ids_in_another_way_is_refused(
     monkeypatch.setattr(llama, "get_input_embeddings", lambda: nn.Embedding(VOCABULARY, 32))
     with pytest.raises(NotImplementedError, match="does not read a text once through its input embeddings"):
         attribute(llama, TEXT, [3], method="input_x_gradient")
+
+
+def test_only_the_logits_that_are_asked_for_are_computed(
+    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[torch.Size] = []
+    with llama.lm_head.register_forward_hook(lambda *a: shapes.append(a[2].shape)):
+        numbers = attribute(llama, TEXT, [3, 9], method="input_x_gradient")
+        attribute(llama, TEXT, [9], method="integrated_gradients")
+        assert shapes == [(1, 2, VOCABULARY), (50, 1, VOCABULARY)]
+        monkeypatch.setattr("antislop.interpret.relevance.input_names", lambda _: {})
+        assert attribute(llama, TEXT, [3, 9], method="input_x_gradient") == {
+            place: pytest.approx(values, rel=1e-4, abs=1e-7) for place, values in numbers.items()
+        }
+        assert shapes[2:] == [(1, 9, VOCABULARY)]
+
+
+def test_another_thread_reads_its_own_text_meanwhile(llama: PreTrainedModel) -> None:
+    other, expected = torch.tensor([[9, 8, 7]]), attribute(llama, TEXT, [9], method="input_x_gradient")
+    logits: list[Tensor] = []
+
+    def read() -> None:
+        with torch.no_grad():
+            logits.append(llama(other, use_cache=False).logits)
+
+    def read_in_a_thread(*_: Any) -> None:
+        if not logits:
+            logits.append(torch.empty(0))
+            thread = Thread(target=read)
+            thread.start()
+            thread.join()
+
+    with llama.model.layers[0].register_forward_pre_hook(read_in_a_thread):
+        assert attribute(llama, TEXT, [9], method="input_x_gradient") == expected
+    assert torch.equal(logits[1], llama(other, use_cache=False).logits)
+
+
+def test_the_steps_of_a_long_text_are_read_in_several_passes(
+    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = attribute(llama, TEXT, [13], method="integrated_gradients")[13]
+    monkeypatch.setattr("antislop.interpret.relevance.PASS", 4 * 13)
+    with counted_passes(llama) as passes:
+        parts = attribute(llama, TEXT, [13], method="integrated_gradients")[13]
+        assert passes == ["forward", "backward"] * 13
+    assert parts == pytest.approx(whole, rel=1e-3, abs=1e-6)
