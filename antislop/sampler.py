@@ -204,7 +204,7 @@ class AntiSlop:
 
         Hidden states and attentions, too, are those of one more forward pass over the kept text.
         """
-        request = request_cache(model, return_cache=return_cache, names_filter=names_filter, device=device)
+        request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         recording = Recording(record, record_top_k)
         finished, returned = self._complete(model, inputs, recording, request, streamer=streamer, **kwargs)
         return returned if finished.cache is None else (returned, finished.cache)

@@ -35,6 +35,9 @@ _PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params"
 """Tensors and caches that `generate` prepares for each call of a plain decoder."""
 
 
+_STATES = ("output_hidden_states", "output_attentions")
+
+
 @dataclass(frozen=True)
 class CacheRequest:
     """The activations that a call of `generate` is asked for. model: the one whose modules are named."""
@@ -45,16 +48,27 @@ class CacheRequest:
 
 
 def request_cache(
-    model: PreTrainedModel, *, return_cache: bool, names_filter: NamesFilter, device: torch.device | str | None
+    model: PreTrainedModel,
+    arguments: Mapping[str, Any],
+    *,
+    return_cache: bool,
+    names_filter: NamesFilter,
+    device: torch.device | str | None,
 ) -> CacheRequest | None:
-    """Return what `generate` is asked for. Raises `InputError` and `NotImplementedError` for what can't be given."""
+    """Return the cache that `generate` is asked for. arguments: all others, by name.
+
+    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions:
+    `generate` runs an encoder, of a text or of images, before it hands a call over.
+    """
+    states = _STATES if arguments.get("return_dict_in_generate") else ()
+    for name in ("return_cache",) if return_cache else filter(arguments.get, states):
+        _refuse(_find_encoded(model, arguments, name))
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():
             if value is not None:
                 raise InputError(f"{name} is for the returned cache: pass return_cache=True too, or leave {name} out")
         return None
     model = uncompiled(model) or model
-    _refuse_encoder(model, "return_cache")
     check_device(device)
     return CacheRequest(model, select_outputs(model, names_filter), device)
 
@@ -70,7 +84,7 @@ def complete_and_read(
     options = asked_states(call)
     if not options and request is None:
         return run.complete(streamer), None
-    _refuse_more_than_ids(call, request, options)
+    _refuse(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
     if options.get("output_attentions"):
         require_patterns(call.model)
     output = run.complete(streamer)
@@ -100,7 +114,7 @@ def _refuse_lost_record(call: Call, run: Run) -> None:
 
 def asked_states(call: Call) -> dict[str, Any]:
     """Return the options of a forward pass that give what `generate` is to return step by step."""
-    names = ("output_hidden_states", "output_attentions") if call.config.return_dict_in_generate else ()
+    names = _STATES if call.config.return_dict_in_generate else ()
     return {name: value for name in names if (value := getattr(call.config, name, None)) not in (None, False)}
 
 
@@ -110,20 +124,7 @@ def refuse_states(call: Call, method: str) -> None:
         raise InputError(f"{method} returns no hidden states and attentions: leave {name} out, or use generate")
 
 
-def _refuse_encoder(model: PreTrainedModel, name: str) -> None:
-    if model.config.is_encoder_decoder:
-        raise NotImplementedError(_ENCODER.format(name=name))
-
-
-_ENCODER = (
-    "{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
-    "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
-)
-
-
-def _refuse_more_than_ids(call: Call, request: CacheRequest | None, options: Mapping[str, Any]) -> None:
-    """Raise `NotImplementedError` for a text that its ids and mask alone don't determine."""
-    obstacle = find_obstacle(call, "return_cache" if request is not None else next(iter(options)))
+def _refuse(obstacle: str | None) -> None:
     if obstacle is not None:
         raise NotImplementedError(obstacle)
 
@@ -133,14 +134,35 @@ def find_obstacle(call: Call, name: str) -> str | None:
 
     name: of the argument that asks for it.
     """
-    if call.model.config.is_encoder_decoder:
-        return _ENCODER.format(name=name)
-    other, advice = _find_other_input(call)
-    if other is not None:
+    return _find_encoded(call.model, call.model_kwargs, name) or _find_other_input(call, name)
+
+
+def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
+    """Return why a text is not determined by ids if an encoder or the caller has made states of its input."""
+    if model.config.is_encoder_decoder:
         return (
-            f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
-            f"antislop.interpret.run_with_cache({advice}"
+            f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
+            "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
         )
+    empty: tuple[Any, ...] = (None, {})  # {}: what a model for images has read if there are none
+    given = {key for key, value in arguments.items() if isinstance(value, Tensor) or value not in empty}
+    if "inputs_embeds" in given:
+        other, advice = "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"
+    elif given & PREFILL_INPUTS:
+        other, advice = "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
+    else:
+        return None
+    return _advise(name, other, advice)
+
+
+def _find_other_input(call: Call, name: str) -> str | None:
+    """Return why a text is not determined by ids if other tensors are passed, or fewer ids than tokens."""
+    tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
+    others = sorted(tensors.keys() - _PREPARED)
+    if not others and not _are_counted(tensors.get("position_ids"), call.mask):
+        others = ["position_ids"]
+    if others:
+        return _advise(name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences")
     columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
     if columns > call.input_ids.shape[1]:
         return (
@@ -150,22 +172,11 @@ def find_obstacle(call: Call, name: str) -> str | None:
     return None
 
 
-def _find_other_input(call: Call) -> tuple[str | None, str]:
-    """Return what a text depends on beside its ids and mask, if there is anything, and how to read such a text."""
-    empty: tuple[Any, ...] = (None, {})  # {}: what a model for images has read if there are none
-    given = {
-        name: value for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value not in empty
-    }
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    if "inputs_embeds" in given:
-        return "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"
-    if given.keys() & PREFILL_INPUTS:
-        return "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
-    if others := sorted(tensors.keys() - _PREPARED):
-        return f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
-    if not _are_counted(tensors.get("position_ids"), call.mask):
-        return "position_ids is", "model, sequences, position_ids=…) with the generated sequences"
-    return None, ""
+def _advise(name: str, other: str, advice: str) -> str:
+    return (
+        f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
+        f"antislop.interpret.run_with_cache({advice}"
+    )
 
 
 def _are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:

@@ -266,6 +266,15 @@ def test_a_text_of_more_than_ids_is_refused_before_a_token_is_drawn(
     assert not calls
 
 
+@pytest.mark.parametrize("options", [CACHE, HIDDEN, STATES])
+@pytest.mark.parametrize(("family", "encoder"), [("t5", "encoder"), ("qwen2-vl", "model.visual")])
+def test_no_encoder_runs_before_a_call_is_refused(family: str, encoder: str, options: dict[str, Any]) -> None:
+    model = families.build(family)
+    with counted_calls(model.get_submodule(encoder)) as calls, pytest.raises(NotImplementedError):
+        FREE.generate(model, **families.prepare(family, [3, 4]), **options)
+    assert not calls
+
+
 def test_ids_that_only_a_cache_knows_are_refused() -> None:
     model, cache = build("llama"), DynamicCache()
     model(TEXT["input_ids"], past_key_values=cache)
