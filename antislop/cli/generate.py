@@ -6,91 +6,27 @@ loaded, so that bad input is refused immediately.
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antislop.cli.options import (
-    BanOptions,
-    GrammarOptions,
-    ModelOptions,
-    SamplingOptions,
-    StopOption,
-    ban_option,
-    collect_bans,
-    make_processors,
-)
-from antislop.cli.terminal import as_input_error, check_writable, console, read_input, save_json, say, warn, writing
+from antislop.cli.options import BanOptions, GrammarOptions, ModelOptions, SamplingOptions, collect_bans
+from antislop.cli.terminal import check_writable, console, save_json, say, warn, writing
+from antislop.cli.writer import ContinuationOptions, PolicyOptions, TextWriter, WritingTask, read_prompt
 from antislop.errors import InputError
-from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
-from antislop.trace.events import Event, Settled
+from antislop.trace.events import Settled
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPiece, TextPieces, mark_conceded
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from antislop.hf.vocabulary import Vocabulary
-
-
-class MethodChoice(str, Enum):
-    """`antislop.decoding.policy.Method` for typer, without torch."""
-
-    EXACT = "exact"
-    TOKEN = "token"
-    TEXT = "text"
-
-
-class OnExhaustedChoice(str, Enum):
-    """`antislop.decoding.policy.OnExhausted` for typer, without torch."""
-
-    CONCEDE = "concede"
-    STOP = "stop"
-    RAISE = "raise"
-
-
-@dataclass(frozen=True)
-class ContinuationOptions:
-    """The text to continue, and the length of the continuation."""
-
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
-    ]
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message of the chat.")] = None
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens, not counting withdrawn ones.")] = 200
-    stop: StopOption = None
-
-
-@dataclass(frozen=True)
-class PolicyOptions:
-    """The reaction to a completed ban."""
-
-    method: Annotated[
-        MethodChoice,
-        ban_option(
-            help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does; "
-            "text: resample the text from its start."
-        ),
-    ] = MethodChoice.EXACT
-    on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="The reaction if every continuation is banned.")] = (
-        OnExhaustedChoice.CONCEDE
-    )
-
+from antislop.trace.text_pieces import TextPiece, TextPieces
 
 _output_option = partial(typer.Option, rich_help_panel="Output")
 
@@ -106,6 +42,10 @@ class ShowOptions:
         Path | None,
         _output_option(metavar="FILE", help="Write rewinds and their cost as JSON; - is standard error."),
     ] = None
+    trace: Annotated[
+        Path | None,
+        _output_option(metavar="FILE", help="Save all that happened, for antislop view and antislop replay."),
+    ] = None
 
     def check(self) -> None:
         """Refuse files that can't be written."""
@@ -113,23 +53,8 @@ class ShowOptions:
             check_writable(self.svg)
         if self.report is not None:
             check_writable(self.report, or_stdout=True)
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The options of a run."""
-
-    text: ContinuationOptions
-    model: ModelSpec
-    policy: PolicyOptions
-    sampling: SamplingOptions
-    grammar: str | None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Arguments of `generate`."""
-        text = {"max_new_tokens": self.text.max_new_tokens, "stop_strings": self.text.stop or None}
-        return {**text, **self.sampling.settings}
+        if self.trace is not None:
+            check_writable(self.trace)
 
 
 def generate(
@@ -150,8 +75,8 @@ def generate(
     output.check()
     _check_together(text, bans, output)
     banned = collect_bans(bans)
-    task = _Task(text, model.spec, policy, sampling, structure.read())
-    writer = _TextWriter.load(task, banned, _read_prompt(text.prompt))
+    task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)
+    writer = TextWriter.load(task, banned, read_prompt(text.prompt))
     screen, show = console(), output.show
     runs = _compare(writer, screen, show=show) if output.compare else [_write(writer, screen, show=show)]
     _save(output, writer, runs)
@@ -177,104 +102,6 @@ def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOpt
         )
 
 
-def _read_prompt(prompt: str) -> str:
-    if prompt == "-":
-        return read_input("-").removesuffix("\n")
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise InputError("the prompt is not UTF-8: save it in a UTF-8 file, and pass - with < FILE") from None
-    return prompt
-
-
-@dataclass
-class _TextWriter:
-    """A loaded model that continues one prompt any number of times."""
-
-    task: _Task
-    bans: BanList
-    prompt: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    vocabulary: Vocabulary
-    inputs: dict[str, Tensor]
-    seed: int
-
-    @classmethod
-    def load(cls, task: _Task, bans: BanList, prompt: str) -> _TextWriter:
-        with console(stderr=True).status("loading the model"):
-            model, tokenizer = load_model(task.model)
-            from antislop.hf.vocabulary import Vocabulary
-
-            with as_input_error():
-                vocabulary = Vocabulary.of(tokenizer)
-        inputs = _encode(tokenizer, prompt, chat=task.text.chat, system=task.text.system)
-        _check_length(model, inputs["input_ids"].shape[1], task.text.max_new_tokens)
-        seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
-        inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-        return cls(
-            task=task,
-            bans=bans,
-            prompt=prompt,
-            model=model,
-            tokenizer=tokenizer,
-            vocabulary=vocabulary,
-            inputs=inputs,
-            seed=seed,
-        )
-
-    def events(self, *, with_bans: bool = True) -> Iterator[Event]:
-        """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
-        import torch
-
-        from antislop.sampler import AntiSlop
-
-        torch.manual_seed(self.seed)
-        with as_input_error():
-            sampler = AntiSlop(
-                self.tokenizer,
-                self.bans if with_bans else [],
-                method=self.task.policy.method.value,
-                on_exhausted=self.task.policy.on_exhausted.value,
-            )
-            processors = make_processors(self.task.grammar, self.model, self.tokenizer)
-            settings = {**self.inputs, **self.task.settings, "logits_processor": processors}
-            events = sampler.events(self.model, **settings)
-        return events if with_bans else self._mark_conceded(events)
-
-    def _mark_conceded(self, events: Iterator[Event]) -> Iterator[Event]:
-        from antislop.matching.token_matcher import Matcher
-
-        matcher = Matcher(self.bans, self.vocabulary)
-        return mark_conceded(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, system: str | None) -> dict[str, Tensor]:
-    if not chat:
-        encoded = tokenizer(prompt, return_tensors="pt")
-    elif tokenizer.chat_template is None:
-        raise InputError("--chat needs a chat template, which this model's tokenizer doesn't have: leave it out")
-    else:
-        messages = [{"role": "user", "content": prompt}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
-        encoded = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-    if encoded["input_ids"].shape[1] == 0:
-        raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # not every model accepts the other ones
-
-
-def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> None:
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if limit is None or prompt_tokens + new_tokens <= limit:
-        return
-    advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
-    total = f"the prompt has {prompt_tokens:,} tokens, which with {new_tokens:,} new ones"
-    raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
-
-
 @dataclass
 class _GenerationRun:
     """A generated text, and its cost; the first piece is the prompt."""
@@ -293,7 +120,7 @@ class _GenerationRun:
         return summarize(self.report, seconds=self.seconds, kept_tokens=self.tokens)
 
 
-def _write(writer: _TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
+def _write(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
     """Generate, and write each piece to the console once it is certain."""
     from antislop.decoding.policy import Exhausted
 
@@ -314,6 +141,8 @@ def _write(writer: _TextWriter, screen: Console, *, show: bool, with_bans: bool 
         exhausted = error
     finally:
         page.end()
+        if with_bans:
+            writer.save_trace()
     if exhausted is not None:
         warn(str(exhausted))
         raise typer.Exit(1) from exhausted
@@ -321,7 +150,7 @@ def _write(writer: _TextWriter, screen: Console, *, show: bool, with_bans: bool 
     return run
 
 
-def _compare(writer: _TextWriter, screen: Console, *, show: bool) -> list[_GenerationRun]:
+def _compare(writer: TextWriter, screen: Console, *, show: bool) -> list[_GenerationRun]:
     runs = []
     for title in _TITLES:
         screen.rule(title, align="left")
@@ -366,7 +195,7 @@ def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
     return table
 
 
-def _save(output: ShowOptions, writer: _TextWriter, runs: list[_GenerationRun]) -> None:
+def _save(output: ShowOptions, writer: TextWriter, runs: list[_GenerationRun]) -> None:
     if output.svg is not None:
         with writing(output.svg):
             save_svg(_draw(runs), output.svg)
@@ -382,7 +211,7 @@ def _draw(runs: list[_GenerationRun]) -> Text:
     return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain_text, (f"\n\n{_TITLES[1]}\n", "bold"), banned_text)
 
 
-def _describe(writer: _TextWriter, run: _GenerationRun) -> dict[str, Any]:
+def _describe(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
     """Return a run as plain data: the settings that repeat it, its text, and its report."""
     return {
         **writer.task.model.content,

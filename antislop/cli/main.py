@@ -21,9 +21,9 @@ from antislop import __version__
 from antislop.errors import InputError
 
 EXIT_CODES = (
-    "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, dataset has failed "
-    "records, or every continuation was banned with --on-exhausted raise; 2 an input can't be used; 130 interrupted; "
-    "141 the reader of the output closed it."
+    "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, replay a difference, "
+    "dataset has failed records, or every continuation was banned with --on-exhausted raise; 2 an input can't be used; "
+    "130 interrupted; 141 the reader of the output closed it."
 )
 
 
@@ -37,6 +37,10 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
+    "view": Command("traces.view", "view", "Show what was withdrawn in a trace, and what came instead."),
+    "replay": Command(
+        "traces.replay", "replay", "Generate the texts of a trace again, and compare each step with what was recorded."
+    ),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
     "try": Command("scan", "try_", "Try a list on texts: the frequency and the places of each ban."),
     "lint": Command(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from antislop.trace.trace_file import read_trace, write_trace
 from antislop.trace.traced_row import TracedRow
@@ -49,9 +49,12 @@ class Trace:
         write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed."""
-        rows, bans, surfaces, about = read_trace(path)
+    def load(cls, source: str | os.PathLike[str] | IO[bytes]) -> Trace:
+        """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed.
+
+        source: its path, or a binary stream such as `sys.stdin.buffer`.
+        """
+        rows, bans, surfaces, about = read_trace(source)
         return cls(rows, bans, surfaces, lambda: about)
 
     def to_text(self, *, row: int = 0) -> str:

@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import IO, Any, NamedTuple
 
 from antislop.display import escape_json
 from antislop.errors import InputError
@@ -42,6 +44,24 @@ _EVENTS: dict[str, type[Event]] = {
         "Shortened",
     )
 }
+_FACTS: dict[str, Any] = {
+    "model": dict,
+    "assistant": (dict, NoneType),
+    "tokenizer": dict,
+    "sampler": dict,
+    "settings": dict,
+    "stop_strings": list,
+    "processors": list,
+    "criteria": list,
+    "inputs": list,
+    "record": str,
+    "record_top_k": int,
+    "seed": int,
+    "random_state": dict,
+    "versions": dict,
+}
+"""The facts that every header has, with their types."""
+_NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 """Raised by the contents of a line that no trace has."""
 
@@ -151,25 +171,26 @@ class _Line(NamedTuple):
     place: str
 
 
-def read_trace(path: str | os.PathLike[str]) -> TraceContents:
+def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     """Read a trace from a file. Raises `InputError` that names the file and the line."""
-    lines = _read_lines(path)
-    header = _check_header(next(lines, None), path)
-    bans = _read(next(lines, None), path, _read_bans)
+    place = os.fspath(source) if isinstance(source, (str, os.PathLike)) else str(getattr(source, "name", "the trace"))
+    lines = _read_lines(source, place)
+    header = _check_header(next(lines, None), place)
+    bans = _read(next(lines, None), place, _read_bans)
     if header.pop("bans").get("fingerprint") != fingerprint_bans(bans):
-        raise InputError(f"{os.fspath(path)}:2: these are not the bans that the header names: the file was changed")
-    surfaces = _read(next(lines, None), path, _read_surfaces)
+        raise InputError(f"{place}:2: these are not the bans that the header names: the file was changed")
+    surfaces = _read(next(lines, None), place, _read_surfaces)
     *body, end = [None, *lines]
-    rows = _read_rows(body[1:], path, bans)
-    _check_end(rows, end, path)
+    rows = _read_rows(body[1:], place, bans)
+    _check_end(rows, end, place)
     return TraceContents(rows, bans, surfaces, header)
 
 
-def _read_rows(lines: Sequence[_Line | None], path: str | os.PathLike[str], bans: BanList) -> tuple[TracedRow, ...]:
+def _read_rows(lines: Sequence[_Line | None], place: str, bans: BanList) -> tuple[TracedRow, ...]:
     rows: list[TracedRow] = []
     events: list[Event] = []
     for line in lines:
-        row = _read(line, path, lambda content: _read_row(content, bans, number=len(rows)))
+        row = _read(line, place, lambda content: _read_row(content, bans, number=len(rows)))
         if isinstance(row, TracedRow):
             events = []
             rows.append(replace(row, events=events))
@@ -178,32 +199,51 @@ def _read_rows(lines: Sequence[_Line | None], path: str | os.PathLike[str], bans
     return tuple(replace(row, events=tuple(row.events)) for row in rows)
 
 
-def _read_lines(path: str | os.PathLike[str]) -> Iterator[_Line]:
-    with open_text(path) as file:
-        for number, text in enumerate(file, start=1):
-            place = f"{os.fspath(path)}:{number}"
-            try:
-                yield _Line(json.loads(text), place)
-            except ValueError:
-                raise InputError(f"{place}: this line is not JSON, which each line of a trace is") from None
+def _read_lines(source: str | os.PathLike[str] | IO[bytes], place: str) -> Iterator[_Line]:
+    number = 0
+    try:
+        with _open(source) as file:
+            for number, text in enumerate(file, start=1):
+                yield _Line(_parse(text, f"{place}:{number}"), f"{place}:{number}")
+    except OSError as error:
+        raise InputError(f"{place}: can't be read ({error.strerror}): pass the path of a trace") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}:{number + 1}: not UTF-8 ({error.reason}), which a trace is") from None
 
 
-def _check_header(line: _Line | None, path: str | os.PathLike[str]) -> dict[str, Any]:
+def _open(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
+    """Open a file; a stream is the caller's to close."""
+    if isinstance(source, (str, os.PathLike)):
+        return open_text(source)
+    return nullcontext(line.decode() for line in source)
+
+
+def _parse(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        reason = _NO_TRACE if place.endswith(":1") else "this line is not JSON, which each line of a trace is"
+        raise InputError(f"{place}: {reason}") from None
+
+
+def _check_header(line: _Line | None, place: str) -> dict[str, Any]:
     content = None if line is None else line.content
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("bans"), dict):
-        raise InputError(f"{os.fspath(path)}:1: not a trace: pass a file that --trace or Trace.save wrote")
+        raise InputError(f"{place}:1: {_NO_TRACE}")
     if content.get("version") != VERSION:
         raise InputError(
-            f"{os.fspath(path)}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
+            f"{place}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
             "use the version of antislop that wrote it"
         )
+    if wrong := [name for name, kinds in _FACTS.items() if not isinstance(content.get(name), kinds)]:
+        raise InputError(f"{place}:1: {wrong[0]} is missing or not of its type: the file was changed")
     return {name: value for name, value in content.items() if name not in ("format", "version")}
 
 
-def _read(line: _Line | None, path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
+def _read(line: _Line | None, place: str, read: Callable[[Any], Any]) -> Any:
     """Return what `read` makes of a line's content; one that it can't read is an `InputError`."""
     if line is None:
-        raise InputError(f"{os.fspath(path)}: the trace ends early: the file was cut")
+        raise InputError(f"{place}: the trace ends early: the file was cut")
     try:
         return read(line.content)
     except InputError as error:
@@ -257,10 +297,10 @@ def _read_pairs(pairs: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]
     return tuple((int(token), float(share)) for token, share in pairs)
 
 
-def _check_end(rows: Sequence[TracedRow], end: _Line | None, path: str | os.PathLike[str]) -> None:
+def _check_end(rows: Sequence[TracedRow], end: _Line | None, place: str) -> None:
     """Refuse a file whose last line has other sequences than its events come to, or none."""
     if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
-        raise InputError(f"{os.fspath(path)}: the trace ends early: the file was cut")
+        raise InputError(f"{place}: the trace ends early: the file was cut")
     try:
         is_same = end.content["sequences"] == [row.sequence for row in rows]
     except _WRONG:  # the events withdraw tokens that were never drawn

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from antislop.trace.attempts import RowHistory, read_history
-from antislop.trace.events import Event
+from antislop.trace.events import Event, Finished
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class TracedRow:
     def history(self) -> RowHistory:
         """The kept tokens, and the attempts that were withdrawn."""
         return read_history(self.events)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text came to its end, and was not interrupted."""
+        return any(isinstance(event, Finished) for event in self.events)
 
     @property
     def tokens(self) -> list[int]:

@@ -23,8 +23,8 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import cli
-from antislop.cli.generate import MethodChoice, OnExhaustedChoice
 from antislop.cli.main import COMMANDS, app, expand_options, load_command
+from antislop.cli.writer import MethodChoice, OnExhaustedChoice
 from antislop.decoding import policy
 from antislop.lists.bundled import FOLDER
 
@@ -583,10 +583,12 @@ def test_the_list_of_commands_shows_the_first_line_of_their_help() -> None:
 
 def test_the_table_lists_every_module_that_is_a_command() -> None:
     described = {}
-    for path in Path(cli.__file__).parent.glob("*.py"):
+    folder = Path(cli.__file__).parent
+    for path in folder.rglob("*.py"):
         title = path.read_text(encoding="utf-8").split("\n")[0]
         if re.match(r'"""The command(?: `|s that)', title):
-            described[path.stem] = re.findall(r"`([a-z-]+)`", title.replace("antislop ", ""))
+            module = ".".join(path.relative_to(folder).with_suffix("").parts)
+            described[module] = re.findall(r"`([a-z-]+)`", title.replace("antislop ", ""))
     assert described.keys() == {command.module for command in COMMANDS.values()}
     assert {name: command.module for name, command in COMMANDS.items()} == {
         name: module for module, names in described.items() for name in names

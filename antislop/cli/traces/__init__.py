@@ -1,0 +1,1 @@
+"""The commands that read traces: look at one, repeat its call."""
