@@ -1,1 +1,1 @@
-"""The commands that read traces: look at one, repeat its call."""
+"""Look at traces, and repeat their calls."""
