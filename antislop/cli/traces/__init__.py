@@ -1,1 +1,4 @@
-"""Look at traces, and repeat their calls."""
+"""Look at traces, and repeat their calls.
+
+Internal: the commands are public, their code is not.
+"""
