@@ -8,6 +8,7 @@ import antislop
 from antislop import AntiSlop, Ban, Scope
 from antislop.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
 from antislop.interpret import ActivationCache
+from antislop.trace import Trace
 from antislop.trace.report import Report
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
         ids, cache = sampler.generate(model, "The old house", return_cache=True, names_filter=["lm_head"])
         assert_type(ids, Tensor)
         assert_type(cache, ActivationCache)
+        forward = sampler.forward_pass(model, "The old house", max_new_tokens=60)
+        assert_type(forward.trace, Trace)
+        assert_type(forward.relevance_pass([0])[0]["relevance"], list[float] | None)
         for text in sampler.stream(model, "The old house"):
             assert_type(text, str)
         for done in sampler.generate_many(model, ["The old house"], seed=1):
