@@ -24,8 +24,8 @@
   };
   const percent = (share) => {
     const value = 100 * share;
-    if (value > 0 && value < .01) return "< 0.01 %";
-    return `${value >= 99.95 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} %`;
+    if (value > 0 && value < .01) return "<\u00a00.01\u00a0%";
+    return `${value >= 99.95 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)}\u00a0%`;
   };
   const list = (pairs) => {
     const facts = make("dl");
@@ -61,7 +61,7 @@
     const items = attempts.map(([ban, , , , text, , step]) => {
       const [, , , probability, share] = row.draws[step];
       const item = make("li", "", make("del", "", text), ` by ${name(ban)}`);
-      if (share !== undefined) item.append(`; its first token had probability ${percent(probability)}, share ${percent(share)}`);
+      if (share !== undefined) item.append(` (first token: probability ${percent(probability)}, share ${percent(share)})`);
       return item;
     });
     return [make("h3", "", "Rejected in its place"), make("ul", "", ...items)];
@@ -187,6 +187,13 @@
   const leave = () => { selected = null; show(null); };
   close.addEventListener("click", leave);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") leave(); });
+  const follow = () => {
+    const [, row = 0, index] = /^#(?:text-(\d+)-)?token-(\d+)$/.exec(location.hash) ?? [];
+    const token = rows[row]?.kept[index];
+    if (token) { token.scrollIntoView({ block: "nearest" }); select(token); }
+    return Boolean(token);
+  };
+  window.addEventListener("hashchange", follow);
   const first = rows.find((row) => Object.keys(row.relevance).length);
-  if (first) select(first.kept[Number(Object.keys(first.relevance).at(-1))]);
+  if (!follow() && first) select(first.kept[Number(Object.keys(first.relevance).at(-1))]);
 })();

@@ -80,8 +80,9 @@ class Trace:
         relevance: for (row, token_index), a number for each token before that one, those of the prompt included,
             without padding. They appear as shading when the token is selected.
 
-        The page loads nothing from the network, and no text becomes markup. Raises `ValueError` for relevance that fits
-        no token.
+        The page loads nothing from the network, and no text becomes markup. With "#token-12" at the end of its address
+        it shows the details of a token at once; "#text-1-token-12" is for the second text of a batch. Raises
+        `ValueError` for relevance that fits no token.
         """
         from antislop.trace.view.page import render_page
 

@@ -18,7 +18,9 @@ def make_trace(
     words: Words, *rows: Sequence[Event], prompt: Sequence[int] = (), about: Mapping[str, Any] | None = None
 ) -> Trace:
     """Return a trace of events."""
-    bans = dict.fromkeys(event.violation.ban for row in rows for event in row if isinstance(event, (Rewound, Conceded)))
+    bans = dict.fromkeys(
+        event.violation.ban for row in rows for event in row if isinstance(event, (Rewound, Conceded, Admitted))
+    )
     return Trace(
         tuple(TracedRow(tuple(prompt), tuple(row)) for row in rows), BanList(list(bans)), words, lambda: about or {}
     )

@@ -66,7 +66,9 @@ class Viewer:
         self.troubles: list[str] = []
         self.requests: list[str] = []
 
-    def open(self, trace: Trace, *, width: int = 1280, scheme: Scheme = "light", **options: Any) -> Page:
+    def open(
+        self, trace: Trace, *, width: int = 1280, scheme: Scheme = "light", fragment: str = "", **options: Any
+    ) -> Page:
         """Show a trace in a page of its own."""
         self._path.write_text(trace.to_html(**options), encoding="utf-8")
         page = self._browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -74,7 +76,7 @@ class Viewer:
         page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.troubles.append(f"dialog: {dialog.message}"))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.goto(self._path.as_uri())
+        page.goto(self._path.as_uri() + fragment)
         return page
 
 
@@ -90,7 +92,7 @@ def viewer(browser: Browser, tmp_path: Path) -> Iterator[Viewer]:
     viewer = Viewer(browser, tmp_path)
     yield viewer
     assert viewer.troubles == []
-    assert set(viewer.requests) == {(tmp_path / "trace.html").as_uri()}
+    assert {address.partition("#")[0] for address in viewer.requests} == {(tmp_path / "trace.html").as_uri()}
 
 
 def make_full() -> Trace:
@@ -174,7 +176,7 @@ def test_tokens_and_their_details_are_reached_by_keyboard(viewer: Viewer) -> Non
     assert press("ArrowRight") == " dog"
     assert "Withdrawn: saw a dog (3 tokens from 1), because of the ban “a dog”." in panel.inner_text()
     assert read_lines(page) == ["␣emu 60.0 %", "␣dog (drawn) 40.0 %"]
-    assert page.locator("#status").inner_text() == "withdrawn: ␣dog, probability 20.0 %, rank 2"
+    assert page.locator("#status").inner_text() == "withdrawn: ␣dog, probability 20.0\u00a0%, rank 2"
     assert press("ArrowRight") == " emu"
     assert "Rejected in its place" in panel.inner_text()
     assert "saw a dog by the ban “a dog”" in panel.inner_text()
@@ -196,7 +198,7 @@ def test_focus_is_visible_and_only_one_token_is_a_stop_of_the_tab_key(viewer: Vi
 def test_pointing_shows_details_and_withdrawn_text_can_be_hidden(viewer: Viewer) -> None:
     page = viewer.open(make_trace(WORDS, NESTED))
     page.locator(".t").nth(6).hover()
-    assert "60.0 %" in page.locator("#panel").inner_text()
+    assert "60.0\u00a0%" in page.locator("#panel").inner_text()
     page.locator("#struck").uncheck()
     assert page.locator(".written").inner_text() == "I emus"
     page.locator(".t").first.focus()
@@ -216,6 +218,16 @@ def test_relevance_shades_earlier_tokens_and_names_the_most_relevant(viewer: Vie
     assert page.evaluate(shaded) == []
     page.locator(".jump button").click()
     assert len(page.evaluate(shaded)) == 3
+
+
+def test_an_address_may_name_a_token(viewer: Viewer) -> None:
+    trace = make_trace(WORDS, NESTED, NESTED)
+    for fragment, row, text in (("#token-1", 0, " emu"), ("#text-1-token-2", 1, "s")):
+        shown = viewer.open(trace, fragment=fragment).locator(".t.on")
+        assert shown.inner_text() == text
+        assert shown.evaluate("element => element.row") == row
+    for fragment in ("#token-3", "#text-2-token-0", "#bans"):
+        assert viewer.open(trace, fragment=fragment).locator(".t.on").count() == 0
 
 
 def test_a_page_is_legible_without_its_script(browser: Browser, tmp_path: Path) -> None:

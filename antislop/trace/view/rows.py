@@ -179,7 +179,8 @@ def _join(tokens: Sequence[WrittenToken]) -> str:
 def _shorten(text: str) -> str:
     if len(text) <= REPLACEMENT_CHARACTERS:
         return text
-    return text[:REPLACEMENT_CHARACTERS].rpartition(" ")[0].rstrip() + "…"
+    cut = text[:REPLACEMENT_CHARACTERS]
+    return (cut.rpartition(" ")[0] or cut).rstrip() + "…"
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
