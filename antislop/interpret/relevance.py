@@ -50,9 +50,12 @@ def attribute(
 
     Only the token embeddings are differentiated: a model that reads ids in another way, too, has relevance that is left
     out. Parameters, their gradients and modes are as before afterwards, also within `torch.inference_mode`.
-    Raises `NotImplementedError` for a model that does not read ids through its input embeddings.
+    Raises `InputError` for a model that was loaded within it, and `NotImplementedError` for one that does not read ids
+    through its input embeddings.
     """
     check_method(method)
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise InputError("the model was loaded within torch.inference_mode, which allows no gradients: load it outside")
     distinct = sorted(set(places))
     if not distinct:
         return {}

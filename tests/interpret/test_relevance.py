@@ -207,6 +207,14 @@ def test_the_model_is_left_as_it_was(method: Any) -> None:
     assert describe() == before
 
 
+def test_a_model_that_was_loaded_without_gradients_is_refused() -> None:
+    with torch.inference_mode():
+        model = build_model("llama")
+    with counted_passes(model) as passes, pytest.raises(InputError, match=r"loaded within torch\.inference_mode"):
+        attribute(model, TEXT, [3], method="input_x_gradient")
+    assert not passes
+
+
 def test_half_precision_gives_numbers_of_the_same_size() -> None:
     model = build_model("llama")
     exact = attribute(model, TEXT, [9], method="input_x_gradient")[9]
