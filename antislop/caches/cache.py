@@ -15,7 +15,7 @@ from antislop.caches.borrowed import BorrowedCache
 from antislop.caches.layers import Columns, GrowingLayer
 from antislop.caches.masks import AttentionMask
 from antislop.caches.positions import Positions
-from antislop.caches.recurrent_states import SNAPSHOT_EVERY, Snapshots, clear_row, put_row, repeat_rows
+from antislop.caches.recurrent_states import SNAPSHOT_EVERY, Snapshots, clear_row, fork_row, put_row, repeat_rows
 from antislop.decoding.protocols import KVStates, RewindableCache
 
 TRIM = 64
@@ -224,6 +224,27 @@ class TransformersCache:
         self._emptied.discard(row)
         self._mask.adopt(row, other._mask, self._starts[row])
         self.positions.adopt(row, other.positions)
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether rows can be copied within this cache."""
+        return not (self.is_static or isinstance(self.cache, EncoderDecoderCache))
+
+    def fork(self, row: int, target: int) -> None:
+        """Copy a row, with its states, to another one; a `target` behind the last row is added."""
+        if not self.can_fork:
+            raise ValueError("a row of a static cache, or of an encoder-decoder model, can't be copied")
+        self._borrowed.take_over(rows=self.rows)
+        for layer in self._borrowed.growing:
+            layer.fork(row, target)
+        fork_row(self.layers, row, target)
+        self.positions.fork(row, target)
+        self._snapshots.fork(row, target)
+        self._mask.fork(row, target)
+        for numbers in (self._starts, self._lengths, self._settled):
+            numbers[target : target + 1] = [numbers[row]]
+        self._is_aligned = False
+        self._emptied.discard(target)
 
     def _empty(self, row: int) -> None:
         """Forget everything about a row, so that another text can begin in it."""

@@ -22,6 +22,7 @@ from transformers.cache_utils import (
 )
 
 from antislop.caches.private import join_layers
+from antislop.caches.recurrent_states import put_copy
 
 AHEAD = 256
 """Columns that are allocated at once: more would stay unused at the end of a text, fewer would be copied more often."""
@@ -161,6 +162,11 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         count = min(here, there)
         self._keys[row, :, here - count : here] = other._keys[0, :, there - count : there]
         self._values[row, :, here - count : here] = other._values[0, :, there - count : there]
+
+    def fork(self, row: int, target: int) -> None:
+        """Copy a row to another one; a `target` behind the last row is added."""
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = put_copy(self._keys, row, target), put_copy(self._values, row, target)
 
     def as_standard(self) -> DynamicLayer:
         """Return a layer of transformers' own that holds the same."""

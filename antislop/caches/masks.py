@@ -32,6 +32,11 @@ class AttentionMask:
         self._prompts[row] = other._prompts[0]
         self.move_row(row, start)
 
+    def fork(self, row: int, target: int) -> None:
+        """Give a row the padding of another one; a `target` behind the last row is added."""
+        self._prompts[target : target + 1] = [self._prompts[row]]
+        self.discard()
+
     def move_row(self, row: int, start: int) -> None:
         """Update a row that starts in another column now."""
         if self._mask is None:

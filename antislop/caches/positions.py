@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from antislop.caches.layers import AHEAD, Columns
+from antislop.caches.recurrent_states import put_copy
 from antislop.decoding.protocols import send
 
 
@@ -53,6 +54,16 @@ class Positions:
         """Take over the offset of another batch's only row."""
         if other.offsets is not None:
             self._set_row(row, other.offsets)
+
+    def fork(self, row: int, target: int) -> None:
+        """Give a row the positions of another one; a `target` behind the last row is added."""
+        before, self._rows = self._rows, max(self._rows, target + 1)
+        if self.offsets is not None and self.offsets.shape[-1] == before > 1:
+            index = [*range(before), *([row] if target == before else [])]
+            offsets = self.offsets[..., index].clone()
+            offsets[..., target] = self.offsets[..., row]
+            self._set_offsets(offsets)
+        self._types = {name: put_copy(types, row, target) for name, types in self._types.items()}
 
     def of(self, lengths: Sequence[int], queries: int, *, row: int | None = None) -> Tensor | None:
         """Return the positions of the next queries, [rows, queries] or [axes, rows, queries]; None without offsets.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
@@ -66,6 +67,25 @@ class Snapshots:
     def adopt(self, row: int, other: Snapshots) -> None:
         """Take over the copies of another's only row for a row."""
         self._rows[row] = list(other._rows[0])
+
+    def fork(self, row: int, target: int) -> None:
+        """Give a row the copies of another one; a `target` behind the last row is added."""
+        self._rows[target : target + 1] = [list(self._rows[row])]
+
+
+def put_copy(states: Tensor, row: int, target: int) -> Tensor:
+    """Return states [rows, …] with a copy of a row at another one, or behind the last: only then others are copied."""
+    if target == states.shape[0]:
+        return torch.cat([states, states[row : row + 1]])
+    states[target] = states[row]
+    return states
+
+
+def fork_row(layers: Sequence[object], row: int, target: int) -> None:
+    """Copy the states of a row to another one; a `target` behind the last row is added."""
+    for states in _dicts_of(layers):
+        for key, state in states.items():
+            states[key] = None if state is None else put_copy(state, row, target)
 
 
 def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, rows: int) -> None:

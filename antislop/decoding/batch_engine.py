@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from antislop.decoding.branches import CapabilityError
 from antislop.decoding.loop import ForwardPass
-from antislop.decoding.protocols import LanguageModel, RewindableCache, fill_left
+from antislop.decoding.protocols import ForkableCache, LanguageModel, RewindableCache, fill_left
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
@@ -63,6 +64,22 @@ class BatchEngine:
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
         return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0])
+
+    @torch.no_grad()
+    def fork(self, place: int, target: int) -> None:
+        """Copy the row at a place to another one; a `target` behind the last place is added.
+
+        Raises `CapabilityError` for a cache that can't copy rows.
+        """
+        if not (isinstance(self._cache, ForkableCache) and self._cache.can_fork):
+            raise CapabilityError(
+                f"a controller forks, and this {type(self._cache).__name__} can't copy rows"
+            )
+        self._cache.fork(place, target)
+        self._fed[target : target + 1] = [list(self._fed[place])]
+        for numbers in (self._bases, self._settled):
+            numbers[target : target + 1] = [numbers[place]]
+        self._is_ragged = True
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:

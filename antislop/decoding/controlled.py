@@ -15,13 +15,80 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from antislop.decoding.branches import Branch, CapabilityError, Controller, Splice, Step
-from antislop.decoding.ledger import STOP
+from antislop.decoding.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step
+from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.walker import NONE_DRAWN, Walker, in_order
-from antislop.trace.events import Drawn, Shortened
+from antislop.trace.events import Drawn, Forked, Shortened
+
+STOP, JUMP = -1, -2
+"""In the place of a token: a controller ended the text; it cut the text to 0 tokens, -3 for 1 token, and so on."""
+
+
+class ForcedNode(Node):
+    """A node after which a controller lets only one token come, cuts the text, or ends it."""
+
+    __slots__ = ()
+
+    @property
+    def is_forced(self) -> bool:
+        """Only one continuation is possible."""
+        return True
+
+    @property
+    def is_filled(self) -> bool:
+        """Nothing is drawn here."""
+        return False
+
+    @property
+    def probs(self) -> Tensor:
+        """The distribution over the only token, [1, 1]."""
+        return torch.ones(1, 1)
+
+    def likeliest(self, count: int) -> list[int]:  # noqa: ARG002
+        """Return no token: there is no other one."""
+        return []
+
+    def alternatives(self, count: int) -> tuple[tuple[int, float], ...]:  # noqa: ARG002
+        """Return no token: there is no other one."""
+        return ()
+
+    def _before(self, token: int) -> float:  # noqa: ARG002
+        return 1.0
+
+    def _get(self, token: int) -> float:  # noqa: ARG002
+        return float(self.left[0])
+
+    def _set(self, token: int, mass: float) -> None:  # noqa: ARG002
+        self.left[0] = mass
+
+
+def put_under(node: Node, rule: SampleRule) -> Node:
+    """Return the node if tokens were drawn by this rule there, else a new node in its place."""
+    if not node.is_forced and node.rule in (None, rule):
+        node.rule = rule
+        return node
+    new = node.replace(Node(node.parent, node.token, node.depth))
+    new.rule = rule
+    return new
+
+
+def force(node: Node, token: int) -> Node:
+    """Return the node, or a new one in its place, after which `token` is certain to come."""
+    if node.is_forced and token in node.children:
+        return node
+    return node.replace(ForcedNode(node.parent, node.token, node.depth))
+
+
+def jump(node: Node, depth: int) -> Node:
+    """Return the node after a controller has cut the text to a depth."""
+    landing, before = force(node, JUMP - depth).child(JUMP - depth, depth=depth), node.back_to(depth)
+    if before.is_read and not landing.is_read:
+        landing.read(before.logits)
+    return landing
 
 
 class Fork(NamedTuple):
@@ -39,7 +106,8 @@ class ControlledWalker(Walker):
         super().__init__(row)
         self.controller = controller
         self.forks: list[Fork] = []
-        self._branch: Branch | None = None
+        self._chosen: Branch | None = None  # to be begun
+        self._branch: Branch | None = None  # begun, and to be followed once its logits are known
         self._branch_idx = 0
         self._length = 0  # of the text at the latest step
         self._sampled: int | None = None
@@ -51,9 +119,11 @@ class ControlledWalker(Walker):
         self._vocabulary_size = logits.shape[-1]
 
     def walk(self, token: int | None = None) -> None:  # noqa: ARG002
-        """Walk until the model is needed."""
-        while not self.row.is_finished:
-            if self._branch is None:
+        """Walk until the model is needed, or other rows for forks."""
+        while not (self.row.is_finished or self.forks):
+            if self._chosen is not None:
+                self._begin(self._chosen)
+            elif self._branch is None:
                 self._ask()
             elif self._branch.sample_mask is None:
                 self._force(self._branch.ff_tokens)
@@ -63,10 +133,14 @@ class ControlledWalker(Walker):
             else:
                 return
 
-    def begin_branch(self, fork: Fork) -> None:
-        """Continue as a fork of the row that this one was copied from."""
-        self._branch_idx, self._length = fork.branch_idx, len(self.row.tokens)
-        self._begin(fork.branch)
+    def fork(self, fork: Fork, *, number: int, place: int) -> ControlledWalker:
+        """Return a walker that follows another branch from here, on a row of its own."""
+        row = self.row.fork(fork.controller, number=number, place=place)
+        walker = ControlledWalker(row, fork.controller)
+        walker._chosen, walker._branch_idx, walker._length = fork.branch, fork.branch_idx, self._length
+        walker._vocabulary_size = self._vocabulary_size
+        walker.events.append(Forked(self.row.number, len(row.tokens), fork.branch_idx))
+        return walker
 
     def _ask(self) -> None:
         """Ask the controller, and cut the text if it says so."""
@@ -84,7 +158,7 @@ class ControlledWalker(Walker):
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
         if branches:
-            self._begin(branches[0])
+            self._chosen = branches[0]
         else:
             self._stop_here()
 
@@ -110,10 +184,10 @@ class ControlledWalker(Walker):
 
     def _begin(self, branch: Branch) -> None:
         if branch.backtrack:
-            landing = self.row.node.jump(len(self.row.tokens) - branch.backtrack)
+            landing = jump(self.row.node, len(self.row.tokens) - branch.backtrack)
             self._cut(branch.backtrack)
             self.row.node = landing
-        self._branch = branch
+        self._chosen, self._branch = None, branch
 
     def _cut(self, count: int) -> None:
         """Remove the last tokens; the bans' limit of withdrawn tokens is not for these."""
@@ -130,14 +204,14 @@ class ControlledWalker(Walker):
 
     def _force(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            self.row.node = self.row.node.force(token)
+            self.row.node = force(self.row.node, token)
             if not self._add(token, Drawn(token)) or self.row.is_finished:
                 return
 
     def _sample(self, branch: Branch) -> None:
         """Draw a token, and splice it."""
         row, rule = self.row, branch.rule
-        node = row.node = row.node.under(rule)
+        node = row.node = put_under(row.node, rule)
         if not node.is_filled:
             logits = rule.apply(node.logits[0])[None]
             node.fill(node.logits, row.spec.settings.process([row], [len(row.tokens)], logits))
@@ -173,7 +247,7 @@ class ControlledWalker(Walker):
         """End the text because the controller does, unless that completes a ban: then rewind it."""
         row = self.row
         if violations := in_order(self.matcher.finish(row.state)):
-            row.node = row.node.force(STOP)
+            row.node = force(row.node, STOP)
             if not self._judge(STOP, violations):
                 return
         self._finish("done")

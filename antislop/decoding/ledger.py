@@ -86,6 +86,11 @@ class Node:
         self._batch_probs = probs
 
     @property
+    def is_forced(self) -> bool:
+        """Whether only one continuation is possible here, by a controller's rule."""
+        return False
+
+    @property
     def is_filled(self) -> bool:
         """Whether a forward pass has reached this node."""
         return self._scores is not None
@@ -123,33 +128,33 @@ class Node:
             node = self.children[token] = Node(self, token, depth)
         return node
 
-    def under(self, rule: object) -> Node:
-        """Return this node if tokens were drawn by this rule here, else a new node in its place."""
-        if not isinstance(self, ForcedNode) and self.rule in (None, rule):
-            self.rule = rule
-            return self
-        node = self._replace(Node(self.parent, self.token, self.depth))
-        node.rule = rule
+    def fork(self) -> Node:
+        """Return this node in a copy of the whole tree, which changes independently."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        copies, waiting = dict[int, Node](), [root]
+        while waiting:
+            node = waiting.pop()
+            copies[id(node)] = node._copy(None if node.parent is None else copies[id(node.parent)])
+            waiting += node.children.values()
+        return copies[id(self)]
+
+    def _copy(self, parent: Node | None) -> Node:
+        """Return a copy without children below another parent; logits and scores never change and are shared."""
+        node = type(self)(parent, self.token, self.depth)
+        for name in ("_batch_probs", "_logits", "_probs", "_row", "_scores", "rewinds", "rule", "spent"):
+            setattr(node, name, getattr(self, name))
+        node._left = None if self._left is None else self._left.clone()
+        node._entering = dict(self._entering)
+        node._resolved = {token: set(violations) for token, violations in self._resolved.items()}
+        node._lost = {token: (dict(own), dict(child)) for token, (own, child) in self._lost.items()}
+        if parent is not None:
+            parent.children[self.token] = node
         return node
 
-    def force(self, token: int) -> ForcedNode:
-        """Return a node in this one's place after which `token` is certain to come."""
-        if isinstance(self, ForcedNode) and token in self.children:
-            return self
-        node = ForcedNode(self.parent, self.token, self.depth)
-        self._replace(node)
-        return node
-
-    def jump(self, depth: int) -> Node:
-        """Return the node after a controller has cut the text to a depth."""
-        edge = JUMP - depth
-        landing, before = self.force(edge).child(edge, depth=depth), self.back_to(depth)
-        if before.is_read and not landing.is_read:
-            landing.read(before.logits)
-        return landing
-
-    def _replace(self, node: Node) -> Node:
-        """Put a new node into this one's place in the tree, which drops all that is below."""
+    def replace(self, node: Node) -> Node:
+        """Put a new node into this one's place in the tree, which drops all that is below; return it."""
         node._logits, node._row = self._logits, self._row
         if self.parent is not None:
             self.parent.children[self.token] = node
@@ -346,43 +351,6 @@ class Node:
 
     def _set(self, token: int, mass: float) -> None:
         self.left[token] = mass
-
-
-STOP, JUMP = -1, -2
-"""In the place of a token: a controller ended the text; it cut the text to 0 tokens, -3 for 1 token, and so on."""
-
-
-class ForcedNode(Node):
-    """A node after which a controller lets only one token come, or cuts the text."""
-
-    __slots__ = ()
-
-    @property
-    def is_filled(self) -> bool:
-        """Nothing is drawn here."""
-        return False
-
-    @property
-    def probs(self) -> Tensor:
-        """The distribution over the only token, [1, 1]."""
-        return torch.ones(1, 1)
-
-    def likeliest(self, count: int) -> list[int]:  # noqa: ARG002
-        """Return no token: there is no other one."""
-        return []
-
-    def alternatives(self, count: int) -> tuple[tuple[int, float], ...]:  # noqa: ARG002
-        """Return no token: there is no other one."""
-        return ()
-
-    def _before(self, token: int) -> float:  # noqa: ARG002
-        return 1.0
-
-    def _get(self, token: int) -> float:  # noqa: ARG002
-        return float(self.left[0])
-
-    def _set(self, token: int, mass: float) -> None:  # noqa: ARG002
-        self.left[0] = mass
 
 
 def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:

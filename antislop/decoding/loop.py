@@ -7,10 +7,11 @@ what computes the logits.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from antislop.decoding.branches import CapabilityError
 from antislop.decoding.controlled import ControlledWalker
 from antislop.decoding.drawing import fill_and_draw, fill_paths, select
 from antislop.decoding.lockstep import advance_together
@@ -42,6 +43,14 @@ class Engine(Protocol):
         """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
 
 
+@runtime_checkable
+class ForkingEngine(Engine, Protocol):
+    """An engine for controllers that fork."""
+
+    def fork(self, place: int, target: int) -> None:
+        """Copy the row at a place to another one, or to a new one behind the last."""
+
+
 def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
     """Generate until the scheduler has no more texts; yield (row, event) as things happen.
 
@@ -51,12 +60,14 @@ def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
         for walker in scheduler.walkers:
             walker.draft()
         yield from _advance(scheduler.walkers, engine.forward(scheduler.rows))
+        yield from _fork(scheduler, engine)
 
 
 def _admit(scheduler: Scheduler, engine: Engine) -> Generator[tuple[Row, Event], None, bool]:
     """Read the prompts of new texts and draw their first tokens; return whether any text is being written."""
     for walker in scheduler.admit():
         yield from _advance([walker], engine.replace(scheduler.rows, walker.row.place))
+        yield from _fork(scheduler, engine)
     return not scheduler.idle
 
 
@@ -81,10 +92,30 @@ def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[t
             walker.walk(token)
     for group, history in _groups(walkers):
         advance_together(group, history)
+    yield from _release(walkers)
+
+
+def _release(walkers: Sequence[Walker]) -> Iterator[tuple[Row, Event]]:
+    """Yield what has happened to rows."""
     for walker in walkers:
         for event in walker.events:
             yield walker.row, event
         walker.events.clear()
+
+
+def _fork(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
+    """Give rows to the branches that wait for one, and let these and the rows that they come from walk on."""
+    while forking := scheduler.list_forking():
+        for walker in forking:
+            copies = [scheduler.fork(walker, fork) for fork in walker.forks]
+            if not isinstance(engine, ForkingEngine):
+                raise CapabilityError(f"a controller forks, and a {type(engine).__name__} can't copy rows")
+            for copy in copies:
+                engine.fork(walker.row.place, copy.row.place)
+            walker.forks.clear()
+            for row_walker in (walker, *copies):
+                row_walker.walk()
+            yield from _release([walker, *copies])
 
 
 def _walk_controlled(walkers: Sequence[Walker], places: Sequence[int], logits: Tensor) -> list[int]:

@@ -7,7 +7,7 @@ nor how a cache is laid out. How to add a model of another kind is in docs/engin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,6 +39,21 @@ class RewindableCache(Protocol):
 
     def adopt(self, row: int, other: RewindableCache) -> None:
         """Replace a row by the only row of another cache of the same model."""
+
+
+@runtime_checkable
+class ForkableCache(Protocol):
+    """A cache whose rows can be copied. Optional: only a controller that forks needs it."""
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether this cache can copy its rows."""
+
+    def fork(self, row: int, target: int) -> None:
+        """Copy a row, with its settled length, to another one; a `target` behind the last row is added.
+
+        What happens to either row afterwards leaves the other as it is.
+        """
 
 
 class KVCache(RewindableCache, Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -98,7 +98,8 @@ class TextSpec:
     settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
     generator: random numbers of its own, so that the text does not depend on its batch; None for torch's global ones.
     keep_scores: keep logits and scores of the kept tokens. record_choice: describes the distribution at a node that a
-    token was drawn from; None to record nothing. controller: the rule that decides each step, if there is one.
+    token was drawn from; None to record nothing. controller: the rule that decides each step, if there is one;
+    max_forks: the texts that it may continue at a time.
     """
 
     prompt: Tensor
@@ -112,6 +113,7 @@ class TextSpec:
     keep_scores: bool = False
     record_choice: Callable[[Node, int], TokenChoice] | None = None
     controller: Controller | None = None
+    max_forks: int = 1
 
 
 class Row:
@@ -131,14 +133,15 @@ class Row:
 
     reported: tokens that a controller has seen, and that were not rewritten since.
 
-    number: the text's number, in the order in which texts came. place: the index of its row in the batch.
+    number: the text's number, in the order in which texts came. root: the number of the text that it was forked from,
+        its own if it was not. place: the index of its row in the batch.
     history: what processors and criteria remember, shared by the rows of a batch; None if they remember nothing.
     end: the length at which the text ends, unless a rewind of another row of the batch changes that.
     """
 
     def __init__(self, spec: TextSpec, *, number: int = 0, place: int = 0) -> None:
         self.spec = spec
-        self.number = number
+        self.number = self.root = number
         self.place = place
         self.prompt_length = spec.prompt.shape[1]
         self.capacity = spec.capacity
@@ -202,6 +205,14 @@ class Row:
         self.state = state
         if self.kept is not None:
             self.kept.append((self.node.logits, self.node.scores))
+
+    def fork(self, controller: Controller, *, number: int, place: int) -> Row:
+        """Return a row that continues this text independently."""
+        row = Row(replace(self.spec, controller=controller), number=number, place=place)
+        row.tokens, row.node = list(self.tokens), self.node.fork()
+        for name in ("unchanged", "reported", "state", "settled", "withdrawn", "matcher_seconds", "history", "root"):
+            setattr(row, name, getattr(self, name))
+        return row
 
     def rewind(self, length: int) -> tuple[int, ...]:
         """Keep the first `length` tokens and return the others."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from threading import Condition
 
-from antislop.decoding.controlled import ControlledWalker
+from antislop.decoding.branches import CapabilityError
+from antislop.decoding.controlled import ControlledWalker, Fork
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.walker import Walker
 
@@ -80,6 +81,23 @@ class Scheduler:
                 _follow([row])
                 self.walkers[place : place + 1] = [make_walker(row)]
                 yield self.walkers[place]
+
+    def list_forking(self) -> list[ControlledWalker]:
+        """Return the walkers with branches that wait for rows of their own."""
+        return [walker for walker in self.walkers if isinstance(walker, ControlledWalker) and walker.forks]
+
+    def fork(self, walker: ControlledWalker, fork: Fork) -> ControlledWalker:
+        """Give a branch a row: a finished one's, or a new one. Raises `CapabilityError` beyond the limit of rows."""
+        limit = walker.row.spec.max_forks
+        if sum(row.root == walker.row.root and not row.is_finished for row in self.rows) >= limit:
+            raise CapabilityError(
+                f"a controller continues more than {limit} texts at a time: raise max_forks, or return fewer branches"
+            )
+        place = next((row.place for row in self.rows if row.is_finished), len(self.walkers))
+        copy = walker.fork(fork, number=next(self._numbers), place=place)
+        self.walkers[place : place + 1] = [copy]
+        self._places = max(self._places, len(self.walkers))
+        return copy
 
     def _next_row(self) -> Row | None:
         """Return the row of the earliest text that waits; None if no text waits."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from antislop.decoding.branches import SampleRule
-from antislop.decoding.ledger import ForcedNode, Node, draw_uniform
+from antislop.decoding.ledger import Node, draw_uniform
 from antislop.decoding.policy import Exhausted
 from antislop.decoding.row import NO_DRAFT, Row
 from antislop.matching.token_matcher import State, Violation
@@ -336,7 +336,7 @@ class Walker:
 
         avoided: a node whose tokens are no alternatives.
         """
-        if isinstance(node, ForcedNode):
+        if node.is_forced:
             return node.mass_left() > 0
         return not self._is_scarce(node) or self._keep_likely(node, avoided=avoided) or self._look_further(node)
 

@@ -16,6 +16,7 @@ from antislop.trace.events import (
     Dropped,
     Event,
     Finished,
+    Forked,
     Forwarded,
     Rewound,
     Settled,
@@ -131,6 +132,8 @@ class EventComparison:
             return f"the end of the text ({event.reason}{f', forced by {event.forced_by}' if event.forced_by else ''})"
         if isinstance(event, Settled):
             return f"settled {self._list(event.tokens)}"
+        if isinstance(event, Forked):
+            return f"a fork of text {event.parent} at {event.length} tokens, branch {event.branch_idx}"
         return _describe_cost(event)
 
     def _list(self, tokens: Sequence[int]) -> str:

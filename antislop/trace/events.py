@@ -80,10 +80,25 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The text was cut to `length` tokens: after a rewind of another row, a criterion over all rows ends it there."""
+    """The text was cut to `length` tokens without a violation: by a controller, or because of its batch.
+
+    After a rewind of another row, a criterion over all rows may end a text there.
+    """
 
     length: int
     withdrawn: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The text begins as the first `length` tokens of the text `parent`, which a controller forked.
+
+    branch_idx: which of the branches it follows. The parent's events up to then belong to this text, too.
+    """
+
+    parent: int
+    length: int
+    branch_idx: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +149,5 @@ class Finished:
 
 
 Event: TypeAlias = (
-    Forwarded | Drafted | Drawn | Rewound | Shortened | Admitted | Conceded | Dropped | Settled | Finished
+    Forwarded | Drafted | Drawn | Rewound | Shortened | Forked | Admitted | Conceded | Dropped | Settled | Finished
 )

@@ -16,6 +16,7 @@ from antislop.trace.events import (
     Dropped,
     Event,
     Finished,
+    Forked,
     Forwarded,
     Reason,
     Rewound,
@@ -50,6 +51,8 @@ class Report:
     forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens removed from its cache:
         tokens_fed == prompt + kept + cut_tokens - 1 (in a batch, less the tokens known when it ended).
     drafted_tokens, accepted_tokens: proposed draft tokens, and the number of them that were drawn.
+    parent, fork_length: the number of the text that a controller forked, and the length that it had; the counts are
+        those since then. None and None for a text that begins with its prompt.
     dropped: regexes that took too long, so that the search for them was given up.
     matcher_seconds: time spent in the matcher.
     reason: the reason for the end of the text; None while it is being generated.
@@ -68,6 +71,8 @@ class Report:
     cut_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    parent: int | None = None
+    fork_length: int | None = None
     dropped: list[Ban] = field(default_factory=list)
     matcher_seconds: float = 0.0
     reason: Reason | None = None
@@ -91,6 +96,8 @@ class Report:
             self.forward_passes += event.fed > 0
             self.tokens_fed += event.fed
             self.cut_tokens += event.cut
+        elif isinstance(event, Forked):
+            self.parent, self.fork_length = event.parent, event.length
         elif isinstance(event, Drafted):
             self.drafted_tokens += event.proposed
             self.accepted_tokens += event.accepted

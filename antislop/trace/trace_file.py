@@ -38,6 +38,7 @@ _EVENTS: dict[str, type[Event]] = {
         "Drawn",
         "Dropped",
         "Finished",
+        "Forked",
         "Forwarded",
         "Rewound",
         "Settled",
