@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
+from antislop.decoding.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.row import TextSpec
 from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
@@ -186,6 +187,8 @@ class AntiSlop:
         return_cache: bool = False,
         names_filter: NamesFilter = None,
         device: torch.device | str | None = None,
+        controller: Controller | None = None,
+        max_forks: int = 1,
         **kwargs: Any,
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
@@ -202,11 +205,17 @@ class AntiSlop:
         return_cache: return a pair: the result, and an `ActivationCache` of the kept text, in which padding is masked.
             It equals that of `antislop.interpret.run_with_cache`, which describes `names_filter` and `device`.
 
+        controller: a rule of one's own that cuts, forces, masks and forks the text step by step; bans hold on top. Each
+            further row of a batch gets a `fork` of it.
+        max_forks: how many texts a controller may continue at a time for each row. Texts that were forked are further
+            rows of the output, whose reports name the text that they were forked from.
+
         Hidden states and attentions, too, are those of one more forward pass over the kept text.
         """
         request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         recording = Recording(record, record_top_k)
-        finished, returned = self._complete(model, inputs, recording, request, streamer=streamer, **kwargs)
+        kwargs |= {"streamer": streamer, "controller": controller, "max_forks": max_forks}
+        finished, returned = self._complete(model, inputs, recording, request, **kwargs)
         return returned if finished.cache is None else (returned, finished.cache)
 
     def forward_pass(
@@ -239,9 +248,10 @@ class AntiSlop:
     ) -> tuple[FinishedCall, CallOutput]:
         """Return a finished call, and what the model's `generate` made of its output."""
         done: list[FinishedCall] = []
+        control = take_control(kwargs)
 
         def complete(call: Call) -> CallOutput:
-            run = self._prepare(call, recording)
+            run = self._prepare(call, recording, control)
             done.append(FinishedCall(call, run, *complete_and_read(call, run, streamer, request=request)))
             return done[-1].output
 
@@ -355,11 +365,12 @@ class AntiSlop:
         self, model: PreTrainedModel, inputs: str | Tensor | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
         """Prepare a run and return it before the first forward pass."""
+        control = take_control(kwargs)
         call = catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call, "stream")
-        return self._prepare(call, recording)
+        return self._prepare(call, recording, control)
 
-    def _prepare(self, call: Call, recording: Recording = EVENTS) -> Run:
+    def _prepare(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
         return prepare_run(
             call,
             self.compiled,
@@ -368,21 +379,14 @@ class AntiSlop:
             warn=self.warn,
             options=self.options,
             recording=recording,
+            control=control,
         )
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
-        return {
-            "method": self.method,
-            "on_exhausted": self.on_exhausted,
-            "prompt_lookback": self.prompt_lookback,
-            "exempt_prompt": self.exempt_prompt,
-            "max_rewinds": self.max_rewinds,
-            "draft_bans": self.draft_bans,
-            "mass_floor": self.mass_floor,
-            "probability_floor": self.probability_floor,
-        }
+        names = ("method", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds", "draft_bans")
+        return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:
         """Return the rules by which the sampler draws, from its options."""

@@ -72,9 +72,7 @@ class BatchEngine:
         Raises `CapabilityError` for a cache that can't copy rows.
         """
         if not (isinstance(self._cache, ForkableCache) and self._cache.can_fork):
-            raise CapabilityError(
-                f"a controller forks, and this {type(self._cache).__name__} can't copy rows"
-            )
+            raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
         self._cache.fork(place, target)
         self._fed[target : target + 1] = [list(self._fed[place])]
         for numbers in (self._bases, self._settled):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -233,3 +233,38 @@ class Controller(Protocol):
 
     def fork(self) -> Controller:
         """Return a copy that continues independently."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """The controller of a call, and how many texts it may continue at a time for each one that it was asked for."""
+
+    controller: Controller
+    max_forks: int = 1
+
+    def begin(self, prompts: Sequence[Sequence[int]]) -> list[Controller]:
+        """Return a controller for each prompt, the first one being the caller's own, and start it."""
+        controllers = [self.controller, *(self.controller.fork() for _ in prompts[1:])]
+        for controller, prompt in zip(controllers, prompts, strict=True):
+            controller.start(prompt)
+        return controllers
+
+
+def take_control(arguments: dict[str, Any]) -> Control | None:
+    """Remove `controller` and `max_forks` from a call's arguments; return None without a controller.
+
+    Raises `ValueError` for what is no controller, or no number of texts.
+    """
+    controller, max_forks = arguments.pop("controller", None), arguments.pop("max_forks", 1)
+    if isinstance(max_forks, bool) or not isinstance(max_forks, int) or max_forks < 1:
+        raise InputError(f"max_forks is {max_forks!r}; a number of texts, 1 or more, was expected")
+    if controller is None:
+        if max_forks > 1:
+            raise InputError(f"max_forks={max_forks} is for a controller that forks: pass controller=…, too")
+        return None
+    if missing := [name for name in ("needs", "start", "mid_process", "fork") if not hasattr(controller, name)]:
+        raise InputError(
+            f"a {type(controller).__name__} is no controller, since it has no {missing[0]}: see "
+            "antislop.control.Controller"
+        )
+    return Control(controller, max_forks)

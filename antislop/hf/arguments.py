@@ -93,6 +93,8 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
         raise ValueError(
             "record is for generate, forward_pass and events: leave it out, each Completion has its events in `report`"
         )
+    if arguments.get("controller") is not None:
+        raise ValueError("a controller moves the rows of one call: use generate, for each prompt or a batch of them")
     if arguments.get("return_dict_in_generate"):
         raise ValueError("return_dict_in_generate has no effect here: leave it out, each Completion has all fields")
     for name, value in arguments.items():

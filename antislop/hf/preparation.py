@@ -12,8 +12,10 @@ from torch import Tensor
 
 from antislop.callbacks.settings import Settings
 from antislop.decoding.ban_drafts import first_of
+from antislop.decoding.branches import CapabilityError, Control
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
+from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.hf.assisted import speculate
 from antislop.hf.calls import Call
@@ -37,13 +39,14 @@ def prepare_run(
     warn: Callable[[Conceded], None],
     options: Mapping[str, Any],
     recording: Recording,
+    control: Control | None = None,
 ) -> Run:
     """Return a call's run, ready to begin. Raises `ValueError` for what is not supported.
 
     options: the sampler's, for the trace.
     """
     lengths = check_call(call, bans)
-    facts = CallFacts.of(call, options=options, recording=recording)
+    facts = CallFacts.of(call, options=options, recording=recording, control=control)
     specs = make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
         describe = partial(Node.describe_choice, top_k=recording.limit)
@@ -52,6 +55,13 @@ def prepare_run(
     language_model, cache = split_arguments(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
     )
+    if control is not None:
+        refuse_control(control, specs, cache)
+        controllers = control.begin([_read_tokens(call, place) for place in range(call.rows)])
+        specs = [
+            replace(spec, controller=controller, max_forks=control.max_forks)
+            for spec, controller in zip(specs, controllers, strict=True)
+        ]
     rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
     return Run(call.model, language_model, cache, mode, rows, lengths, call.config, warn, bans, facts)
 
@@ -139,9 +149,37 @@ def make_specs(
 
 def _read_prompt(bans: CompiledBans, ids: Tensor, mask: Tensor | None, *, place: int) -> State:
     """Return the matcher's state after a prompt, whose padding is no part of its text."""
+    return bans.read_prompt(_drop_padding(ids, mask, place=place))
+
+
+def _read_tokens(call: Call, place: int) -> list[int]:
+    """Return the tokens of a prompt, without padding."""
+    return _drop_padding(call.input_ids[place], call.mask, place=place)
+
+
+def _drop_padding(ids: Tensor, mask: Tensor | None, *, place: int) -> list[int]:
     if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
         ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
-    return bans.read_prompt(ids.tolist())
+    tokens: list[int] = ids.tolist()
+    return tokens
+
+
+def refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
+    """Raise `ValueError` for what a controller can't be combined with."""
+    spec, needs = specs[0], control.controller.needs
+    if spec.policy.method != "exact":
+        raise ValueError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
+    if spec.drafter is not None:
+        raise ValueError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
+    if spec.keep_scores:
+        raise ValueError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
+    if isinstance(spec.settings, Settings) and spec.settings.is_together:
+        raise ValueError(
+            "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
+            "itself: pass one prompt at a time, or leave them out"
+        )
+    if needs.has_forks and control.max_forks > 1 and not (isinstance(cache, ForkableCache) and cache.can_fork):
+        raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
 
 
 def share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:

@@ -16,6 +16,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.caches.cache import TransformersCache
 from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.branches import CapabilityError
 from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
@@ -25,7 +26,7 @@ from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller, pad_token_of
 from antislop.hf.tracing import CallFacts, make_trace, read_random_state
-from antislop.trace.events import Admitted, Conceded, Event, Finished, Forwarded, Settled
+from antislop.trace.events import Admitted, Conceded, Event, Finished, Forked, Forwarded, Settled
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
 
@@ -109,6 +110,7 @@ class Run:
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # the cache that is returned with the sequences
         self._reports = [Report(surfaces=self.bans.vocabulary) for _ in self.rows]
+        self._excess: dict[int, int] = {}  # per text the tokens in the cache that were withdrawn
         self._random_state = dict[str, bytes]()
         self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
 
@@ -125,6 +127,7 @@ class Run:
             )
         with closing(self.numbered_events()) as events:
             for _, event in events:
+                _refuse_fork(event)
                 yield event
 
     def numbered_events(self) -> Generator[tuple[int, Event], None, None]:
@@ -139,8 +142,9 @@ class Run:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
             for _, event in self._decode():
-                if streamer is not None and isinstance(event, Settled):
-                    for token in event.tokens:
+                if streamer is not None:
+                    _refuse_fork(event)
+                    for token in event.tokens if isinstance(event, Settled) else ():
                         streamer.put(torch.tensor([token]))
             self._finish()
         if streamer is not None:
@@ -160,7 +164,7 @@ class Run:
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
             for report, row in zip(self._reports, self.rows, strict=True):
-                report.add(Forwarded(0, self.engine.excess(row)))
+                report.add(Forwarded(0, self._excess[row.number]))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
@@ -171,6 +175,8 @@ class Run:
         if self.config.do_sample:
             self._random_state = read_random_state(self.rows[0].spec.prompt.device)
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
+            if isinstance(event, Forked):
+                self._add_fork(row, event)
             report = self._reports[row.number]
             if is_kept or isinstance(event, (Admitted, Conceded)):
                 report.add(event)
@@ -179,8 +185,14 @@ class Run:
             if isinstance(event, Conceded):
                 self.warn(event)
             elif isinstance(event, Finished):
-                warn_if_too_long(self.model, self.prompts.tokens[row.number] + len(row.tokens))
+                self._excess[row.number] = self.engine.excess(row)  # another text may take its place
+                warn_if_too_long(self.model, self.prompts.tokens[row.root] + len(row.tokens))
             yield row.number, event
+
+    def _add_fork(self, row: Row, fork: Forked) -> None:
+        """Add a text that was forked, with the events of the one that it was forked from."""
+        self.rows.append(row)
+        self._reports.append(Report(surfaces=self.bans.vocabulary, events=list(self._reports[fork.parent].events)))
 
     def _sequences(self) -> Tensor:
         """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
@@ -239,3 +251,8 @@ class Run:
         return tuple(
             torch.cat([row[step][index] if step < len(row) else blank for row in kept]) for step in range(steps)
         )
+
+
+def _refuse_fork(event: Event) -> None:
+    if isinstance(event, Forked):
+        raise CapabilityError("the controller forks the text, and one text can be streamed at a time: use generate")

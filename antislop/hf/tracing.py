@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
+from antislop.decoding.branches import Control
 from antislop.decoding.row import Row
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
@@ -38,9 +39,10 @@ PLAIN_INPUTS = frozenset(
 class CallFacts:
     """The facts of a call, held as they are until they are asked for.
 
-    options: of the sampler. assistant: the model that drafts, if there is one. processors, criteria: the names of all
-    types, those that `generate` makes from its settings included. inputs: the names of the model's other inputs, such
-    as an encoder's output, an image, or a cache that was filled before. positions: of the prompts' tokens.
+    options: of the sampler. controller: the name of its type, if there is one. assistant: the model that drafts, if
+    there is one. processors, criteria: the names of all types, those that `generate` makes from its settings included.
+    inputs: the names of the model's other inputs, such as an encoder's output, an image, or a cache that was filled
+    before. positions: of the prompts' tokens.
     """
 
     model: Mapping[str, str]
@@ -48,6 +50,7 @@ class CallFacts:
     config: GenerationConfig
     options: Mapping[str, Any]
     recording: Recording
+    controller: str | None
     processors: tuple[str, ...]
     criteria: tuple[str, ...]
     stop_strings: tuple[str, ...]
@@ -57,7 +60,9 @@ class CallFacts:
     positions: Tensor | None
 
     @classmethod
-    def of(cls, call: Call, *, options: Mapping[str, Any], recording: Recording) -> CallFacts:
+    def of(
+        cls, call: Call, *, options: Mapping[str, Any], recording: Recording, control: Control | None = None
+    ) -> CallFacts:
         """Return the facts of a call that has not begun."""
         stops = [criterion for criterion in call.stopping_criteria if isinstance(criterion, StopStringCriteria)]
         assistant = call.assistant.model
@@ -67,6 +72,7 @@ class CallFacts:
             config=call.config,
             options=options,
             recording=recording,
+            controller=None if control is None else type(control.controller).__name__,
             processors=tuple(type(processor).__name__ for processor in call.logits_processor),
             criteria=tuple(type(criterion).__name__ for criterion in call.stopping_criteria),
             stop_strings=tuple(text for stop in stops for text in stop.stop_strings),
@@ -89,6 +95,7 @@ class CallFacts:
             "sampler": dict(self.options),
             "settings": _list_settings(self.config),
             "stop_strings": list(self.stop_strings),
+            "controller": self.controller,
             "processors": list(self.processors),
             "criteria": list(self.criteria),
             "inputs": [*self.inputs, *([] if _follow_from(self.mask, self.positions) else ["position_ids"])],
@@ -200,5 +207,5 @@ def _list_masks(mask: Tensor | None, rows: list[Row]) -> list[tuple[int, ...] | 
     """Return the mask of each prompt; None for a prompt without padding, or if the mask is for other inputs."""
     if mask is None or mask.ndim != 2 or mask.shape[1] != rows[0].prompt_length or bool(mask.all()):
         return [None] * len(rows)
-    lists = mask.expand(len(rows), -1).tolist() if mask.shape[0] == 1 else mask.tolist()
-    return [tuple(int(value) for value in values) for values in lists]
+    lists = [tuple(int(value) for value in values) for values in mask.tolist()]
+    return [lists[min(row.root, len(lists) - 1)] for row in rows]

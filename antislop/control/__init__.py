@@ -1,0 +1,46 @@
+"""A rule of one's own over the text: cut, force, mask, sample, fork, step by step, with bans on top."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from antislop.lazy import import_lazily
+
+if TYPE_CHECKING:
+    from antislop.decoding.branches import (
+        BacktrackError,
+        Branch,
+        Capabilities,
+        CapabilityError,
+        Controller,
+        Splice,
+        Step,
+        TokenSet,
+    )
+else:
+    __getattr__, __dir__ = import_lazily(
+        __name__,
+        {
+            "decoding.branches": [
+                "BacktrackError",
+                "Branch",
+                "Capabilities",
+                "CapabilityError",
+                "Controller",
+                "Splice",
+                "Step",
+                "TokenSet",
+            ],
+        },
+    )
+
+__all__ = [
+    "BacktrackError",
+    "Branch",
+    "Capabilities",
+    "CapabilityError",
+    "Controller",
+    "Splice",
+    "Step",
+    "TokenSet",
+]
