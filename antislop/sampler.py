@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.decoding.branches import Control, Controller, take_control
+from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.row import TextSpec
 from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt

@@ -24,7 +24,7 @@ FLOORS = (
     ("files",),
     ("matching",),
     ("lists", "records"),
-    ("trace",),
+    ("trace", "control"),
     ("decoding",),
     ("caches", "testing", "grammar"),
     ("callbacks",),

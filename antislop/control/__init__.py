@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
-    from antislop.decoding.branches import (
+    from antislop.control.branches import (
         BacktrackError,
         Branch,
         Capabilities,
@@ -21,7 +21,7 @@ else:
     __getattr__, __dir__ = import_lazily(
         __name__,
         {
-            "decoding.branches": [
+            "branches": [
                 "BacktrackError",
                 "Branch",
                 "Capabilities",

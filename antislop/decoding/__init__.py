@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from antislop.decoding.inferencer import BanningInferencer
     from antislop.decoding.protocols import (
         PAD,
+        ForkableCache,
         Inferencer,
         Inferred,
         KVCache,
@@ -29,6 +30,7 @@ else:
             "inferencer": ["BanningInferencer"],
             "protocols": [
                 "PAD",
+                "ForkableCache",
                 "Inferencer",
                 "Inferred",
                 "KVCache",
@@ -47,6 +49,7 @@ else:
 __all__ = [
     "PAD",
     "BanningInferencer",
+    "ForkableCache",
     "Inferencer",
     "Inferred",
     "KVCache",

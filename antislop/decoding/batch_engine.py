@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding.branches import CapabilityError
+from antislop.control.branches import CapabilityError
 from antislop.decoding.loop import ForwardPass
 from antislop.decoding.protocols import ForkableCache, LanguageModel, RewindableCache, fill_left
 from antislop.decoding.row import Row

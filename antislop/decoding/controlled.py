@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antislop.decoding.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step
+from antislop.control.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.walker import NONE_DRAWN, Walker, in_order

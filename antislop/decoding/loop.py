@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from antislop.decoding.branches import CapabilityError
+from antislop.control.branches import CapabilityError
 from antislop.decoding.controlled import ControlledWalker
 from antislop.decoding.drawing import fill_and_draw, fill_paths, select
 from antislop.decoding.lockstep import advance_together

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from threading import Condition
 
-from antislop.decoding.branches import CapabilityError
+from antislop.control.branches import CapabilityError
 from antislop.decoding.controlled import ControlledWalker, Fork
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.walker import Walker

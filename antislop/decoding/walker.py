@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding.branches import SampleRule
+from antislop.control.branches import SampleRule
 from antislop.decoding.ledger import Node, draw_uniform
 from antislop.decoding.policy import Exhausted
 from antislop.decoding.row import NO_DRAFT, Row

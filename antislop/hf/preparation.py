@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from antislop.callbacks.settings import Settings
+from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.ban_drafts import first_of
-from antislop.decoding.branches import CapabilityError, Control
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache

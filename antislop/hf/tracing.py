@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
-from antislop.decoding.branches import Control
+from antislop.control.branches import Control
 from antislop.decoding.row import Row
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from antislop.decoding.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
+from antislop.control.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.matching.bans import Ban
 from tests.support.oracles import completed
 from tests.support.toys import PROMPT, Markov, Words
