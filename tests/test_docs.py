@@ -78,6 +78,8 @@ def test_the_code_that_needs_a_package_runs(
     for block in read_blocks(page, "python"):
         if not block.title or block.needs == package:
             exec(block.compile(), names)
+            if trainer := names.pop("trainer", None):
+                assert trainer.state.global_step == 2, f"{page}:{block.line} trained nothing"
 
 
 def test_the_example_of_each_list_format_is_read_as_that_format(tmp_path: Path) -> None:
