@@ -1,7 +1,7 @@
 """Check a language model and a cache of one's own: what the sampler relies on, one function for each property.
 
->>> from antislop.testing import check_engine
->>> check_engine(model, logits_after, vocabulary_size=32_000)  # doctest: +SKIP
+>>> from antislop.testing import check_language_model
+>>> check_language_model(model)  # doctest: +SKIP
 
 In a test suite, run the functions of `CHECKS` one by one: each takes a `Subject`.
 """
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import PAD, KVCache, LanguageModel, RewindableCache, fill_left
+from antislop.decoding.protocols import PAD, KVCache, KVState, KVStates, LanguageModel, RewindableCache, fill_left
 
-__all__ = ["CHECKS", "ContractError", "Subject", "check_engine"]
+__all__ = ["CHECKS", "ContractError", "Subject", "check_language_model"]
 
 ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
 
@@ -31,14 +31,26 @@ class ContractError(AssertionError):
 class Subject:
     """A model to be checked.
 
-    after: returns the logits [vocab] that the model gives after some tokens and nothing else, by one fresh forward.
-    vocabulary_size: at least 4. tolerance: the largest absolute difference of two logits that count as equal.
+    oracle: returns the logits [vocab] after some tokens and nothing else, computed in another way; None to let the
+    model read them in a new cache. tolerance: the largest absolute difference of two logits that count as equal.
     """
 
     model: LanguageModel
-    after: Callable[[Sequence[int]], Tensor]
-    vocabulary_size: int
+    oracle: Callable[[Sequence[int]], Tensor] | None = None
     tolerance: float = 1e-4
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """The number of logits after a token; at least 4 are expected."""
+        size = int(self.model.forward(torch.tensor([[0]]), self.model.new_cache(1)).shape[-1])
+        _expect(size >= 4, f"a vocabulary of {size} tokens where at least 4 are expected")
+        return size
+
+    def after(self, tokens: Sequence[int]) -> Tensor:
+        """Return the logits [vocab] after some tokens of the vocabulary and nothing else."""
+        if self.oracle is not None:
+            return self.oracle(tokens)
+        return self.model.forward(torch.tensor([tokens]), self.model.new_cache(1))[0, -1]
 
     def read(self, *rows: Sequence[int]) -> RewindableCache:
         """Return a cache that has read rows of equal length."""
@@ -71,24 +83,43 @@ class Subject:
 Check = Callable[[Subject], None]
 
 
-def check_engine(
+@torch.no_grad()
+def check_language_model(
     model: LanguageModel,
-    after: Callable[[Sequence[int]], Tensor],
     *,
-    vocabulary_size: int,
+    after: Callable[[Sequence[int]], Tensor] | None = None,
     tolerance: float = 1e-4,
 ) -> None:
     """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
 
+    after: returns the logits [vocab] after some tokens, computed in another way. Without it, the model reads them in a
+        new cache, so errors that it also makes there are not found.
+    tolerance: the largest absolute difference of two logits that count as equal.
+
     The checks of `KVCache`, which the sampler never calls, are run if the model's caches have its methods.
     """
-    subject = Subject(model, after, vocabulary_size, tolerance)
+    subject = Subject(model, after, tolerance)
     checks = [*CHECKS, *(STATE_CHECKS if hasattr(model.new_cache(1), "get_kv_states") else ())]
     for check in checks:
         try:
             check(subject)
         except ContractError as error:
             raise ContractError(f"{check.__name__}: {error}") from error
+
+
+def check_end_tokens_are_a_set_of_ids(subject: Subject) -> None:
+    """`eos_token_id` is a set of tokens of the vocabulary; it may be empty."""
+    tokens = subject.model.eos_token_id
+    _expect(isinstance(tokens, frozenset), f"eos_token_id is a {type(tokens).__name__} where a frozenset is expected")
+    outside = sorted(token for token in tokens if not 0 <= token < subject.vocabulary_size)
+    _expect(not outside, f"the end tokens {outside} in a vocabulary of {subject.vocabulary_size}")
+
+
+def check_new_caches_give_the_same_logits(subject: Subject) -> None:
+    """What a model returns depends on the tokens alone, not on the caches that were read before, nor on chance."""
+    for tokens in (ONE, TWO, ONE):
+        logits = subject.forward([tokens], subject.model.new_cache(1))[0, -1]
+        subject.expect_logits(logits, tokens)
 
 
 def check_a_new_cache_holds_nothing(subject: Subject) -> None:
@@ -234,6 +265,8 @@ def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
     _expect(_states(subject.model.new_cache(2)) == [], "states of a new cache")
     cache = subject.read(ONE, TWO)
     _expect(cast(KVCache, cache).get_num_tokens() == 5, "get_num_tokens() after 5 tokens")
+    kinds = {type(state).__name__ for state in _states(cache) if not isinstance(state, KVState)}
+    _expect(not kinds, f"states of the type {', '.join(kinds)} where KVState is expected")
     for states in (states for pair in _states(cache) for states in pair):
         _expect(states.ndim == 4 and states.shape[0] == 2 and states.shape[2] == 5, f"states of {tuple(states.shape)}")
 
@@ -267,7 +300,7 @@ def check_a_crop_leaves_no_trace(subject: Subject) -> None:
 def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
     """Its own, those of another cache, and those that were cloned before more was read."""
     cache = subject.read(ONE, TWO)
-    states = [(keys.clone(), values.clone()) for keys, values in _states(cache)]
+    states = [KVState(keys.clone(), values.clone()) for keys, values in _states(cache)]
     cast(KVCache, cache).update(_states(cache))
     subject.expect_next(cache, [*ONE, 6], [*TWO, 6])
     cache.settle(0, 5)
@@ -297,6 +330,8 @@ def check_states_that_do_not_agree_are_refused(subject: Subject) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
+    check_end_tokens_are_a_set_of_ids,
+    check_new_caches_give_the_same_logits,
     check_a_new_cache_holds_nothing,
     check_logits_follow_each_query,
     check_rows_may_feed_different_numbers_of_tokens,
@@ -315,6 +350,8 @@ CHECKS: tuple[Check, ...] = (
 )
 """What the sampler relies on."""
 STATE_CHECKS: tuple[Check, ...] = (
+    check_end_tokens_are_a_set_of_ids,
+    check_new_caches_give_the_same_logits,
     check_states_have_the_shape_of_the_protocol,
     check_shorter_rows_are_filled_on_the_left,
     check_a_crop_leaves_no_trace,
@@ -324,7 +361,7 @@ STATE_CHECKS: tuple[Check, ...] = (
 """What a `KVCache` promises beside that."""
 
 
-def _states(cache: RewindableCache) -> list[tuple[Tensor, Tensor]]:
+def _states(cache: RewindableCache) -> KVStates:
     return cast(KVCache, cache).get_kv_states()
 
 

@@ -16,7 +16,7 @@ from antislop.caches.layers import Columns, GrowingLayer
 from antislop.caches.masks import AttentionMask
 from antislop.caches.positions import Positions
 from antislop.caches.recurrent_states import SNAPSHOT_EVERY, Snapshots, clear_row, fork_row, put_row, repeat_rows
-from antislop.decoding.protocols import KVStates, RewindableCache
+from antislop.decoding.protocols import KVState, KVStates, RewindableCache
 
 TRIM = 64
 """Free columns on the left of all rows from which on dropping them, which copies all states, is worth it."""
@@ -270,9 +270,9 @@ class TransformersCache:
         self._borrowed.take_over(rows=self.rows)
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self._borrowed.stores]
-        return [(keys, values) for keys, values in states if keys is not None and values is not None]
+        return [KVState(keys, values) for keys, values in states if keys is not None and values is not None]
 
-    def update(self, kv_states: KVStates) -> None:
+    def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Hold these states and no others, all of their tokens in every row."""
         sizes = {(states.shape[0], states.shape[2]) for pair in kv_states for states in pair}
         if len(sizes) > 1 or any(rows != self.rows for rows, _ in sizes):

@@ -11,7 +11,14 @@ from torch import Tensor
 from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
-from antislop.decoding.protocols import PAD, Inferred, LanguageModel, RewindableCache, SampleStrategy
+from antislop.decoding.protocols import (
+    PAD,
+    DecodeOutput,
+    LanguageModel,
+    PrefillOutput,
+    RewindableCache,
+    SampleStrategy,
+)
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
@@ -28,17 +35,38 @@ class BanningInferencer:
         self._model = model
         self._matcher = Matcher([], _Blank()) if matcher is None else matcher
 
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text, at least one; raises `ValueError` if the model has none."""
+        tokens = self._model.eos_token_id
+        if not tokens:
+            raise ValueError("the model has no end token: set eos_token_id in its generation config, or in your model")
+        return tokens
+
     @torch.no_grad()
-    def prefill(self, query_token_ids: Tensor, kv_cache: RewindableCache, sample_strategy: SampleStrategy) -> Inferred:
-        """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row."""
-        logits = self._model.forward(query_token_ids, kv_cache)[:, -1].float()
+    def prefill(
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        sample_strategy: SampleStrategy,
+        *,
+        all_logits: bool = False,
+    ) -> PrefillOutput:
+        """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row.
+
+        all_logits: return the logits after every token of the prompt. A model that leaves these out for the first
+        tokens of a cache reads the prompt twice.
+        """
+        model = _PromptReader(self._model) if all_logits else self._model
+        queries = model.forward(query_token_ids, kv_cache)
+        logits = queries[:, -1].float()
         pairs = zip(query_token_ids, logits, strict=True)
         scores = torch.cat([sample_strategy.process(i[None, i != PAD], row_logits[None]) for i, row_logits in pairs])
         if sample_strategy.do_sample:
             tokens = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1)
         else:
             tokens = scores.argmax(dim=-1, keepdim=True)
-        return Inferred(tokens, logits[:, None])
+        return PrefillOutput(tokens, queries if all_logits else logits[:, None])
 
     def decode(
         self,
@@ -47,33 +75,88 @@ class BanningInferencer:
         *,
         max_new_tokens: int,
         sample_strategy: SampleStrategy,
-    ) -> Inferred:
+        all_logits: bool = False,
+    ) -> DecodeOutput:
         """Continue after query_token_ids [rows, tokens], at least one a row, which the cache does not hold yet.
 
         Stops in each row at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
+        all_logits: as in `prefill`.
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
-        settings = _Strategy(sample_strategy, self._model.eos_token_id)
-        policy = Policy(sample_strategy.do_sample, "exact", "concede", max_rewinds=100)
-        prompts = [query[query != PAD] for query in query_token_ids]
-        specs = [
+        specs = self._make_specs(query_token_ids, capacity=max_new_tokens, strategy=sample_strategy)
+        rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
+        filler = min(self._model.eos_token_id, default=0)
+        model = _PromptReader(self._model) if all_logits else self._model
+        for _ in decode(Scheduler(rows=rows), BatchEngine(model, kv_cache, filler=filler)):
+            pass
+        output = _collect(rows, filler=filler)
+        if not isinstance(model, _PromptReader):
+            return output
+        prompts = model.prompt_logits[:, :-1].to(output.token_logits)
+        return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
+
+    def _make_specs(self, query_token_ids: Tensor, *, capacity: int, strategy: SampleStrategy) -> list[TextSpec]:
+        settings = _Strategy(strategy, self._model.eos_token_id)
+        policy = Policy(strategy.do_sample, "exact", "concede", max_rewinds=100)
+        return [
             TextSpec(
                 prompt=prompt[None],
                 matcher=self._matcher,
                 state=self._matcher.start(prompt.tolist()),
                 policy=policy,
                 settings=settings,
-                capacity=max_new_tokens,
+                capacity=capacity,
                 keep_scores=True,
             )
-            for prompt in prompts
+            for prompt in (query[query != PAD] for query in query_token_ids)
         ]
-        rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
-        engine = BatchEngine(self._model, kv_cache, filler=min(self._model.eos_token_id, default=0))
-        for _ in decode(Scheduler(rows=rows), engine):
-            pass
-        return _collect(rows, filler=min(self._model.eos_token_id, default=0))
+
+
+class _PromptReader:
+    """A language model that keeps the logits after all tokens that it reads first."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._prompt_logits: Tensor | None = None
+
+    @property
+    def prompt_logits(self) -> Tensor:
+        """The logits of the first forward pass, [rows, queries, vocab]."""
+        assert self._prompt_logits is not None, "nothing was read yet"
+        return self._prompt_logits
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        return self._model.eos_token_id
+
+    def new_cache(self, rows: int) -> RewindableCache:
+        return self._model.new_cache(rows)
+
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+        if self._prompt_logits is not None:
+            return self._model.forward(query_token_ids, kv_cache)
+        self._prompt_logits = _forward_all(self._model, query_token_ids, kv_cache)
+        return self._prompt_logits
+
+
+def _forward_all(model: LanguageModel, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+    """Return the logits after each query, float32 [rows, queries, vocab], 0 at `PAD`.
+
+    A model may leave out all but the last ones for the first tokens of a cache, so these are removed and read again.
+    """
+    queries, was_empty = query_token_ids.shape[1], not any(kv_cache.lengths)
+    logits = model.forward(query_token_ids, kv_cache)
+    if logits.shape[1] < queries and was_empty:
+        for row in range(len(kv_cache.lengths)):
+            kv_cache.rewind(row, 0)
+        logits = model.forward(query_token_ids, kv_cache)
+    if logits.shape[1] < queries:
+        raise ValueError(
+            f"{type(model).__name__}.forward returned the logits after {logits.shape[1]} of {queries} queries: leave "
+            "out all_logits, or have it return those after each query"
+        )
+    return logits.float().masked_fill((query_token_ids == PAD).to(logits.device)[:, :, None], 0.0)
 
 
 class _Strategy:
@@ -107,11 +190,11 @@ class _Blank:
         return b""
 
 
-def _collect(rows: Sequence[Row], *, filler: int) -> Inferred:
+def _collect(rows: Sequence[Row], *, filler: int) -> DecodeOutput:
     longest = max(len(row.tokens) for row in rows)
     ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
     logits = []
     for row in rows:
         kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
         logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
-    return Inferred(ids, torch.stack(logits))
+    return DecodeOutput(ids, torch.stack(logits))

@@ -15,8 +15,16 @@ from torch import Tensor
 PAD = -1
 """In query_token_ids: no token here. Rows that feed fewer tokens than others are filled with it on their left."""
 
-KVStates: TypeAlias = list[tuple[Tensor, Tensor]]
-"""Keys and values of each layer, [rows, heads, tokens, head_dim]."""
+
+class KVState(NamedTuple):
+    """Keys and values of one layer, both [rows, heads, tokens, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+KVStates: TypeAlias = list[KVState]
+"""The states of each layer."""
 
 
 class RewindableCache(Protocol):
@@ -71,7 +79,7 @@ class KVCache(RewindableCache, Protocol):
         They may be the cache's own memory, which the next forward overwrites: clone them to keep them.
         """
 
-    def update(self, kv_states: KVStates) -> None:
+    def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Replace the contents of the cache by these states, with all of their tokens in every row.
 
         Raises `ValueError` for states whose layers, rows or tokens don't agree with each other, and for a cache that
@@ -121,11 +129,23 @@ class SampleStrategy(NamedTuple):
     process: ScoreFunction = identity
 
 
-class Inferred(NamedTuple):
+class PrefillOutput(NamedTuple):
+    """The token that follows each prompt, and logits.
+
+    token_ids: int64 [rows, 1]. token_logits: float32 [rows, 1, vocab], the model's own, before any processing; with
+    `all_logits` [rows, queries, vocab], those after each token of the prompts, 0 at `PAD`.
+    """
+
+    token_ids: Tensor
+    token_logits: Tensor
+
+
+class DecodeOutput(NamedTuple):
     """Tokens, and the logits that they were chosen from.
 
     token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
-    token_logits: float32 [rows, tokens, vocab], the model's own, before any processing; 0 after a row's end.
+    token_logits: float32 [rows, tokens, vocab], the model's own, before any processing; 0 after a row's end. With
+    `all_logits` [rows, queries - 1 + tokens, vocab]: before these, those after each query but the last, 0 at `PAD`.
     """
 
     token_ids: Tensor
@@ -135,8 +155,22 @@ class Inferred(NamedTuple):
 class Inferencer(Protocol):
     """Generates with a language model in two steps, so that a cache can be reused between them."""
 
-    def prefill(self, query_token_ids: Tensor, kv_cache: RewindableCache, sample_strategy: SampleStrategy) -> Inferred:
-        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row."""
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text, at least one; raises `ValueError` if the model has none."""
+
+    def prefill(
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        sample_strategy: SampleStrategy,
+        *,
+        all_logits: bool = False,
+    ) -> PrefillOutput:
+        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row.
+
+        all_logits: return the logits after every token of the prompt.
+        """
 
     def decode(
         self,
@@ -145,11 +179,13 @@ class Inferencer(Protocol):
         *,
         max_new_tokens: int,
         sample_strategy: SampleStrategy,
-    ) -> Inferred:
+        all_logits: bool = False,
+    ) -> DecodeOutput:
         """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
 
         The strategy sees these and the chosen tokens, not the tokens that the cache held before.
         Stops at an end token or after `max_new_tokens`, which must be positive: `ValueError` otherwise.
+        all_logits: return the logits after every query, too.
         """
 
 

@@ -20,6 +20,8 @@ from antislop.decoding.loop import decode
 from antislop.decoding.protocols import (
     PAD,
     Inferencer,
+    LanguageModel,
+    RewindableCache,
     SampleStrategy,
     count_queries,
     fill_left,
@@ -30,7 +32,7 @@ from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
-from antislop.testing import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_engine
+from antislop.testing import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_language_model
 from antislop.trace.events import Finished, Forwarded, Rewound
 from tests.conftest import DEPTH
 from tests.decoding.test_exactness import p_value
@@ -170,6 +172,69 @@ def test_prefill_and_decode_return_tokens_and_their_logits() -> None:
     assert model.fed == [[3, 2], *[[1, 1]] * 6]
 
 
+@pytest.mark.parametrize("kind", ["Markov", "llama"])
+@torch.no_grad()
+def test_all_logits_are_those_after_each_query(kind: str) -> None:
+    """Of prompts, which a model of transformers reads without them at first, and of later queries; 0 at `PAD`."""
+    table = direct(seed=7).table
+    model: LanguageModel = MarkovModel(table) if kind == "Markov" else TransformersModel(LLAMA)
+    inferencer, prompts = BanningInferencer(model), [[3, 2, 4], [1], [2, 3]]
+    greedy = SampleStrategy(do_sample=False)
+    plain, cache = model.new_cache(3), model.new_cache(3)
+    first = inferencer.prefill(fill_left(prompts), cache, greedy, all_logits=True)
+    assert torch.equal(first.token_ids, inferencer.prefill(fill_left(prompts), plain, greedy).token_ids)
+    assert first.token_logits.shape[:2] == (3, 3)
+    assert first.token_logits.dtype == torch.float32
+    expect_logits(model, prompts, first.token_logits)
+    queries = [[int(first.token_ids[0]), 1], [int(first.token_ids[1])], [int(first.token_ids[2]), 4]]
+    texts = [prompt + query for prompt, query in zip(prompts, queries, strict=True)]
+    both = (fill_left(queries), cache), (fill_left(texts), model.new_cache(3))
+    for (query, kv_cache), read in zip(both, (queries, texts), strict=True):
+        rest = inferencer.decode(query, kv_cache, max_new_tokens=4, sample_strategy=greedy, all_logits=True)
+        assert rest.token_ids.shape == (3, 4)
+        assert rest.token_logits.shape[1] == query.shape[1] - 1 + 4
+        written = [text + tokens[:-1] for text, tokens in zip(texts, rest.token_ids.tolist(), strict=True)]
+        expect_logits(model, written, rest.token_logits, counts=[len(tokens) + 3 for tokens in read])
+
+
+def expect_logits(
+    model: LanguageModel, texts: Sequence[Sequence[int]], logits: Tensor, counts: Sequence[int] | None = None
+) -> None:
+    """The last logits of [rows, queries, vocab] follow the last tokens of a text, `counts` or all; the rest is 0."""
+    for row, text in enumerate(texts):
+        count = counts[row] if counts else len(text)
+        assert not logits[row, : logits.shape[1] - count].any()
+        for place in range(1, count + 1):
+            tokens = torch.tensor([text[: len(text) - place + 1]])
+            expected = model.forward(tokens, model.new_cache(1))[0, -1]
+            assert torch.allclose(logits[row, -place], expected, atol=1e-4)
+
+
+def test_logits_that_a_model_never_returns_are_refused() -> None:
+    class Short(MarkovModel):
+        def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+            return super().forward(query_token_ids, kv_cache)[:, -1:]
+
+    model = Short(direct().table)
+    with pytest.raises(ValueError, match=r"Short.forward returned the logits after 1 of 3 queries: leave out"):
+        BanningInferencer(model).prefill(
+            torch.tensor([[1, 2, 3]]), model.new_cache(1), SampleStrategy(), all_logits=True
+        )
+
+
+def test_end_tokens_are_those_of_the_model_and_must_exist() -> None:
+    assert BanningInferencer(MarkovModel(direct().table, eos=frozenset({2, 3}))).eos_token_id == {2, 3}
+    with pytest.raises(ValueError, match="the model has no end token: set eos_token_id"):
+        _ = BanningInferencer(MarkovModel(direct().table)).eos_token_id
+
+
+def test_states_have_names_and_are_pairs(subject: Subject) -> None:
+    for state in subject.read(ONE, TWO).get_kv_states():  # type: ignore[attr-defined]
+        keys, values = state
+        assert state.keys is keys
+        assert state.values is values
+
+
 def test_rows_stop_at_an_end_token_or_at_the_limit_and_are_filled() -> None:
     model = MarkovModel(direct(seed=6).table, eos=frozenset({3, 4}))
     inferencer = BanningInferencer(model)
@@ -265,11 +330,11 @@ LLAMA = build_model("llama")
 
 def _markov() -> Subject:
     table = Markov(12, seed=0).table
-    return Subject(MarkovModel(table), lambda tokens: table[(0, *tokens)[-2], tokens[-1]], 12)
+    return Subject(MarkovModel(table), lambda tokens: table[(0, *tokens)[-2], tokens[-1]])
 
 
 def _llama() -> Subject:
-    return Subject(TransformersModel(LLAMA), lambda tokens: LLAMA(torch.tensor([tokens])).logits[0, -1], 48)
+    return Subject(TransformersModel(LLAMA), lambda tokens: LLAMA(torch.tensor([tokens])).logits[0, -1])
 
 
 @pytest.fixture(scope="module", params=[_markov, _llama], ids=["Markov", "llama"])
@@ -285,7 +350,9 @@ def test_every_implementation_meets_the_contract(subject: Subject, check: Callab
 
 
 def test_every_check_is_listed() -> None:
-    named = {value for name, value in vars(testing).items() if name.startswith("check_") and name != "check_engine"}
+    named = {
+        value for name, value in vars(testing).items() if name.startswith("check_") and name != "check_language_model"
+    }
     assert named == {*CHECKS, *STATE_CHECKS}
 
 
@@ -337,11 +404,36 @@ def test_each_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> Non
         def new_cache(self, rows: int) -> MarkovCache:
             return Leaves(rows)
 
-    arguments: Any = (Faulty(table), lambda tokens: table[(0, *tokens)[-2], tokens[-1]])
-    check_engine(*arguments, vocabulary_size=12)
+    check_language_model(Faulty(table))
     monkeypatch.setattr(Leaves, "fault", fault)
-    with pytest.raises(ContractError, match=r"^check_"):
-        check_engine(*arguments, vocabulary_size=12)
+    for after in (None, lambda tokens: table[(0, *tokens)[-2], tokens[-1]]):
+        with pytest.raises(ContractError, match=r"^check_"):
+            check_language_model(Faulty(table), after=after)
+
+
+def test_only_an_oracle_finds_what_a_new_cache_gets_wrong_too() -> None:
+    table = Markov(12, seed=0).table
+
+    class Reversed(MarkovModel):
+        def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+            return super().forward(query_token_ids, kv_cache).flip(-1)
+
+    check_language_model(Reversed(table))
+    with pytest.raises(ContractError, match="off by"):
+        check_language_model(Reversed(table), after=lambda tokens: table[(0, *tokens)[-2], tokens[-1]])
+
+
+def test_a_model_with_dropout_and_end_tokens_beyond_the_vocabulary_are_found() -> None:
+    table = Markov(12, seed=0).table
+
+    class Noisy(MarkovModel):
+        def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+            return super().forward(query_token_ids, kv_cache) + torch.rand(())
+
+    with pytest.raises(ContractError, match=r"^check_new_caches_give_the_same_logits"):
+        check_language_model(Noisy(table))
+    with pytest.raises(ContractError, match=r"the end tokens \[12\] in a vocabulary of 12"):
+        check_language_model(MarkovModel(table, eos=frozenset({3, 12})))
 
 
 def test_queries_are_counted_from_their_padding() -> None:
@@ -360,5 +452,5 @@ def test_the_engine_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) == 3
     table = names["model"].table
-    check_engine(names["model"], lambda tokens: table[tuple([0, *tokens][-2:])], vocabulary_size=4)
+    check_language_model(names["model"], after=lambda tokens: table[tuple([0, *tokens][-2:])])
     assert not standing([ord(c) for c in printed], Words(*map(chr, range(128))), [anywhere("ab")], is_final=True)

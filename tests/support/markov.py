@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import KVStates, RewindableCache, count_queries, fill_left
+from antislop.decoding.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
 
 
 class MarkovCache:
@@ -27,9 +27,9 @@ class MarkovCache:
     def get_kv_states(self) -> KVStates:
         """Return the tokens twice, float32 [rows, 1, tokens, 1]; -1 stands left of shorter rows."""
         states = fill_left(self._rows).float()[:, None, :, None]
-        return [(states, states.clone())] if self.get_num_tokens() else []
+        return [KVState(states, states.clone())] if self.get_num_tokens() else []
 
-    def update(self, kv_states: KVStates) -> None:
+    def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
         shapes = {tuple(states.shape) for pair in kv_states for states in pair}
         if len(kv_states) > 1 or any(shape != (len(self._rows), 1, shape[2], 1) for shape in shapes) or len(shapes) > 1:
             raise ValueError(f"states of one layer, [{len(self._rows)}, 1, tokens, 1], are expected, not {shapes}")
