@@ -23,6 +23,7 @@
     return element;
   };
   const percent = (share) => {
+    if (share === null) return "unknown";
     const value = 100 * share;
     if (value > 0 && value < .01) return "<\u00a00.01\u00a0%";
     return `${value >= 99.95 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)}\u00a0%`;

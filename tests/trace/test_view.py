@@ -13,7 +13,7 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.display import make_visible
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Conceded, Drawn, Shortened, Trace
+from antislop.trace import Conceded, Drawn, Shortened, TokenChoice, Trace
 from antislop.trace.view.bans import count_bans
 from antislop.trace.view.rows import RowView
 from antislop.trace.view.time_line import draw_time_line
@@ -137,6 +137,21 @@ def test_relevance_reaches_the_page_and_is_refused_if_it_fits_no_token() -> None
             trace.to_html(relevance={key: [1.0]})
     with pytest.raises(ValueError, match="has 1 numbers: 3 were expected, one for each token before it"):
         trace.to_html(relevance={(0, 1): [1.0]})
+    with pytest.raises(ValueError, match="token 1 of row 0 has numbers that are not finite"):
+        trace.to_html(relevance={(0, 1): [1.0, float("nan"), 0.0]})
+
+
+def test_probabilities_that_json_has_no_form_for_are_left_out() -> None:
+    choice = TokenChoice(float("nan"), float("inf"), 1, ())
+    data = PageReader(make_trace(WORDS, [Drawn(0, choice)]).to_html()).data
+    assert data["rows"][0]["draws"] == [[0, 0, 0, None, None, 1, []]]
+
+
+def test_the_page_may_load_nothing_and_run_no_other_script() -> None:
+    metas = [attributes for name, attributes in PageReader(make_marked(EVIL).to_html()).elements if name == "meta"]
+    policy = next(meta["content"] for meta in metas if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
 
 
 def test_markup_in_texts_bans_and_facts_changes_no_element() -> None:

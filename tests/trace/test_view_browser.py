@@ -220,6 +220,11 @@ def test_relevance_shades_earlier_tokens_and_names_the_most_relevant(viewer: Vie
     assert len(page.evaluate(shaded)) == 3
 
 
+def test_a_text_without_tokens_has_a_page_too(viewer: Viewer) -> None:
+    assert viewer.open(make_trace(WORDS, [])).evaluate(READ_TEXTS) == [""]
+    assert viewer.open(make_trace(WORDS)).evaluate(READ_TEXTS) == []
+
+
 def test_an_address_may_name_a_token(viewer: Viewer) -> None:
     trace = make_trace(WORDS, NESTED, NESTED)
     for fragment, row, text in (("#token-1", 0, " emu"), ("#text-1-token-2", 1, "s")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,8 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
                 f"relevance for token {index} of row {number} has {len(values):,} numbers: {expected:,} were expected, "
                 "one for each token before it, those of the prompt included, without padding"
             )
+        if not all(math.isfinite(value) for value in values):
+            raise ValueError(f"relevance for token {index} of row {number} has numbers that are not finite")
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
@@ -173,7 +176,7 @@ def _list_data(views: Sequence[RowView]) -> dict[str, Any]:
 
 
 def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> dict[str, Any]:
-    def flatten(pairs: Iterable[tuple[int, float]]) -> list[float]:
+    def flatten(pairs: Iterable[tuple[int, float]]) -> list[float | None]:
         return [n for token, share in pairs for n in (tokens.setdefault(token, len(tokens)), _round(share))]
 
     def describe(choice: TokenChoice | None) -> list[Any]:
@@ -207,6 +210,6 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
     }
 
 
-def _round(value: float) -> float:
-    """Return a number with four significant digits."""
-    return float(f"{value:.4g}")
+def _round(value: float) -> float | None:
+    """Return a number with four significant digits; None for infinity and NaN, which JSON has no form for."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
