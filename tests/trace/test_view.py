@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import random
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.display import make_visible
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Conceded, Drawn, Shortened, TokenChoice, Trace
+from antislop.trace import Conceded, Drawn, Dropped, Finished, Shortened, TokenChoice, Trace
 from antislop.trace.view.bans import count_bans
+from antislop.trace.view.notes import list_notes
 from antislop.trace.view.rows import RowView
 from antislop.trace.view.time_line import draw_time_line
 from tests.conftest import DEPTH
@@ -126,6 +128,24 @@ def test_a_trace_of_events_alone_says_how_to_record_more() -> None:
     assert 'pass record="top"' in page
     assert "None of the 0 bans in the list occurred" in page
     assert PageReader(page).texts == ["I saw a cat"]
+
+
+def test_the_end_of_a_text_is_explained() -> None:
+    slow = Ban.regex("a+")
+    events = [Drawn(0), Dropped(slow), Conceded(Violation(CAT, 0, 0), forced_by="Grammar")]
+    ends = [Finished("done", 0.0), Finished("exhausted", 0.0, forced_by="Grammar"), Finished("failed", 0.0)]
+    trace = make_trace(WORDS, [], *([*events, end] for end in ends))
+    notes = [list_notes(row) for row in trace.rows]
+    conceded = "Conceded, since Grammar rules out all else: 'a cat'."
+    dropped = "The regex 'a+' took too long, and was no longer searched for."
+    assert notes == [
+        ["The text is unfinished: its events end here."],
+        [conceded, dropped],
+        ["The text ends early: every continuation was banned, since Grammar rules out all else.", conceded, dropped],
+        ["The text ends early: the model returned no probabilities to draw from.", conceded, dropped],
+    ]
+    page = trace.to_html()
+    assert all(html.escape(note).replace("&#x27;", "&#39;") in page for row in notes for note in row)
 
 
 def test_relevance_reaches_the_page_and_is_refused_if_it_fits_no_token() -> None:

@@ -13,6 +13,7 @@ from antislop.matching.characters import NOTHING, complete, finish
 from antislop.trace.attempts import Attempt, RowHistory
 from antislop.trace.events import Drawn, Rewound, Shortened
 from antislop.trace.traced_row import TracedRow
+from antislop.trace.view.notes import list_notes
 from antislop.trace.view.text import complete_events, drops_space, drops_space_after
 from antislop.trace.written_text import WrittenText, WrittenToken
 
@@ -67,6 +68,11 @@ class RowView:
         """All tokens in the order in which they were drawn, and the end of the text."""
         text = WrittenText(self.surfaces)
         return [token for event in complete_events(self.row) for token in text.add(event)]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what the text itself does not show."""
+        return list_notes(self.row)
 
     @property
     def has_long_prompt(self) -> bool:
