@@ -67,7 +67,10 @@ def replay(
     about = trace.about
     _refuse_unrecorded(about)
     _check_model(about, model, tokenizer)
-    run = _prepare(trace, model, tokenizer, {"processors": logits_processor, "criteria": stopping_criteria})
+    try:
+        run = _prepare(trace, model, tokenizer, {"processors": logits_processor, "criteria": stopping_criteria})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the call of the trace can't be prepared here: {first_line(error)}") from error
     facts = run.facts.describe(run.bans, {})
     _check_call(about, facts)
     with _random_numbers(about, run):
@@ -96,7 +99,7 @@ def _refuse_unrecorded(about: Mapping[str, Any]) -> None:
     if about["inputs"]:
         missing = f"the model's other inputs: {', '.join(about['inputs'])}"
     elif about["assistant"] is not None:
-        missing = f"the assistant model {about['assistant']['name'] or about['assistant']['type']!r}"
+        missing = f"the assistant model {about['assistant'].get('name')!r}"
     elif objects:
         missing = f"the settings {', '.join(objects)}"
     else:
@@ -117,7 +120,7 @@ def _check_model(about: Mapping[str, Any], model: PreTrainedModel, tokenizer: Pr
             f"the tokenizer {tokenizer.name_or_path!r} has other tokens than that of the trace, {recorded['name']!r}: "
             "pass that one"
         )
-    kind, device = about["model"]["type"], torch.device(about["model"]["device"]).type
+    kind, device = about["model"]["type"], about["model"]["device"].partition(":")[0]
     if type(model).__name__ != kind:
         raise InputError(
             f"the model is a {type(model).__name__}, and that of the trace, {about['model']['name']!r}, a {kind}: "
@@ -195,7 +198,7 @@ def _random_numbers(about: Mapping[str, Any], run: Run) -> Iterator[None]:
         try:
             state = {kind: base64.b64decode(text) for kind, text in about["random_state"].items()}
             stack.enter_context(random_state(run.rows[0].spec.prompt.device, state))
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the random state of the trace can't be used ({first_line(error)})") from error
         yield
 

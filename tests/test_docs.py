@@ -26,6 +26,7 @@ from antislop.lists.ban_list import BanList
 from antislop.lists.formats import FORMATS
 from antislop.matching.patterns.kinds import KINDS
 from antislop.metrics.definitions import METRICS
+from antislop.trace import Trace
 from tests.support.browser import SIZES, open_browser
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
 
@@ -94,6 +95,19 @@ def test_the_example_of_each_list_format_is_read_as_that_format(tmp_path: Path) 
         assert len(bans) > 0
         shown.add(bans.format)
     assert shown == set(FORMATS)
+
+
+def test_the_example_of_a_trace_is_one(tmp_path: Path) -> None:
+    (block,) = read_blocks(DOCS / "reference" / "formats.md", "jsonl")
+    (tmp_path / "trace.jsonl").write_text(block.text, encoding="utf-8")
+    trace = Trace.load(tmp_path / "trace.jsonl")
+    assert (trace.pieces()[0].text, trace.to_text()) == ("The old", " [-cat.-] dog.")
+    trace.save(tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_text(encoding="utf-8") == block.text
+    model, tokenizer = antislop.tiny_model()
+    facts = antislop.AntiSlop(tokenizer, []).forward_pass(model, "a", max_new_tokens=1).trace.about
+    assert trace.about.keys() == facts.keys()
+    assert trace.about["sampler"].keys() == facts["sampler"].keys()
 
 
 def slug(heading: str) -> str:

@@ -62,6 +62,7 @@ _FACTS: dict[str, Any] = {
     "versions": dict,
 }
 """The facts that every header has, with their types."""
+_TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
 _NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 """Raised by the contents of a line that no trace has."""
@@ -236,9 +237,18 @@ def _check_header(line: _Line | None, place: str) -> dict[str, Any]:
             f"{place}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
             "use the version of antislop that wrote it"
         )
-    if wrong := [name for name, kinds in _FACTS.items() if not isinstance(content.get(name), kinds)]:
+    if wrong := _find_wrong_facts(content):
         raise InputError(f"{place}:1: {wrong[0]} is missing or not of its type: the file was changed")
     return {name: value for name, value in content.items() if name not in ("format", "version")}
+
+
+def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
+    """Return the names of the facts that are missing or not of their types."""
+    wrong = [name for name, kinds in _FACTS.items() if not isinstance(content.get(name, 0.0), kinds)]
+    parts = {name: content[name] for name in ("model", "tokenizer") if name not in wrong}
+    wrong += [name for name, part in parts.items() if not all(isinstance(part.get(key), str) for key in _TEXTS[name])]
+    lists = [name for name, kinds in _FACTS.items() if kinds is list and name not in wrong]
+    return wrong + [name for name in lists if not all(isinstance(text, str) for text in content[name])]
 
 
 def _read(line: _Line | None, place: str, read: Callable[[Any], Any]) -> Any:
@@ -276,26 +286,41 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
         kind = _EVENTS[content["event"]]
         values = {name: value for name, value in content.items() if name not in ("row", "event")}
         return kind(**{name: _read_field(name, value, bans) for name, value in values.items()})
-    prompt, mask = tuple(map(int, content["prompt"])), content.get("mask")
+    prompt, mask = tuple(map(_read_int, content["prompt"])), content.get("mask")
     if mask is not None and len(mask) != len(prompt):
         raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
-    return TracedRow(prompt, (), None if mask is None else tuple(map(int, mask)))
+    return TracedRow(prompt, (), None if mask is None else tuple(map(_read_int, mask)))
 
 
 def _read_field(name: str, value: Any, bans: BanList) -> Any:
     if name == "violation":
-        return Violation(bans[value["ban"]], int(value["start"]), int(value["end"]))
+        return Violation(bans[_read_int(value["ban"])], _read_int(value["start"]), _read_int(value["end"]))
     if name == "choice":
-        return TokenChoice(**{**value, "alternatives": _read_pairs(value["alternatives"])})
-    if name == "ban":
-        return bans[value]
+        probability, share = _read_number(value["probability"]), _read_number(value["share"])
+        return TokenChoice(probability, share, _read_int(value["rank"]), _read_pairs(value["alternatives"]))
     if name == "alternatives":
         return _read_pairs(value)
-    return tuple(map(int, value)) if isinstance(value, list) else value
+    if name in ("tokens", "withdrawn"):
+        return tuple(map(_read_int, value))
+    if name == "ban":
+        return bans[_read_int(value)]
+    if name == "matcher_seconds":
+        return _read_number(value)
+    return value if name in ("reason", "forced_by") and isinstance(value, str) else _read_int(value)
+
+
+def _read_int(value: Any) -> int:
+    if type(value) is not int:  # JSON's true is none
+        raise TypeError(value)
+    return value
+
+
+def _read_number(value: Any) -> float:
+    return float(value if type(value) is float else _read_int(value))
 
 
 def _read_pairs(pairs: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
-    return tuple((int(token), float(share)) for token, share in pairs)
+    return tuple((_read_int(token), _read_number(share)) for token, share in pairs)
 
 
 def _check_end(rows: Sequence[TracedRow], end: _Line | None, place: str) -> None:

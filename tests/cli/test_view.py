@@ -104,7 +104,10 @@ def test_files_that_are_no_traces_are_refused_with_one_sentence(path: Path, tmp_
             [json.dumps({**header, "version": 0}), *lines[1:]]
         ): "this trace is of version 0, and version 1 is read",
         "\n".join([json.dumps({**header, "settings": []}), *lines[1:]]): "settings is missing or not of its type",
-        "\n".join([json.dumps({k: v for k, v in header.items() if k != "seed"}), *lines[1:]]): "seed is missing",
+        **{
+            "\n".join([json.dumps({k: v for k, v in header.items() if k != fact}), *lines[1:]]): f"{fact} is missing"
+            for fact in header.keys() - {"format", "version", "bans", "command", "grammar"}
+        },
         "\n".join([*lines[:3], "[" * 100_000]): ":4: this line is not JSON",
     }
     other = tmp_path / "other"
