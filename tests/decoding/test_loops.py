@@ -118,7 +118,7 @@ def test_a_loop_that_is_let_through_is_reported_each_time_it_is_complete_again()
     max_rewinds=st.sampled_from([0, 2, 100]),
     ratio=st.sampled_from([1, 2, 16]),
 )
-@example(seed=3, words=VARIED, copies=2, do_sample=False, max_rewinds=100, ratio=16)  # a token without mass is drawn
+@example(seed=3, words=VARIED, copies=2, do_sample=False, max_rewinds=100, ratio=16)  # a token without mass is conceded
 def test_texts_whose_every_redraw_loops_with_variations_end_and_their_loops_are_reported(
     seed: int, words: Words, copies: int, do_sample: bool, max_rewinds: int, ratio: int
 ) -> None:
