@@ -197,6 +197,8 @@ class Step:
     branch_idx: which of the branches returned then this is. last_backtrack: how many of the tokens there were then are
         gone, removed by the branch, by a ban, or both. last_append: the tokens after the ones that stayed. sampled: the
         token that was sampled; None if none was, or if a ban rewound the text. tokens: the generated text as it is.
+    is_done: the text ends here, by an end token, its maximum length or a criterion: it continues only if
+        all branches remove tokens.
     """
 
     branch_idx: int
@@ -204,6 +206,7 @@ class Step:
     last_append: tuple[int, ...]
     sampled: int | None
     tokens: Sequence[int]
+    is_done: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from antislop.control.branches import Branch, CapabilityError, Controller, Sampl
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.walker import NONE_DRAWN, Walker, in_order
-from antislop.trace.events import Drawn, Forked, Shortened
+from antislop.trace.events import Drawn, Forked, Reason, Shortened
 
 STOP, JUMP = -1, -2
 """In the place of a token: a controller ended the text; it cut the text to 0 tokens, -3 for 1 token, and so on."""
@@ -111,6 +111,7 @@ class ControlledWalker(Walker):
         self._branch_idx = 0
         self._length = 0  # of the text at the latest step
         self._sampled: int | None = None
+        self._is_done = False  # the text ends here unless the controller removes tokens
         self._vocabulary_size = 0
 
     def read(self, logits: Tensor) -> None:
@@ -151,16 +152,23 @@ class ControlledWalker(Walker):
             last_append=tuple(row.tokens[row.reported :]),
             sampled=self._sampled,
             tokens=tuple(row.tokens),
+            is_done=self._is_done,
         )
         with self._noting_step():
-            branches = self._check(self.controller.mid_process(step))
+            branches = self._check(self._select(self.controller.mid_process(step)))
             self.forks = [Fork(i, branch, self.controller.fork()) for i, branch in enumerate(branches[1:], start=1)]
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
         if branches:
             self._chosen = branches[0]
+        elif self._is_done:
+            super()._finish("done")
         else:
             self._stop_here()
+
+    def _select(self, branches: Sequence[Branch]) -> Sequence[Branch]:
+        """Return the branches to follow: after the end of a text none, unless all of them remove tokens."""
+        return [] if self._is_done and not all(branch.backtrack for branch in branches) else branches
 
     def _check(self, branches: Sequence[Branch]) -> Sequence[Branch]:
         row, needs = self.row, self.controller.needs
@@ -187,6 +195,7 @@ class ControlledWalker(Walker):
             landing = jump(self.row.node, len(self.row.tokens) - branch.backtrack)
             self._cut(branch.backtrack)
             self.row.node = landing
+        self._is_done = False
         self._chosen, self._branch = None, branch
 
     def _cut(self, count: int) -> None:
@@ -202,10 +211,21 @@ class ControlledWalker(Walker):
             self._sampled = None
         return stays
 
+    def _finish(self, reason: Reason) -> None:
+        """Finish the text; ask the controller first if that is due to what is in the text."""
+        if reason == "done":
+            self._is_done = True
+        else:
+            super()._finish(reason)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_done or self.row.is_finished
+
     def _force(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self.row.node = force(self.row.node, token)
-            if not self._add(token, Drawn(token)) or self.row.is_finished:
+            if not self._add(token, Drawn(token)) or self._has_ended:
                 return
 
     def _sample(self, branch: Branch) -> None:
@@ -224,7 +244,7 @@ class ControlledWalker(Walker):
         splice = branch.find_splice(token)
         if splice is not None and splice.backtrack:
             self._splice(token, splice)
-        elif self._add(token, self._describe(token)) and splice is not None and not row.is_finished:
+        elif self._add(token, self._describe(token)) and splice is not None and not self._has_ended:
             self._force(splice.ff_tokens)
 
     def _splice(self, token: int, splice: Splice) -> None:
@@ -240,7 +260,7 @@ class ControlledWalker(Walker):
                 row.node.read(before.logits)
             return
         first, *others = splice.ff_tokens
-        if self._add(first, Drawn(first), edge=token) and not row.is_finished:
+        if self._add(first, Drawn(first), edge=token) and not self._has_ended:
             self._force(others)
 
     def _stop_here(self) -> None:
@@ -250,4 +270,4 @@ class ControlledWalker(Walker):
             row.node = force(row.node, STOP)
             if not self._judge(STOP, violations):
                 return
-        self._finish("done")
+        super()._finish("done")

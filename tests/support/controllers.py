@@ -72,12 +72,15 @@ class Interpreter:
 
     def run(self) -> list[int]:
         length, self.sampled = 0, None
-        while not self.is_done:
-            step = Step(0, length - self.low, tuple(self.tokens[self.low :]), self.sampled, tuple(self.tokens))
+        while True:
+            step = Step(
+                0, length - self.low, tuple(self.tokens[self.low :]), self.sampled, tuple(self.tokens), self.is_done
+            )
             branches = self.controller.mid_process(step)
-            if not branches:
+            if not branches or (self.is_done and not branches[0].backtrack):
                 break
             (branch,) = branches
+            self.is_done = False
             length = self.low = len(self.tokens)
             self.sampled = None
             if branch.backtrack:
