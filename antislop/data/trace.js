@@ -67,6 +67,10 @@
     });
     return [make("h3", "", "Rejected in its place"), make("ul", "", ...items)];
   };
+  const describeLetThrough = (row, index) => row.let_through
+    .filter(([, start, end]) => start <= index && index <= end)
+    .map(([ban, , , isConceded]) => make("p", "", `Stays in the text with ${name(ban)}: `,
+      isConceded ? "conceded, since every alternative was ruled out." : "admitted, as its weight allows."));
   const describeAttempt = (row, number) => {
     const [ban, index, count, isOnPath, text] = row.attempts[number - 1];
     const tokens = `${count} ${count === 1 ? "token" : "tokens"}`;
@@ -112,7 +116,7 @@
     const values = attempt ? undefined : row.relevance[index];
     panel.replaceChildren(
       make("div", "token", data.tokens[id]),
-      ...(attempt ? describeAttempt(row, attempt) : []),
+      ...(attempt ? describeAttempt(row, attempt) : describeLetThrough(row, index)),
       list(facts),
       ...(attempt && share === undefined ? compareInstead(row, attempt) : []),
       ...(values ? describeRelevance(row, values) : []),

@@ -225,6 +225,20 @@ def test_a_text_without_tokens_has_a_page_too(viewer: Viewer) -> None:
     assert viewer.open(make_trace(WORDS)).evaluate(READ_TEXTS) == []
 
 
+def test_tokens_of_a_ban_that_stays_name_it(viewer: Viewer) -> None:
+    cat, dog = (Violation(Ban(text), 0, 0) for text in ("cat", "dog"))
+    events = [Drawn(3), Conceded(cat), Rewound(0, (3,), cat), Drawn(4), Admitted(dog), Drawn(5)]
+    page = viewer.open(make_trace(WORDS, events))
+
+    def read(step: int) -> str:
+        page.locator(".t").nth(step).focus()
+        return page.locator("#panel").inner_text()
+
+    assert "Stays" not in read(0)
+    assert "Stays in the text with the ban “dog”: admitted, as its weight allows." in read(1)
+    assert "Stays" not in read(2)
+
+
 def test_an_address_may_name_a_token(viewer: Viewer) -> None:
     trace = make_trace(WORDS, NESTED, NESTED)
     for fragment, row, text in (("#token-1", 0, " emu"), ("#text-1-token-2", 1, "s")):

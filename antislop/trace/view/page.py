@@ -26,6 +26,7 @@ from antislop.trace.view.time_line import draw_time_line
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Surfaces
 
 Relevance = Mapping[tuple[int, int], Sequence[float]]
@@ -179,6 +180,9 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
     def flatten(pairs: Iterable[tuple[int, float]]) -> list[float | None]:
         return [n for token, share in pairs for n in (tokens.setdefault(token, len(tokens)), _round(share))]
 
+    def number(ban: Ban) -> int:
+        return bans.setdefault(make_visible(ban.phrase), len(bans))
+
     def describe(choice: TokenChoice | None) -> list[Any]:
         if choice is None:
             return []
@@ -187,7 +191,7 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
     draws = [event for event in view.row.events if isinstance(event, Drawn)]
     attempts = [
         [
-            bans.setdefault(make_visible(attempt.violation.ban.phrase), len(bans)) if attempt.violation else -1,
+            number(attempt.violation.ban) if attempt.violation else -1,
             attempt.token_index,
             len(attempt.tokens),
             int(attempt.is_on_path),
@@ -206,6 +210,10 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
             for draw, written, index in zip(draws, view.written, view.indices, strict=False)
         ],
         "attempts": attempts,
+        "let_through": [
+            [number(event.violation.ban), event.violation.start, event.violation.end, int(isinstance(event, Conceded))]
+            for event in view.let_through
+        ],
         "relevance": {index: [_round(value) for value in values] for index, values in view.relevance.items()},
     }
 

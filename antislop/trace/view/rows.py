@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from antislop.display import make_visible
 from antislop.matching.characters import NOTHING, complete, finish
 from antislop.trace.attempts import Attempt, RowHistory
-from antislop.trace.events import Drawn, Rewound, Shortened
+from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, Shortened
 from antislop.trace.traced_row import TracedRow
 from antislop.trace.view.notes import list_notes
 from antislop.trace.view.text import complete_events, drops_space, drops_space_after
@@ -132,6 +132,18 @@ class RowView:
 
     def _sign(self, token: int) -> str:
         return make_visible(self.surfaces.breaks.get(token, "") or UNFINISHED)
+
+    @cached_property
+    def let_through(self) -> list[Conceded | Admitted]:
+        """The bans that stay in the text: conceded or admitted, and not withdrawn later."""
+        kept, steps, found = self.history.kept, 0, list[Conceded | Admitted]()
+        for event in self.row.events:
+            steps += isinstance(event, Drawn)
+            if isinstance(event, (Conceded, Admitted)):
+                end = event.violation.end
+                if end < len(kept) and kept[end].step_index < steps:
+                    found.append(event)
+        return found
 
     @cached_property
     def attempt_texts(self) -> list[str]:
