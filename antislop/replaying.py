@@ -61,8 +61,8 @@ def replay(
 
     Raises `ReplayError` at the first difference. Before the model runs, raises `InputError` if the tokenizer, the
     model's type, its kind of device (for sampled texts), the settings, processors or criteria are not those of the
-    trace; and `NotImplementedError` for a call with an assistant model, or with other inputs than ids and their mask,
-    such as that of an encoder-decoder model.
+    trace; and `NotImplementedError` for a call with a controller, an assistant model, or other inputs than ids and their
+    mask, such as that of an encoder-decoder model.
     """
     about = trace.about
     _refuse_unrecorded(about)
@@ -98,6 +98,8 @@ def _refuse_unrecorded(about: Mapping[str, Any]) -> None:
     objects = [name for name, value in about["settings"].items() if isinstance(value, dict) and [*value] == ["repr"]]
     if about["inputs"]:
         missing = f"the model's other inputs: {', '.join(about['inputs'])}"
+    elif about["controller"] is not None:
+        missing = f"the controller, a {about['controller']}"
     elif about["assistant"] is not None:
         missing = f"the assistant model {about['assistant'].get('name')!r}"
     elif objects:

@@ -435,3 +435,5 @@ def test_calls_that_a_trace_does_not_contain_are_refused(llama: PreTrainedModel,
     plain = sampler.generate(llama, prompt, attention_mask=torch.ones_like(prompt), **common).trace
     assert plain is not None
     replay(plain, llama, TOKENIZER)
+    with pytest.raises(NotImplementedError, match="the controller, a Mine: make the call again"):
+        replay(with_facts(plain, controller="Mine"), llama, TOKENIZER)

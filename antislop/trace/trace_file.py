@@ -47,6 +47,7 @@ _EVENTS: dict[str, type[Event]] = {
 }
 _FACTS: dict[str, Any] = {
     "model": dict,
+    "controller": (str, NoneType),
     "assistant": (dict, NoneType),
     "tokenizer": dict,
     "sampler": dict,
