@@ -61,8 +61,8 @@ def replay(
 
     Raises `ReplayError` at the first difference. Before the model runs, raises `InputError` if the tokenizer, the
     model's type, its kind of device (for sampled texts), the settings, processors or criteria are not those of the
-    trace; and `NotImplementedError` for a call with a controller, an assistant model, or other inputs than ids and their
-    mask, such as that of an encoder-decoder model.
+    trace; and `NotImplementedError` for a call with a controller, an assistant model, or other inputs than ids and
+    their mask, such as that of an encoder-decoder model.
     """
     about = trace.about
     _refuse_unrecorded(about)
