@@ -241,10 +241,6 @@ class _DataSet:
                 maker, self._read_prompts, journal, total=self._count_missing(journal), pairs=pair_file
             )
             say(summary.describe())
-            if summary.cut:
-                cut = f"{describe_count(summary.cut, 'text')} ended before the grammar did, with the status cut"
-                stop = ", or leave out --stop" if self.job.spec.generation.get("stop_strings") else ""
-                warn(f"{cut}: raise --max-new-tokens{stop}")
             if pair_file is not None and not self.job.is_stopped:
                 self._finish_pairs(pair_file, pairs)
         return summary
@@ -256,8 +252,16 @@ class _DataSet:
                 f"{arm} {rate:.1f}" for arm, rate in self._measure(read_records(self.target.records)).items()
             )
             say(f"banned phrases per 1,000 words: {rates}")
+        if self.grammar is not None:
+            self._warn_of_cut_texts()
         if export.is_wanted:
             self._export(pairs, export.push_to_hub)
+
+    def _warn_of_cut_texts(self) -> None:
+        if cut := sum(record["status"] == "cut" for record in read_records(self.target.records)):
+            stop = ", or leave out --stop" if self.job.spec.generation.get("stop_strings") else ""
+            fault = f"{describe_count(cut, 'text')} ended before the grammar did, with the status cut"
+            warn(f"{fault}: raise --max-new-tokens{stop}")
 
     def _open(self, pairs: PairOptions, *, force: bool) -> Journal:
         from antislop.datasets.writing import open_journal

@@ -352,6 +352,7 @@ def test_a_text_that_ends_before_its_grammar_is_marked_and_counted(structured: l
     result = make(*structured, "--max-new-tokens", "9")
     assert_made(result, "5 cut", "5 texts ended before the grammar did, with the status cut: raise --max-new-tokens")
     assert {record["status"] for record in read()} == {"cut"}
+    assert_made(make(*structured, "--max-new-tokens", "9"), "0 records", "5 texts ended before the grammar did")
     Path("short.lark").write_text('start: "so" | "so it is"')
     assert_made(make("--grammar", "short.lark", "--stop", "o", out="o.jsonl"))
     assert [(record["response"], record["status"]) for record in read("o.jsonl")] == [("so", "ok")] * 5
