@@ -5,7 +5,10 @@
   const close = document.getElementById("close"), status = document.getElementById("status"), hint = [...panel.childNodes];
   const rows = [...document.querySelectorAll(".written")].map((text, row) => {
     const tokens = [...text.querySelectorAll(".t")];
-    tokens.forEach((token, n) => { token.row = row; token.n = n; token.tabIndex = n ? -1 : 0; });
+    tokens.forEach((token, n) => {
+      token.row = row; token.n = n; token.tabIndex = n ? -1 : 0;
+      if (/^\n+$/.test(token.textContent)) token.dataset.break = "";
+    });
     const section = text.closest("section"), draws = data.rows[row].draws;
     const kept = tokens.filter((token, n) => !draws[n][2]);
     const before = [...section.querySelectorAll(".p")];
@@ -89,7 +92,7 @@
     return [make("h3", "", "Relevance of earlier tokens"), scale, tabulate("The most relevant", ["token", "", "relevance"], lines)];
   };
   const text = (row, i) => i < row.prompt
-    ? row.sources[i].textContent || row.sources[i].dataset.sign
+    ? row.sources[i].textContent.replaceAll(" ", "␣").replaceAll("\n", "↵") || row.sources[i].dataset.sign
     : data.tokens[row.draws[row.kept[i - row.prompt].n][0]];
 
   const shade = (row, values) => {

@@ -212,7 +212,7 @@ def test_relevance_shades_earlier_tokens_and_names_the_most_relevant(viewer: Vie
         "() => [...document.querySelectorAll('.more, .less')].map(e => [e.textContent, e.classList.contains('more')])"
     )
     assert page.evaluate(shaded) == [["I", True], [" saw", False], [" emu", True]]
-    assert read_lines(page)[:3] == ["␣emu 1.00", "I 0.500", "saw -0.250"]
+    assert read_lines(page)[:3] == ["␣emu 1.00", "I 0.500", "␣saw -0.250"]
     assert page.locator(".jump button").all_inner_texts() == ["2 s"]
     page.locator(".t").first.click()
     assert page.evaluate(shaded) == []
