@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from antislop import AntiSlop, default_bans, tiny_model
 from antislop.cli.main import app
-from antislop.cli.options import DtypeChoice, ModelOptions
-from antislop.cli.traces.replay import choose_model
+from antislop.cli.options import DtypeChoice
+from antislop.cli.traces.replay import TracedModelOptions, choose_model
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.trace import Trace
@@ -114,7 +114,7 @@ def test_a_trace_from_python_replays(tmp_path: Path) -> None:
 
 def test_the_model_is_that_of_the_trace_unless_options_say_otherwise(path: Path, tmp_path: Path) -> None:
     def choose(path: Path, **options: Any) -> ModelSpec:
-        return choose_model(Trace.load(path), ModelOptions(**options))
+        return choose_model(Trace.load(path), TracedModelOptions(**options))
 
     bundled = ModelSpec(device="cpu", dtype="float32", attention="sdpa")
     assert choose(path) == bundled

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
 from antislop.cli.options import DtypeChoice, ModelOptions, make_processors
@@ -14,8 +16,23 @@ from antislop.errors import InputError
 from antislop.hf.pretrained import BUNDLED, ModelSpec, load_model
 from antislop.trace.recording import Trace
 
+_trace_option = partial(typer.Option, rich_help_panel="Model", show_default="the trace's")
 
-def replay(file: TraceArgument, model: ModelOptions) -> int:
+
+@dataclass(frozen=True)
+class TracedModelOptions(ModelOptions):
+    """The options of a model that a trace names: what is not given is as in the trace."""
+
+    model: Annotated[str | None, _trace_option(metavar="NAME", help="A Hugging Face id or a folder.")] = None
+    revision: Annotated[str | None, _trace_option(help="A branch, tag or commit of the model on the hub.")] = None
+    dtype: Annotated[DtypeChoice, _trace_option(help="The type of the weights.")] = DtypeChoice.AUTO
+    device: Annotated[str, _trace_option(help="cpu, cuda, cuda:1 or mps.")] = "auto"
+    attention: Annotated[
+        str | None, _trace_option(metavar="NAME", help="Attention kernel: sdpa, eager, flash_attention_2, …")
+    ] = None
+
+
+def replay(file: TraceArgument, model: TracedModelOptions) -> int:
     """Generate the texts of a trace again, and compare each step with what was recorded.
 
     Prints one line: that all is the same, or the first difference, with exit status 1. The model is the one that the
