@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Step,
         TokenSet,
     )
+    from antislop.control.replace import Replace
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
@@ -31,6 +32,7 @@ else:
                 "Step",
                 "TokenSet",
             ],
+            "replace": ["Replace"],
         },
     )
 
@@ -40,6 +42,7 @@ __all__ = [
     "Capabilities",
     "CapabilityError",
     "Controller",
+    "Replace",
     "Splice",
     "Step",
     "TokenSet",

@@ -207,3 +207,19 @@ class Interpreter:
                 mass = mass * sum(inner.values()) / total if total else 0.0
             left[edge] = mass
         return left, exits
+
+
+def write_stream(controller: Controller, tokens: Sequence[int]) -> list[int]:
+    """Return the text that a controller without masks makes of a model that writes these tokens."""
+    text: list[int] = []
+    unread, length, low, is_done = list(tokens), 0, 0, False
+    controller.start([])
+    while True:
+        step = Step(0, length - low, tuple(text[low:]), None, tuple(text), is_done)
+        branches = controller.mid_process(step)
+        if not branches or (is_done and not branches[0].backtrack):
+            return text
+        length, low = len(text), len(text) - branches[0].backtrack
+        assert controller.needs.backtrack is None or branches[0].backtrack <= controller.needs.backtrack
+        text[low:] = branches[0].ff_tokens or [unread.pop(0)]
+        is_done = not unread
