@@ -262,11 +262,12 @@ class Node:
             self._resolved.setdefault(token, set()).add(violation)
             self._set(token, self._get(token) * violation.ban.weight)
 
-    def close(self, token: int) -> None:
-        """Remove the mass of a token and of everything below it."""
+    def close(self, token: int, *, start: int) -> None:
+        """Remove the mass of a token and of everything below it: it leads back to `start`, or is renormalized here."""
+        mass = self._entering.get(token, self._before(token))
         self._set(token, 0.0)
         self._entering[token] = 0.0
-        self._lost.pop(token, None)
+        self._lost[token] = ({start: mass} if start < self.depth else {}, {})
 
     def carry(self) -> None:
         """Update the mass of all ancestors from this node."""

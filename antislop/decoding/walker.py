@@ -308,7 +308,7 @@ class Walker:
             before = node.depth - 1
             if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
                 return None
-            node.parent.close(node.token)
+            node.parent.close(node.token, start=before)
             node.parent.carry()
             node = node.parent.back_to(before)
         return node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2_contingency, chisquare
+from scipy.stats import chi2_contingency
 from transformers import (
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -32,6 +32,7 @@ from antislop.trace.events import Finished, Rewound, Settled
 from tests.conftest import DEPTH
 from tests.support.depth import in_turn
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
+from tests.support.statistics import p_value
 from tests.support.toys import Markov, Words, run, spec_of
 
 LETTERS = Words("a", "b", "c", "d")
@@ -48,20 +49,6 @@ def draw(
     matcher = Matcher(bans, words)
     asked = {"matcher": matcher, "lookback": False, "method": method, **kwargs}
     return Counter(run(model, words, bans, **asked)[0] for _ in range(times))
-
-
-def p_value(drawn: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:
-    """Return the p-value of a chi-square test of counts; texts expected less than 5 times are one class."""
-    times = sum(drawn.values())
-    assert all(expected.get(text, 0) > 0 for text in drawn), "a text was drawn that should never be"
-    often = [text for text, share in expected.items() if share * times >= 5]
-    counts = [drawn.get(text, 0) for text in often]
-    shares = [expected[text] * times for text in often]
-    rest = times - sum(shares)
-    if rest > 1:
-        counts.append(times - sum(counts))
-        shares.append(rest)
-    return float(chisquare(counts, np.array(shares) * (sum(counts) / sum(shares))).pvalue)
 
 
 anywhere = lambda phrase, weight=0.0: Ban(phrase, weight=weight, edges="anywhere")  # noqa: E731

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from antislop.control.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.matching.bans import Ban
-from tests.support.oracles import completed
+from tests.support.oracles import absorb, completed
 from tests.support.toys import PROMPT, Markov, Words
 
 Path = tuple[Any, ...]
@@ -55,6 +55,98 @@ class RandomController:
         return [Branch(back, sample_mask=TokenSet.all(), splices=(Splice(when, removed, forced),))]
 
 
+class TextController:
+    """Answers at random, but always the same for the same tokens."""
+
+    needs = Capabilities()
+
+    def __init__(self, seed: int, size: int) -> None:
+        self._seed, self._size = seed, size
+
+    def start(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def fork(self) -> Controller:
+        return self
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        return [self.choose(tuple(step.tokens))]
+
+    def choose(self, tokens: tuple[int, ...]) -> Branch:
+        choice = random.Random(f"{self._seed} {tokens}")
+        kind = choice.choice(["any", "mask", "bias", "force", "splice", "splice"])
+        some = choice.sample(range(self._size), 2)
+        if kind == "mask":
+            return Branch(sample_mask=~TokenSet(some[:1]))
+        if kind == "bias":
+            return Branch(sample_mask=TokenSet.all(), bias={some[0]: 1.0}, temperature=1.5)
+        if kind == "force":
+            return Branch(ff_tokens=tuple(some[: choice.randrange(1, 3)]))
+        if kind == "splice":
+            forced = tuple(choice.choices(range(self._size), k=choice.randrange(3)))
+            return Branch(
+                sample_mask=TokenSet.all(),
+                splices=(Splice(frozenset(some[:1]), choice.randrange(len(tokens) + 2), forced),),
+            )
+        return Branch(sample_mask=TokenSet.all())
+
+
+def controlled_distribution(
+    model: Markov, words: Words, bans: Sequence[Ban], controller: TextController
+) -> dict[tuple[int, ...], float]:
+    """Follow the controller; on a violation cut back to its start and ask it again: the chain, solved.
+
+    A ban that begins in forced tokens leads back to the choice before them; without one there is no distribution, and
+    this raises `LookupError`.
+    """
+    prefixes: list[tuple[int, ...]] = [()]
+    jumps: list[tuple[tuple[int, ...], tuple[int, ...], float]] = []
+    texts: list[tuple[int, ...]] = []
+    for prefix in prefixes:
+        branch = controller.choose(prefix)
+        for base, tokens, mass in _outcomes(model, prefix, branch):
+            text = base
+            for token in tokens:
+                text = (*text, token)
+                for start, number in completed(text, words, bans, is_final=model.ends(text)):
+                    if branch.ff_tokens and start >= len(base):
+                        raise LookupError("forced tokens are banned")
+                    jumps.append((prefix, text[: min(start, len(base))], mass * (1 - bans[number].weight)))
+                    mass *= bans[number].weight
+                if mass == 0 or model.ends(text):
+                    break
+            if mass > 0:
+                jumps.append((prefix, text, mass))
+                if text and model.ends(text):
+                    texts += [] if text in texts else [text]
+                    continue
+        prefixes += dict.fromkeys(
+            target for source, target, _ in jumps if source == prefix and target not in prefixes + texts
+        )
+    return absorb(prefixes, jumps, texts)
+
+
+def _outcomes(
+    model: Markov, prefix: tuple[int, ...], branch: Branch
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """Yield the text after a cut, the tokens that follow it, and the probability of both."""
+    if branch.sample_mask is None:
+        yield prefix, branch.ff_tokens, 1.0
+        return
+    logits = model.logits(torch.tensor([[*PROMPT, *prefix]]))[0]
+    for token, bias in branch.bias.items():
+        logits[token] += bias
+    probs = torch.softmax(logits / (branch.temperature or 1.0), dim=-1).tolist()
+    allowed = {token: share for token, share in enumerate(probs) if token in branch.sample_mask}
+    for token, share in allowed.items():
+        splice = next((s for s in branch.splices if token in s.when_sampled), Splice())
+        text = (*prefix, token)
+        if splice.backtrack:
+            yield text[: len(text) - splice.backtrack], splice.ff_tokens, share / sum(allowed.values())
+        else:
+            yield prefix, (token, *splice.ff_tokens), share / sum(allowed.values())
+
+
 class Interpreter:
     """Greedy. Keeps only the choices made and the rejections; masses are computed anew from these each time."""
 
@@ -65,7 +157,8 @@ class Interpreter:
         self.depths: dict[Path, int] = {(): 0}
         self.rules: dict[Path, Any] = {}
         self.shares: dict[Path, dict[Any, float]] = {}
-        self.rejected: dict[Path, dict[Any, list[int | None]]] = {}  # by edge: the starts that its mass leads back to
+        self.rejected: dict[Path, dict[Any, list[int]]] = {}  # by edge: the starts that its mass leads back to
+        self.closed: set[Path] = set()
         self.is_done = False
         self.low = 0
         self.sampled: int | None = None
@@ -132,6 +225,7 @@ class Interpreter:
                 del self.rejected[path]
             for path in [path for path in self.rules if path[: len(self.path)] == self.path]:
                 del self.rules[path]
+            self.closed = {path for path in self.closed if path[: len(self.path)] != self.path}
         self.rules[self.path], self.shares[self.path] = rule, shares
 
     def enter(self, edge: Any) -> None:
@@ -167,7 +261,7 @@ class Interpreter:
     def find(self, tokens: Sequence[int]) -> list[int]:
         return [start for start, _ in completed(tokens, self.words, self.bans, is_final=self.model.ends(tokens))]
 
-    def reject(self, edge: Any, start: int | None) -> None:
+    def reject(self, edge: Any, start: int) -> None:
         starts = self.rejected.setdefault(self.path, {}).setdefault(edge, [])
         starts.append(start)
 
@@ -182,7 +276,8 @@ class Interpreter:
             before = self.depths[path] - 1
             if not path or before < 0:
                 return None
-            self.rejected.setdefault(path[:-1], {}).setdefault(path[-1], []).append(None)
+            self.rejected.setdefault(path[:-1], {})[path[-1]] = [before]
+            self.closed.add(path)
             path = self.back_to(path[:-1], before)
         return path
 
@@ -191,14 +286,11 @@ class Interpreter:
         left, exits = {}, dict[int, float]()
         for edge, share in self.shares[path].items():
             mass, child, starts = share, (*path, edge), self.rejected.get(path, {}).get(edge, [])
-            if None in starts:  # closed
-                left[edge] = 0.0
-                continue
             if starts:
-                if starts[0] is not None and starts[0] < self.depths[path]:
+                if starts[0] < self.depths[path]:
                     exits[starts[0]] = exits.get(starts[0], 0.0) + mass
                 mass = 0.0
-            if any(other[: len(child)] == child for other in self.rejected):
+            if child not in self.closed and any(other[: len(child)] == child for other in self.rejected):
                 inner, outer = self.weigh(child)
                 total = sum(inner.values()) + sum(outer.values())
                 for start, lost in outer.items():

@@ -1,0 +1,258 @@
+"""Controllers on real models: caches follow every move, forks are texts of their own, and errors leave all usable."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, set_seed
+
+from antislop import AntiSlop, Ban
+from antislop.control import BacktrackError, Branch, Capabilities, CapabilityError, Controller, Splice, Step, TokenSet
+from antislop.errors import InputError
+from antislop.trace import Drawn, Rewound, Shortened
+from tests.support.depth import DEPTH
+from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, build
+from tests.support.models import build_model, build_tokenizer
+
+TOKENIZER = build_tokenizer()
+SIZE = len(TOKENIZER)
+PROMPT = torch.tensor([[5, 6, 7, 8]])
+SPECIAL = ENCODER_DECODER | MULTIMODAL
+ANY = Branch(sample_mask=TokenSet.all())
+
+
+class Rule:
+    """A controller made of a function."""
+
+    def __init__(self, answer: Any, needs: Capabilities | None = None) -> None:
+        self.answer, self.needs = answer, needs or Capabilities(has_forks=True)
+        self.prompts, self.steps = list[list[int]](), list[Step]()
+
+    def start(self, prompt: Sequence[int]) -> None:
+        self.prompts.append(list(prompt))
+
+    def fork(self) -> Controller:
+        return Rule(self.answer, self.needs)
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        self.steps.append(step)
+        return self.answer(step)
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def generate(model: PreTrainedModel, controller: Any, *, bans: Sequence[Any] = (), **options: Any) -> Any:
+    set_seed(0)
+    inputs = options.pop("inputs", PROMPT)
+    asked = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0, **options}
+    asked.setdefault("attention_mask", torch.ones_like(inputs))
+    return AntiSlop(TOKENIZER, list(bans)).generate(
+        model, inputs, return_dict_in_generate=True, controller=controller, **asked
+    )
+
+
+def move_at_random(seed: int, *, is_moving: bool = True) -> Rule:
+    """Sample any token, and often force, cut and splice before."""
+    choice = random.Random(seed)
+
+    def answer(step: Step) -> list[Branch]:
+        kind = choice.choice(["sample", "force", "cut", "splice"]) if is_moving and len(rule.steps) < 25 else "sample"
+        back = choice.randrange(min(len(step.tokens), 9) + 1)
+        forced = tuple(choice.choices(range(2, SIZE), k=choice.randrange(1, 5)))
+        if kind == "force":
+            return [Branch(ff_tokens=forced)]
+        if kind == "cut" and back:
+            return [Branch(back, sample_mask=TokenSet.all())]
+        if kind == "splice":
+            return [Branch(sample_mask=TokenSet.all(), splices=(Splice(backtrack=back + 1, ff_tokens=forced),))]
+        return [ANY]
+
+    rule = Rule(answer, Capabilities())
+    return rule
+
+
+def measure_error(model: PreTrainedModel, out: Any) -> tuple[float, int]:
+    """Return the largest difference of a draw's probability from that of a clean forward pass, and the draws."""
+    text, error, draws = list[int](), 0.0, 0
+    for event in out.trace.rows[0].events:
+        if isinstance(event, (Rewound, Shortened)):
+            del text[event.length :]
+        elif isinstance(event, Drawn):
+            if event.choice is not None:
+                logits = model(torch.tensor([[*PROMPT[0].tolist(), *text]]), use_cache=False).logits[0, -1].float()
+                logits[1] = -torch.inf  # min_new_tokens
+                expected = float(torch.softmax(logits, dim=-1)[event.token])
+                error, draws = max(error, abs(event.choice.probability - expected)), draws + 1
+            text.append(event.token)
+    assert text == out.sequences[0, PROMPT.shape[1] :].tolist()
+    return error, draws
+
+
+FEW = ("llama", "mistral", "gemma3", "mamba", "qwen3-next", "llama4", "lfm2", "gpt-neo")
+
+
+@pytest.mark.parametrize("family", FEW if DEPTH == 1 else [f for f in FAMILIES if f not in SPECIAL])
+@torch.no_grad()
+def test_after_any_moves_a_draw_is_from_what_the_model_says_after_the_text(family: str) -> None:
+    """Within five times the noise of decoding straight on."""
+    model, bans = build(family), [Ban("a", edges="anywhere"), Ban("cd", edges="anywhere")]
+    asked: dict[str, Any] = {"record": "top", "do_sample": True, "top_k": 0}
+    floor, _ = measure_error(model, generate(model, move_at_random(0, is_moving=False), **asked))
+    for seed in range(2):
+        error, draws = measure_error(model, generate(model, move_at_random(seed), bans=bans, **asked))
+        assert draws > 20
+        assert error <= 5 * max(floor, 1e-6)
+
+
+def test_a_controller_that_does_nothing_changes_no_bit(llama: PreTrainedModel) -> None:
+    bans = [Ban("ab", edges="anywhere"), Ban("d", edges="anywhere", weight=0.5)]
+    for do_sample in (True, False):
+        plain = generate(llama, None, bans=bans, do_sample=do_sample, max_new_tokens=40)
+        rule = Rule(lambda step: [ANY], Capabilities(backtrack=0))
+        ours = generate(llama, rule, bans=bans, do_sample=do_sample, max_new_tokens=40)
+        assert torch.equal(plain.sequences, ours.sequences)
+        assert ours.report.rewinds == plain.report.rewinds > 0
+        assert ours.report.forward_passes == plain.report.forward_passes
+        assert rule.prompts == [PROMPT[0].tolist()]
+
+
+def test_forced_tokens_cost_one_forward_pass(llama: PreTrainedModel) -> None:
+    forced = (5, 9, 12, 7, 20, 31, 8, 6)
+
+    def answer(step: Step) -> list[Branch]:
+        return [ANY] if step.tokens else [Branch(ff_tokens=forced[:3]), Branch(ff_tokens=forced)][-1:]
+
+    out = generate(llama, Rule(answer), max_new_tokens=12, min_new_tokens=12)
+    assert tuple(out.sequences[0, 4:12].tolist()) == forced
+    assert out.report.forward_passes == 1 + 1 + 3  # the prompt, the forced tokens, and the others but the last
+    assert out.report.tokens_fed == 4 + 8 + 3
+
+
+def fork_once(length: int, *branches: Branch) -> Any:
+    return lambda step: list(branches) if len(step.tokens) == length and step.sampled is not None else [ANY]
+
+
+def test_a_fork_is_two_texts_written_alone(llama: PreTrainedModel) -> None:
+    """Greedy, with bans, and forks of forks in finished rows' places."""
+    bans = [Ban("ab", edges="anywhere"), Ban("d", edges="anywhere")]
+    branches = [ANY, Branch(2, ff_tokens=(9, 10, 11)), Branch(sample_mask=~TokenSet(range(20)))]
+    for model in (llama, build("mamba"), build("gemma3"), build("qwen3-next")):
+        out = generate(model, Rule(fork_once(6, *branches)), bans=bans, max_forks=3)
+        assert [report.parent for report in out.reports] == [None, 0, 0]
+        assert [report.fork_length for report in out.reports] == [None, 6, 6]
+        for branch, row in zip(branches, out.sequences, strict=True):
+            alone = generate(model, Rule(fork_once(6, branch)), bans=bans)
+            assert torch.equal(alone.sequences[0], row)
+        assert out.trace.sequences == out.sequences.tolist()
+        fed = [report.tokens_fed for report in out.reports]
+        assert max(fed[1:]) < fed[0]  # what a fork shares is not read again
+
+
+def test_a_batch_forks_and_takes_the_places_of_finished_rows(llama: PreTrainedModel) -> None:
+    inputs, mask = torch.tensor([[0, 0, 5, 6], [5, 6, 7, 8]]), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+
+    def answer(step: Step) -> list[Branch]:
+        if len(step.tokens) in (4, 8, 12) and step.sampled is not None and step.branch_idx == 0:
+            return [ANY, Branch(1, ff_tokens=(9,))]
+        return [] if step.branch_idx == 1 and len(step.tokens) in (4, 8, 12) else [ANY]
+
+    out = generate(llama, Rule(answer), inputs=inputs, attention_mask=mask, max_forks=2)
+    assert len(out.sequences) == 8 and out.sequences[:, :4].tolist()[0] == [0, 0, 5, 6]
+    roots = [row.prompt for row in out.trace.rows]
+    for number, report in enumerate(out.reports):
+        assert report.reason == "done"
+        if report.parent is not None:
+            assert roots[number] == roots[report.parent]
+    assert sorted(len(row.tokens) for row in out.trace.rows) == [4, 4, 8, 8, 12, 12, 24, 24]
+
+
+def ends_in_b(tokens: Sequence[int]) -> bool:
+    return TOKENIZER.decode(tokens).endswith("b")
+
+
+def test_bans_hold_in_forced_tokens_and_the_step_says_what_is_there(llama: PreTrainedModel) -> None:
+    """A ban that a forced token completes rewinds to its start, and the controller is asked again there."""
+    c = TOKENIZER("c")["input_ids"]
+    rule = Rule(lambda step: [Branch(ff_tokens=tuple(c)) if ends_in_b(step.tokens) else ANY])
+    out = generate(llama, rule, bans=[Ban("bc", edges="anywhere")], do_sample=True)
+    assert "bc" not in TOKENIZER.decode(out.sequences[0, 4:])
+    withdrawn = [step for step in rule.steps if step.last_backtrack]
+    assert withdrawn and all(step.sampled is None for step in withdrawn)
+    text: list[int] = []
+    for step in rule.steps:
+        text = [*text[: len(text) - step.last_backtrack], *step.last_append]
+        assert list(step.tokens) == text
+
+
+REFUSED = [
+    (lambda step: [Branch()], InputError, "says nothing"),
+    (lambda step: [Branch(sample_mask=TokenSet.all(), ff_tokens=(5,))], InputError, "both sample_mask and ff_tokens"),
+    (lambda step: [Branch(ff_tokens=(5,), temperature=2.0)], InputError, "are for a sampled token"),
+    (lambda step: [Branch(sample_mask=TokenSet())], InputError, "sample_mask is empty"),
+    (lambda step: [Branch(sample_mask=TokenSet([SIZE]))], InputError, f"token {SIZE} is beyond the vocabulary"),
+    (lambda step: [Branch(ff_tokens=(-4,))], InputError, "token -4 is beyond the vocabulary"),
+    (lambda step: [Branch(len(step.tokens) + 1)], BacktrackError, "the prompt is never changed"),
+    (
+        lambda step: [Branch(sample_mask=TokenSet.all(), splices=(Splice(backtrack=len(step.tokens) + 2),))],
+        BacktrackError,
+        "the prompt is never changed",
+    ),
+    (
+        lambda step: [Branch(sample_mask=TokenSet.all(), splices=(Splice(frozenset({5})), Splice(frozenset({5, 6}))))],
+        InputError,
+        "two splices apply to the same token",
+    ),
+    (lambda step: [Branch(sample_mask=TokenSet.all(), temperature=0.0)], InputError, "a number above 0"),
+    (lambda step: [ANY, ANY, ANY], CapabilityError, "more than 2 texts at a time"),
+    (lambda step: 1 / 0, ZeroDivisionError, "division"),
+]
+
+
+@pytest.mark.parametrize(("answer", "error", "message"), REFUSED)
+def test_what_a_controller_can_not_do_is_one_sentence_and_leaves_the_model_usable(
+    llama: PreTrainedModel, answer: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        generate(llama, Rule(lambda step: answer(step) if len(step.tokens) == 3 else [ANY]), max_forks=2)
+    if error is ZeroDivisionError and sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["raised by the controller of row 0 after 3 tokens"]
+    assert torch.equal(generate(llama, None).sequences, generate(llama, Rule(lambda step: [ANY])).sequences)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"controller": object()}, "is no controller, since it has no needs"),
+        ({"max_forks": 0}, "max_forks is 0"),
+        ({"controller": None, "max_forks": 2}, "is for a controller that forks"),
+        ({"output_scores": True}, "forced tokens have no scores"),
+        ({"prompt_lookup_num_tokens": 3}, "nothing is drafted"),
+        ({"cache_implementation": "static", "max_forks": 2}, "can't copy rows"),
+        ({"streamer": object()}, None),
+    ],
+)
+def test_what_a_controller_can_not_be_combined_with_is_refused(
+    llama: PreTrainedModel, options: dict[str, Any], message: str | None
+) -> None:
+    if message is None:
+        with pytest.raises(CapabilityError, match="streamed at a time"):
+            generate(llama, Rule(fork_once(3, ANY, ANY)), streamer=_Sink(), max_forks=2)
+        return
+    with pytest.raises(ValueError, match=message):
+        generate(llama, options.pop("controller", Rule(lambda step: [ANY])), **options)
+
+
+class _Sink:
+    def put(self, ids: torch.Tensor) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
