@@ -57,14 +57,14 @@
     const lines = pairs.map(([token, share]) => [data.tokens[token], share / top, percent(share), token === drawn]);
     return tabulate(title, ["token", "", "share"], lines);
   };
-  const name = (ban) => ban < 0 ? "another text of the batch, which ended earlier" : `the ban “${data.bans[ban]}”`;
+  const name = (ban) => ban < 0 ? "a controller, or of its batch" : `the ban “${data.bans[ban]}”`;
 
   const describeRejected = (row, index) => {
     const attempts = row.attempts.filter((attempt) => attempt[1] === index && attempt[3]);
     if (!attempts.length) return [];
     const items = attempts.map(([ban, , , , text, , step]) => {
       const [, , , probability, share] = row.draws[step];
-      const item = make("li", "", make("del", "", text), ` by ${name(ban)}`);
+      const item = make("li", "", make("del", "", text), ` because of ${name(ban)}`);
       if (share !== undefined) item.append(` (first token: probability ${percent(probability)}, share ${percent(share)})`);
       return item;
     });

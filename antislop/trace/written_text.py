@@ -96,6 +96,7 @@ class WrittenText:
         for written in self._text[length:]:
             written.attempt = self._attempts
         del self._text[length:], self._pending[length + 1 :]
+        self._settled = min(self._settled, length)
 
     def _divide_run(self, length: int) -> None:
         """Split a run of byte tokens at a rewind, so that each side keeps the characters whose bytes it contains."""

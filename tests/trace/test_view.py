@@ -14,7 +14,7 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.display import make_visible
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Conceded, Drawn, Dropped, Finished, Shortened, TokenChoice, Trace
+from antislop.trace import Conceded, Drawn, Dropped, Finished, Forked, Shortened, TokenChoice, Trace
 from antislop.trace.view.bans import count_bans
 from antislop.trace.view.notes import list_notes
 from antislop.trace.view.rows import RowView
@@ -146,6 +146,16 @@ def test_the_end_of_a_text_is_explained() -> None:
     ]
     page = trace.to_html()
     assert all(html.escape(note).replace("&#x27;", "&#39;") in page for row in notes for note in row)
+
+
+def test_a_forked_text_names_its_origin_and_a_cut_without_a_ban_its_possible_causes() -> None:
+    events = [Drawn(0), Drawn(3), Shortened(1, (3,)), Forked(0, 1, 2), Drawn(4), Finished("done", 0.0)]
+    trace = make_trace(WORDS, events)
+    assert list_notes(trace.rows[0]) == ["A controller forked this text from text 0 after 1 token: branch 2."]
+    page = PageReader(trace.to_html())
+    assert page.texts == ["I dog"]
+    titles = [attributes.get("title") for name, attributes in page.elements if name == "del"]
+    assert "no ban: cut by a controller, or because of its batch" in titles
 
 
 def test_relevance_reaches_the_page_and_is_refused_if_it_fits_no_token() -> None:

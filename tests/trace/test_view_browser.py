@@ -179,7 +179,7 @@ def test_tokens_and_their_details_are_reached_by_keyboard(viewer: Viewer) -> Non
     assert page.locator("#status").inner_text() == "withdrawn: ␣dog, probability 20.0\u00a0%, rank 2"
     assert press("ArrowRight") == " emu"
     assert "Rejected in its place" in panel.inner_text()
-    assert "saw a dog by the ban “a dog”" in panel.inner_text()
+    assert "saw a dog because of the ban “a dog”" in panel.inner_text()
     press("Escape")
     assert "Point to a token" in panel.inner_text()
 

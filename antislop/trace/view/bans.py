@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class BanCounts:
-    """The counts of one ban; of the other rows of a batch, where `ban` is None.
+    """The counts of one ban; of all cuts without a ban, by controllers and in batches, if `ban` is None.
 
     rewinds, tokens: attempts, and the tokens withdrawn with them. conceded, admitted: occurrences left in the texts.
     instead: the texts that came instead, with the number of times, of the attempts on the paths that survived.

@@ -61,7 +61,7 @@ def _write_segment(segment: Segment) -> str:
     if segment.attempt is None:
         return text
     violation = segment.attempt.violation
-    title = f"ban: {violation.ban.phrase}" if violation else "cut off because of another text"
+    title = f"ban: {violation.ban.phrase}" if violation else "no ban: cut by a controller, or because of its batch"
     return f'<del style="text-decoration: none" title="{escape_html(title)}">{text}</del>'
 
 
@@ -73,7 +73,7 @@ def _write_part(text: str, kind: str) -> str:
 def _write_bans(counts: Sequence[BanCounts]) -> str:
     lines = [
         (
-            entry.ban.phrase if entry.ban else "another text ended earlier",
+            entry.ban.phrase if entry.ban else "no ban: a controller, or its batch",
             entry.rewinds,
             entry.tokens,
             entry.conceded + entry.admitted,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from antislop.display import make_visible
 from antislop.trace.console import describe_conceded
-from antislop.trace.events import Conceded, Dropped, Finished
+from antislop.trace.events import Conceded, Dropped, Finished, Forked
 from antislop.trace.report import Report
 from antislop.trace.traced_row import TracedRow
 
@@ -17,7 +17,17 @@ def list_notes(row: TracedRow) -> list[str]:
     >>> list_notes(TracedRow((), []))
     ['The text is unfinished: its events end here.']
     """
-    return [make_visible(note) for note in (*_explain_end(row), *_explain_conceded(row), *_list_dropped(row))]
+    return [
+        make_visible(note)
+        for note in (*_explain_fork(row), *_explain_end(row), *_explain_conceded(row), *_list_dropped(row))
+    ]
+
+
+def _explain_fork(row: TracedRow) -> Iterator[str]:
+    for event in row.events:
+        if isinstance(event, Forked):
+            count = f"{event.length:,} {'token' if event.length == 1 else 'tokens'}"
+            yield f"A controller forked this text from text {event.parent} after {count}: branch {event.branch_idx}."
 
 
 def _explain_end(row: TracedRow) -> Iterator[str]:
