@@ -307,7 +307,7 @@ def change(event: Event, chance: random.Random) -> Iterator[Event]:
 
 
 @pytest.mark.filterwarnings("ignore::antislop.ConcededWarning")
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_a_change_of_any_single_event_is_found_at_its_place(
     part: int, models: dict[str, PreTrainedModel], tmp_path: Path
 ) -> None:

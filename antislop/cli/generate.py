@@ -140,9 +140,11 @@ def _write(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool =
     except Exhausted as error:
         exhausted = error
     finally:
-        page.end()
-        if with_bans:
-            writer.save_trace()
+        try:
+            page.end()
+        finally:  # also if the reader of the output closed it
+            if with_bans:
+                writer.save_trace()
     if exhausted is not None:
         warn(str(exhausted))
         raise typer.Exit(1) from exhausted
