@@ -1,4 +1,4 @@
-"""A logits processor that lets through only what a grammar allows, and rewinds with the text."""
+"""A controller, and a logits processor, that lets through only what a grammar allows, and rewinds with the text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from antislop.control.branches import Branch, Capabilities, Step, TokenSet
 from antislop.grammar.compilation import (
     check_engine,
     check_json,
@@ -26,7 +27,7 @@ GrammarEngine = Literal["llguidance", "xgrammar"]
 
 
 class Grammar:
-    """Mask all tokens that a grammar does not allow; `antislop.Rewindable`.
+    """Mask all tokens that a grammar does not allow; `antislop.Rewindable` and `antislop.control.Controller`.
 
     processor: the logits processor of xgrammar (`xgrammar.contrib.hf.LogitsProcessor`) or of outlines with one of the
         backends xgrammar and llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is only
@@ -35,6 +36,10 @@ class Grammar:
     The prompt is not part of the grammar. `AntiSlop` uses a copy for each call and for each text of `generate_many`, so
     one `Grammar` serves any number of them. In a plain `generate`, a new prompt starts it anew. After the end of the
     grammar only end tokens are allowed. The masked scores are those of the processor itself, to the bit.
+
+    As a `controller` it also forces the tokens of text that is certain to follow, such as keys: they cost one forward
+    pass together. With xgrammar only tokens without an alternative are forced. One controller writes one text at a
+    time; the rows of a batch get forks.
 
     Raises `InputError` for a processor whose matcher can't be found, and `ValueError` where a text contains what the
     grammar does not allow.
@@ -134,6 +139,39 @@ class Grammar:
         self._rows[row].rewind(length)
         self._shown = min(self._shown, length)
 
+    @property
+    def needs(self) -> Capabilities:
+        """Nothing: a grammar removes no tokens."""
+        return Capabilities(backtrack=0)
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Begin a new text, at the start of the grammar."""
+        self._start(torch.tensor([list(prompt)]))
+
+    def fork(self) -> Grammar:
+        """Return the grammar for a text that continues independently; it reads that text at its first step."""
+        other = self.copy()
+        if self._prompt is not None:
+            other._start(self._prompt)
+        return other
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        """Force the tokens that are certain; otherwise sample one that the grammar allows."""
+        self.rewind(0, len(step.tokens) - len(step.last_append))
+        row = self._rows[0]
+        for token in step.tokens[self._shown :]:
+            self._shown += 1
+            row.read(token, self._shown)
+        if step.is_done:
+            return []
+        if forced := row.matcher.find_forced():
+            return [Branch(ff_tokens=tuple(forced))]
+        row.matcher.fill(self._bitmask, 0)
+        allowed = _unpack(self._bitmask)[0, : self._grammar.vocab_size].nonzero()[:, 0]
+        if len(allowed) == 1:
+            return [Branch(ff_tokens=(int(allowed[0]),))]
+        return [Branch(sample_mask=TokenSet(allowed))]
+
     def _is_new_text(self, input_ids: Tensor) -> bool:
         """Return whether the ids are prompts, not the texts so far with one more token; raise if they are neither."""
         prompt = self._prompt
@@ -166,12 +204,15 @@ class Grammar:
 
     def _is_allowed(self, scores: Tensor) -> Tensor:
         """Return the mask as bool [rows, vocab] on the device of the scores."""
-        words = self._bitmask.to(scores.device)
-        bits = torch.arange(32, dtype=torch.int32, device=scores.device)
         size = min(self._grammar.vocab_size, scores.shape[-1])
         is_allowed = torch.zeros_like(scores, dtype=torch.bool)
-        is_allowed[:, :size] = (words[:, :, None] >> bits & 1).bool().flatten(1)[:, :size]
+        is_allowed[:, :size] = _unpack(self._bitmask.to(scores.device))[:, :size]
         return is_allowed
+
+
+def _unpack(words: Tensor) -> Tensor:
+    """Return the bits of int32 [rows, n] as bool [rows, 32 n], the lowest of each number first."""
+    return (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1).bool().flatten(1)
 
 
 def follow_grammar(processor: Any) -> Any:

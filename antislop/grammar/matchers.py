@@ -32,6 +32,9 @@ class GrammarMatcher(Protocol):
     def fill(self, bitmask: Tensor, row: int) -> None:
         """Set the bits of the tokens that may follow in a row of int32 [rows, vocab / 32], on the CPU."""
 
+    def find_forced(self) -> list[int]:
+        """Return tokens for the characters that are certain to follow; none if that isn't known."""
+
 
 @dataclass(frozen=True)
 class CompiledGrammar:
@@ -86,6 +89,10 @@ class XGrammarMatcher:
         if not self.is_complete:
             self._matcher.fill_next_token_bitmask(bitmask, row)
 
+    def find_forced(self) -> list[int]:
+        """Return no token: xgrammar knows the characters, but not how the vocabulary spells them before others."""
+        return []
+
 
 class LLGuidanceMatcher:
     """A matcher of llguidance. A token that can't follow leaves it usable."""
@@ -120,6 +127,12 @@ class LLGuidanceMatcher:
         words = bitmask[row]
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
         self._check()
+
+    def find_forced(self) -> list[int]:
+        """Return tokens for the characters that are certain to follow, as the tokenizer itself would spell them."""
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        self._check()
+        return forced
 
     def _check(self) -> None:
         """Raise `InputError` if a limit was hit: the matcher allows anything from then on, and reports no error."""
