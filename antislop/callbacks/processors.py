@@ -36,7 +36,7 @@ _BLIND = {
     "InfNanRemoveLogitsProcessor",
 }
 # These depend on the index of the row in the batch.
-_COUNTING = {
+COUNTING = {
     "RepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
@@ -61,7 +61,7 @@ class Processors:
         self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
         names = {type(processor).__name__ for processor in processors}
         self.is_blind = not self._user_processors and names <= _BLIND
-        self._is_counting = rows > 1 and bool(self._user_processors or names & _COUNTING)
+        self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
         self._pad = pad
         self._rows = rows
         self._is_shared = is_shared

@@ -41,7 +41,7 @@ class Settings:
         if rewindable and is_drafted:
             raise ValueError(
                 f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
-                "leave out draft_bans or prompt_lookup_num_tokens, or pass one prompt at a time"
+                "leave out draft_bans, prompt lookup and assistants, or pass one prompt at a time"
             )
 
     @property

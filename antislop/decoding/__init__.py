@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
+    from antislop.decoding.drafts import ModelDrafter
     from antislop.decoding.inferencer import BanningInferencer
     from antislop.decoding.protocols import (
         PAD,
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
         fill_left,
         identity,
     )
+    from antislop.decoding.row import Draft, Drafter
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
         {
+            "drafts": ["ModelDrafter"],
             "inferencer": ["BanningInferencer"],
             "protocols": [
                 "PAD",
@@ -47,6 +50,7 @@ else:
                 "fill_left",
                 "identity",
             ],
+            "row": ["Draft", "Drafter"],
         },
     )
 
@@ -54,12 +58,15 @@ __all__ = [
     "PAD",
     "BanningInferencer",
     "DecodeOutput",
+    "Draft",
+    "Drafter",
     "ForkableCache",
     "Inferencer",
     "KVCache",
     "KVState",
     "KVStates",
     "LanguageModel",
+    "ModelDrafter",
     "PrefillOutput",
     "RewindableCache",
     "SampleStrategy",

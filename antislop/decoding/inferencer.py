@@ -19,7 +19,7 @@ from antislop.decoding.protocols import (
     RewindableCache,
     SampleStrategy,
 )
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 
@@ -29,10 +29,14 @@ class BanningInferencer:
 
     When `decode` begins, the token that `prefill` chose belongs to the prompt: a ban that begins in it is found, but
     that token is not withdrawn. To apply the bans to every token, pass the last token of the prompt to `decode`.
+
+    drafter: drafts tokens that `decode` reads ahead; it sees the tokens that `decode` gets and chooses, not those that
+    the cache held before.
     """
 
-    def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None) -> None:
+    def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None, drafter: Drafter | None = None) -> None:
         self._model = model
+        self._drafter = drafter
         self._matcher = Matcher([], _Blank()) if matcher is None else matcher
 
     @property
@@ -107,6 +111,7 @@ class BanningInferencer:
                 policy=policy,
                 settings=settings,
                 capacity=capacity,
+                drafter=self._drafter,
                 keep_scores=True,
             )
             for prompt in (query[query != PAD] for query in query_token_ids)

@@ -87,8 +87,6 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
             "a streamer shows one text, and generate_many writes several at a time: leave streamer out and read the "
             "texts as they are yielded, or call sampler.stream for each prompt"
         )
-    if arguments.get("assistant_model") is not None:
-        raise ValueError("assistant_model drafts for one prompt at a time: use generate, or leave it out")
     if arguments.get("record") is not None:
         raise ValueError(
             "record is for generate, forward_pass and events: leave it out, each Completion has its events in `report`"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,6 +16,8 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.callbacks.memory import is_of_transformers
+from antislop.callbacks.processors import COUNTING
+from antislop.decoding.drafts import count_shared
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.hf.private import cache_of, make_candidate_generator
 
@@ -25,51 +31,63 @@ class Assistant(NamedTuple):
 
 def speculate(
     model: PreTrainedModel,
-    input_ids: Tensor,
     *,
-    assistant: Assistant | None,
+    assistant: Assistant,
     tokenizer: PreTrainedTokenizerBase,
     logits_processor: LogitsProcessorList,
     generation_config: GenerationConfig,
-    model_kwargs: Mapping[str, Any],
+    mask: Tensor | None,
+    rows: int,
 ) -> list[CandidateDrafter]:
-    """Return the drafter of `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
+    """Return a text's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
-    Raises `ValueError` for encoder-decoder models, and for a batch with an assistant.
+    mask: of the text's prompt, [tokens]; None if it has no padding. rows: the number of texts that the processors were
+    made for. Raises `ValueError` for encoder-decoder models.
     """
-    config, helper = generation_config, assistant or Assistant()
-    by_model = helper.model is not None or config.assistant_early_exit is not None
+    config = copy(generation_config)
+    config.num_return_sequences = 1
+    by_model = assistant.model is not None or config.assistant_early_exit is not None
     if not by_model and config.prompt_lookup_num_tokens is None:
         return []
     if model.config.is_encoder_decoder:
         raise ValueError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
-    if by_model and input_ids.shape[0] > 1:
-        raise ValueError(f"an assistant drafts for one text, not for {input_ids.shape[0]}: pass one prompt at a time")
-    # Not the user's processors: a draft would show them tokens that are never written.
-    processors = LogitsProcessorList(p for p in logits_processor if is_of_transformers(p))
-    tokenizers = None if helper.tokenizer is None else (tokenizer, helper.tokenizer)
-    mask = model_kwargs.get("attention_mask")
+    processors = LogitsProcessorList(p for p in logits_processor if _is_for_drafts(p, rows=rows))
+    tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
 
     def make(row: Row) -> CandidateGenerator:
         # Without a mask, an assistant would take pad tokens of the text for padding.
         row_mask = torch.ones_like(row.ids)
         if mask is not None:
-            row_mask[:, : mask.shape[1]] = mask[row.place]
+            row_mask[:, : len(mask)] = mask
         return make_candidate_generator(
             model,
             row.ids,
             config=config,
             logits_processor=processors,
             model_kwargs={"attention_mask": row_mask},
-            assistant_model=helper.model,
+            assistant_model=assistant.model,
             tokenizers=tokenizers,
         )
 
     return [CandidateDrafter(make, do_sample=config.do_sample)]
 
 
+def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
+    """Return whether a processor is called for drafts, each of which is one row.
+
+    The user's are not, because a draft would show them tokens that are never written, nor those that depend on the
+    index of a row in the batch.
+    """
+    if not is_of_transformers(processor):
+        return False
+    if rows == 1 or type(processor).__name__ not in COUNTING:
+        return True
+    prompt_lengths = getattr(processor, "prompt_ignore_length", torch.empty(0))
+    return not isinstance(prompt_lengths, Tensor)
+
+
 class CandidateDrafter:
-    """Drafts by transformers' candidate generators, one for each row, since they remember its text.
+    """Drafts by transformers' candidate generators, which write one text each and remember it.
 
     make: returns a new generator for a row. do_sample: whether the generators sample, and return their distributions.
     """
@@ -77,16 +95,16 @@ class CandidateDrafter:
     def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
         self._make = make
         self._do_sample = do_sample
-        self._generators: dict[int, CandidateGenerator] = {}
-        self._read: dict[int, list[int]] = {}  # the ids that a generator's cache may hold: its latest candidates
+        self._sources: WeakKeyDictionary[Row, _DraftSource] = WeakKeyDictionary()
 
     def propose(self, row: Row) -> Draft:
         """Return a generator's candidates."""
         ids = row.ids
-        generator = self._follow(row, ids[0].tolist())
-        candidates, logits = generator.get_candidates(ids)
-        self._read[row.place] = candidates[0].tolist()
-        tokens = self._read[row.place][ids.shape[1] :]
+        source = self._follow(row, ids[0].tolist())
+        with _own_random_numbers(row):
+            candidates, logits = source.generator.get_candidates(ids)
+        source.read = candidates[0].tolist()
+        tokens = source.read[ids.shape[1] :]
         if not tokens:
             return NO_DRAFT
         if logits is None or not self._do_sample:
@@ -94,29 +112,52 @@ class CandidateDrafter:
         return Draft(tokens, torch.softmax(logits[0].float(), dim=-1).to(ids.device))
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Let the generator choose how many tokens to draft from now on."""
+        """Let the generator choose how many tokens to draft from now on; drop that of a finished text."""
+        if row.is_finished:
+            self._sources.pop(row, None)
+            return
         scores = torch.empty(1, proposed + 1, 0)  # only its length is used
-        self._generators[row.place].update_candidate_strategy(row.ids, scores, accepted)
+        self._sources[row].generator.update_candidate_strategy(row.ids, scores, accepted)
 
-    def _follow(self, row: Row, ids: list[int]) -> CandidateGenerator:
+    def _follow(self, row: Row, ids: list[int]) -> _DraftSource:
         """Return the row's generator, its cache cut back to what it shares with the ids.
 
         A generator crops by lengths alone: after a rewind its cache could hold another path of the same length, and
         nearly every draft would be wrong. A cache that can't be cropped twice is replaced.
         """
-        generator = self._generators.get(row.place)
-        if generator is None:
+        source = self._sources.get(row)
+        if source is None:
             return self._begin(row)
-        cache = cache_of(generator)
-        read = self._read.get(row.place, [])
-        shared = next((i for i, (a, b) in enumerate(zip(read, ids, strict=False)) if a != b), min(len(read), len(ids)))
-        if cache is None or cache.get_seq_length() <= min(shared, len(ids) - 1):
-            return generator
+        cache = cache_of(source.generator)
+        shared = min(count_shared(source.read, ids), len(ids) - 1)
+        if cache is None or cache.get_seq_length() <= shared:
+            return source
         if any(type(layer) is not DynamicLayer for layer in cache.layers):
             return self._begin(row)
-        cache.crop(min(shared, len(ids) - 1) - cache.get_seq_length())
-        return generator
+        cache.crop(shared - cache.get_seq_length())
+        return source
 
-    def _begin(self, row: Row) -> CandidateGenerator:
-        generator = self._generators[row.place] = self._make(row)
-        return generator
+    def _begin(self, row: Row) -> _DraftSource:
+        source = self._sources[row] = _DraftSource(self._make(row))
+        return source
+
+
+@dataclass
+class _DraftSource:
+    """The generator of one text. read: the ids that its cache may hold, those of its latest candidates."""
+
+    generator: CandidateGenerator
+    read: list[int] = field(default_factory=list)
+
+
+@contextmanager
+def _own_random_numbers(row: Row) -> Iterator[None]:
+    """Have transformers draw a draft by the random numbers of its text, if it has some of its own."""
+    if row.spec.generator is None or not row.spec.policy.do_sample:
+        yield
+        return
+    generator = row.spec.generator
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield

@@ -8,7 +8,7 @@ from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.decoding.ban_drafts import PhraseDrafter
+from antislop.decoding.drafts import PhraseDrafter
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList, Bans, read_bans
 from antislop.matching.bans import Ban

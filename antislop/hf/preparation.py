@@ -12,12 +12,12 @@ from torch import Tensor
 
 from antislop.callbacks.settings import Settings
 from antislop.control.branches import CapabilityError, Control
-from antislop.decoding.ban_drafts import first_of
+from antislop.decoding.drafts import first_of
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
-from antislop.hf.assisted import speculate
+from antislop.hf.assisted import CandidateDrafter, speculate
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.lengths import PromptLengths, measure_prompts, refuse_lengths
@@ -25,7 +25,6 @@ from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.refusals import refuse_settings, refuse_tokenizer
 from antislop.hf.run import Run
 from antislop.hf.tracing import CallFacts
-from antislop.matching.token_matcher import State
 from antislop.trace.events import Conceded
 from antislop.trace.record_levels import Recording
 
@@ -82,8 +81,6 @@ def prepare_row(
     lengths = check_call(call, bans)
     if call.rows > 1:
         raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
-    if call.config.prompt_lookup_num_tokens is not None or call.config.assistant_early_exit is not None:
-        raise ValueError("drafts of transformers are for one prompt at a time: use generate, or leave them out")
     spec = make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
     if spec.keep_scores:
         raise ValueError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
@@ -112,56 +109,58 @@ def make_specs(
     shared: Collection[str] = (),
 ) -> list[TextSpec]:
     """Return the texts of a call, which share all but their prompts."""
-    assistants = speculate(
-        call.model,
-        call.input_ids,
-        assistant=call.assistant,
-        tokenizer=bans.tokenizer,
-        logits_processor=call.logits_processor,
-        generation_config=call.config,
-        model_kwargs=call.model_kwargs,
-    )
+    assistants = [_speculate(call, bans, place) for place in range(call.rows)]
     settings = Settings(
         logits_processor=call.logits_processor,
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,
-        is_drafted=bool(drafters or assistants),
+        is_drafted=bool(drafters or any(assistants)),
         shares_processors="logits_processor" in shared,
         shares_criteria="stopping_criteria" in shared,
     )
-    drafter, mask = first_of([*drafters, *assistants]), call.mask
     keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
     return [
         TextSpec(
             prompt=call.input_ids[place : place + 1],
             matcher=bans.matcher,
-            state=_read_prompt(bans, call.input_ids[place], mask, place=place),
+            state=bans.read_prompt(_read_tokens(call, place)),
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
             capacity=call.capacity,
-            drafter=drafter,
+            drafter=first_of([*drafters, *assistants[place]]),
             keep_scores=bool(keeps),
         )
         for place in range(call.rows)
     ]
 
 
-def _read_prompt(bans: CompiledBans, ids: Tensor, mask: Tensor | None, *, place: int) -> State:
-    """Return the matcher's state after a prompt, whose padding is no part of its text."""
-    return bans.read_prompt(_drop_padding(ids, mask, place=place))
+def _speculate(call: Call, bans: CompiledBans, place: int) -> list[CandidateDrafter]:
+    """Return the drafter that a call asks for, for one of its texts, or none."""
+    return speculate(
+        call.model,
+        assistant=call.assistant,
+        tokenizer=bans.tokenizer,
+        logits_processor=call.logits_processor,
+        generation_config=call.config,
+        mask=_mask_of(call, place),
+        rows=call.rows,
+    )
 
 
 def _read_tokens(call: Call, place: int) -> list[int]:
     """Return the tokens of a prompt, without padding."""
-    return _drop_padding(call.input_ids[place], call.mask, place=place)
-
-
-def _drop_padding(ids: Tensor, mask: Tensor | None, *, place: int) -> list[int]:
-    if mask is not None and mask.ndim == 2 and mask.shape == (mask.shape[0], len(ids)):
-        ids = ids[mask[min(place, mask.shape[0] - 1)] != 0]
-    tokens: list[int] = ids.tolist()
+    ids, mask = call.input_ids[place], _mask_of(call, place)
+    tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
     return tokens
+
+
+def _mask_of(call: Call, place: int) -> Tensor | None:
+    """Return the mask of a prompt, [tokens]; None if there is none that tells its padding."""
+    mask = call.mask
+    if mask is None or mask.ndim != 2 or mask.shape[1] != call.input_ids.shape[1]:
+        return None
+    return mask[min(place, mask.shape[0] - 1)]
 
 
 def refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +18,26 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban, tiny_model
-from antislop.decoding.ban_drafts import PhraseDrafter, common_start
+from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.drafts import ModelDrafter, PhraseDrafter, common_start
+from antislop.decoding.inferencer import BanningInferencer
 from antislop.decoding.ledger import Node
+from antislop.decoding.loop import decode
+from antislop.decoding.protocols import LanguageModel, SampleStrategy, fill_left
 from antislop.decoding.row import NO_DRAFT, Draft, Row
+from antislop.decoding.scheduler import Scheduler
+from antislop.hf.assisted import CandidateDrafter
+from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.matching.token_matcher import Matcher
+from antislop.trace.events import Drafted, Finished
 from tests.conftest import DEPTH
 from tests.decoding.test_exactness import CASES, LETTERS, TIMES, anywhere, expected_of, p_value
 from tests.support.depth import in_turn
-from tests.support.models import build_model, build_tokenizer
+from tests.support.markov import MarkovModel
+from tests.support.models import VOCABULARY, build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
-from tests.support.toys import PROMPT, Markov, Words, run, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, Words, run, spec_of
 
 TOKENIZER = build_tokenizer()
 INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])
@@ -288,12 +302,267 @@ def test_drafts_of_the_model_itself_are_almost_always_accepted() -> None:
     assert out.report.accepted_tokens >= 0.8 * out.report.drafted_tokens > 5
 
 
-def test_prompt_lookup_drafts_for_all_rows_of_a_batch() -> None:
-    model, prompts = build_model("llama"), INPUTS.repeat(3, 1)
-    prompts[1:, 2] = torch.tensor([8, 3])
-    settings_of = {"max_new_tokens": 30, "attention_mask": torch.ones_like(prompts), "return_dict_in_generate": True}
-    sampler = AntiSlop(TOKENIZER, COMMON)
-    plain = sampler.generate(model, prompts, **settings_of)
-    drafted = sampler.generate(model, prompts, prompt_lookup_num_tokens=3, **settings_of)
+# Batches and prompts in flight
+
+PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [1, 6, 2, 11, 5, 5], [0, 2, 2, 9, 8, 3]])
+MASK = (torch.arange(6) >= torch.tensor([0, 3, 1, 0])[:, None]).long()
+BATCH = {**SETTINGS, "attention_mask": MASK}
+ALONE = [ids[mask != 0] for ids, mask in zip(PROMPTS, MASK, strict=True)]
+MODEL = build_model("llama")
+
+
+@contextmanager
+def counting(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Count the forward passes of a model."""
+    passes = [0]
+
+    def count(*_: object) -> None:
+        passes[0] += 1
+
+    handle = model.register_forward_pre_hook(count)
+    yield passes
+    handle.remove()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_drafter_drafts_for_the_rows_of_a_batch_and_in_flight(source: str) -> None:
+    """Seven texts take four rows in turn: each has a generator of its own, which knows its padding and its rewinds."""
+    sampler, drafts = AntiSlop(TOKENIZER, COMMON), SOURCES[source] or {"assistant_model": MODEL}
+    plain = sampler.generate(MODEL, PROMPTS, **BATCH)
+    drafted = sampler.generate(MODEL, PROMPTS, **BATCH, **drafts)
     assert torch.equal(drafted.sequences, plain.sequences)
-    assert drafted.report.accepted_tokens > 0
+    assert plain.report.rewinds
+    assert all(report.drafted_tokens for report in drafted.reports)
+    in_flight = sampler.generate_many(MODEL, (ALONE * 2)[:7], batch_size=4, max_new_tokens=40, **drafts)
+    for done in in_flight:
+        text = plain.sequences[done.number % 4, 6:].tolist()
+        assert done.tokens == text[: len(done.tokens)]
+        assert done.report.drafted_tokens > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_good_assistant_saves_passes_in_a_batch_and_in_flight() -> None:
+    sampler, assistant = AntiSlop(TOKENIZER, COMMON[:1]), deepcopy(MODEL)
+    assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=5)
+    passes = []
+    for drafts in ({}, {"assistant_model": assistant}):
+        with counting(MODEL) as batch:
+            sampler.generate(MODEL, PROMPTS, **BATCH, **drafts)
+        with counting(MODEL) as in_flight:
+            list(sampler.generate_many(MODEL, ALONE * 2, batch_size=4, max_new_tokens=40, **drafts))
+        passes.append((batch[0], in_flight[0]))
+    assert all(drafted * 2 < plain for plain, drafted in zip(*passes, strict=True))
+
+
+SHARP = 0.2  # a temperature
+
+
+class Narrow:
+    """A model of transformers that writes 3 tokens after `INPUTS`, of the 3 likeliest, as oracles expect a model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+
+    @torch.no_grad()
+    def probs(self, _: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        logits = self.model(torch.tensor([[*INPUTS[0].tolist(), *tokens]])).logits[0, -1] / SHARP
+        return torch.softmax(logits.masked_fill(logits < logits.topk(3).values[-1], -torch.inf), dim=-1)
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        return len(tokens) == 3 or tokens[-1] == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_assistant_changes_nothing_about_the_distribution_of_a_batch_and_in_flight() -> None:
+    vocabulary = Vocabulary.of(TOKENIZER)
+    words = Words(None, None, *map(vocabulary.surface, range(2, len(TOKENIZER))))
+    narrow = Narrow(MODEL)
+    first = int(narrow.probs((), ()).argmax())
+    second = int(narrow.probs((), (first,)).topk(2).indices[1])
+    bans = [anywhere(words.text([first, second])), anywhere(words.text([second]), 0.5)]
+    expected = rejection_distribution(narrow, words, bans)  # type: ignore[arg-type]
+    sampler = AntiSlop(TOKENIZER, bans, prompt_lookback=False)
+    drafts = {
+        "assistant_model": similar(MODEL),
+        "do_sample": True,
+        "top_k": 3,
+        "max_new_tokens": 3,
+        "temperature": SHARP,
+    }
+    torch.manual_seed(0)
+    batch, in_flight, accepted, times = Counter[tuple[int, ...]](), Counter[tuple[int, ...]](), 0, 160 * DEPTH
+    mask = torch.ones((4, 6), dtype=torch.long)
+    for _ in range(times // 4):
+        out = sampler.generate(MODEL, INPUTS.repeat(4, 1), attention_mask=mask, return_dict_in_generate=True, **drafts)
+        batch.update(tuple(cut_at_end(ids)) for ids in out.sequences[:, 6:].tolist())
+        accepted += out.report.accepted_tokens
+    for done in sampler.generate_many(MODEL, [INPUTS[0]] * times, batch_size=4, seed=0, **drafts):
+        in_flight[tuple(done.tokens)] += 1
+        accepted += done.report.accepted_tokens
+    assert accepted > times / 10
+    for drawn in (batch, in_flight):
+        assert sum(drawn.values()) == times
+        assert p_value(drawn, expected) > 1e-4
+
+
+def similar(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy with noise in its head, many of whose drafts are accepted, but not all."""
+    copy = deepcopy(model)
+    with torch.no_grad():
+        weight = copy.get_output_embeddings().weight
+        weight += 0.8 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    copy.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=3)
+    return copy
+
+
+def cut_at_end(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(1) + 1] if 1 in tokens else tokens
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_drafted_text_in_flight_depends_on_its_seed_alone() -> None:
+    """Neither on the texts beside it, nor on torch's global random numbers, which it does not use."""
+    sampler, texts = AntiSlop(TOKENIZER, COMMON), []
+    settings = {"do_sample": True, "max_new_tokens": 20, "assistant_model": build_model("llama", seed=3)}
+    for batch_size in (1, 4):
+        torch.manual_seed(batch_size)
+        before = torch.get_rng_state()
+        done = sampler.generate_many(MODEL, ALONE * 2, batch_size=batch_size, seed=7, **settings)
+        texts.append({text.number: text.tokens for text in done})
+        assert torch.equal(torch.get_rng_state(), before)
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[0][4]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "settings",
+    [{"encoder_repetition_penalty": 1.5}, {"prefix_allowed_tokens_fn": lambda row, _: [2 + row, 9, 12, 20 + row]}],
+    ids=["encoder_repetition_penalty", "prefix_allowed_tokens_fn"],
+)
+def test_processors_that_depend_on_the_row_of_a_batch_are_left_out_of_drafts(settings: dict[str, object]) -> None:
+    sampler = AntiSlop(TOKENIZER, COMMON)
+    plain = sampler.generate(MODEL, PROMPTS, **BATCH, **settings)
+    for drafts in ({"assistant_model": MODEL}, {"prompt_lookup_num_tokens": 3}):
+        assert torch.equal(sampler.generate(MODEL, PROMPTS, **BATCH, **settings, **drafts).sequences, plain.sequences)
+
+
+def test_generators_are_dropped_with_their_texts() -> None:
+    made: list[Row] = []
+
+    class Generator:
+        def __init__(self, row: Row) -> None:
+            made.append(row)
+
+        def get_candidates(self, ids: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return torch.cat([ids, ids[:, :1]], dim=1), None
+
+        def update_candidate_strategy(self, *_: object) -> None:
+            pass
+
+    drafter = CandidateDrafter(Generator, do_sample=False)  # type: ignore[arg-type]
+    matcher = Matcher([], LETTERS)
+    rows = [Row(spec_of(Markov(4), matcher), number=number, place=0) for number in range(3)]
+    for row in (*rows, *rows):
+        assert drafter.propose(row).proposed == [0]
+        drafter.learn(row, proposed=1, accepted=1)
+    assert made == rows
+    assert len(drafter._sources) == 3
+    rows[0].is_finished = True
+    drafter.learn(rows[0], proposed=1, accepted=0)
+    made.clear()
+    del rows[1:], row
+    gc.collect()
+    assert len(drafter._sources) == 0
+
+
+# A language model that drafts, on the protocols
+
+
+def protocol_model(kind: str, *, seed: int) -> LanguageModel:
+    if kind == "llama":
+        return TransformersModel(build_model("llama", seed=seed))
+    return MarkovModel(Markov(VOCABULARY, seed=seed, sharpness=2.0).table)
+
+
+@pytest.mark.parametrize("kind", ["Markov", "llama"])
+def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> None:
+    """After rewinds of any row, in any order."""
+    model, random = protocol_model(kind, seed=1), np.random.default_rng(0)
+    matcher = Matcher([], Words(*("a" * VOCABULARY)))
+    greedy = replace(EXACT, do_sample=False)
+    specs = [spec_of(Markov(4), matcher, prompt, policy=greedy, capacity=30) for prompt in ((0, 5, 9), (7,))]
+    rows, drafter, longest = list(map(Row, specs)), ModelDrafter(model, length=3), 0
+    for _ in range(20 * DEPTH):
+        row = rows[random.integers(2)]
+        if random.integers(2) and row.tokens:
+            row.rewind(int(random.integers(row.settled, len(row.tokens) + 1)))
+        else:
+            row.settled = max(row.settled, len(row.tokens) - 4)
+        for token in random.integers(VOCABULARY, size=random.integers(1, 4)).tolist():
+            row.append(token, matcher.feed(row.state, token)) if len(row.tokens) < 26 else None
+        assert drafter.propose(row) == ModelDrafter(model, length=3).propose(row)
+        longest = max(longest, len(drafter.propose(row).proposed))
+    assert longest == 3
+
+
+@pytest.mark.parametrize("kind", ["Markov", "llama"])
+def test_a_drafting_model_changes_no_greedy_text_and_saves_passes(kind: str) -> None:
+    model, drafter = protocol_model(kind, seed=1), ModelDrafter(protocol_model(kind, seed=1))
+    words = Words(None, None, *map(Vocabulary.of(TOKENIZER).surface, range(2, VOCABULARY)))
+    matcher, prompts = Matcher(COMMON[:2], words), fill_left([ids.tolist() for ids in ALONE])
+    texts, passes, forward = [], [], type(model).forward
+    for speculation in ({}, {"drafter": drafter}):
+        calls = [0]
+
+        def count(*arguments: Any, calls: list[int] = calls) -> torch.Tensor:
+            calls[0] += 1
+            return forward(model, *arguments)
+
+        model.forward = count  # type: ignore[method-assign]
+        inferencer = BanningInferencer(model, matcher=matcher, **speculation)
+        out = inferencer.decode(
+            prompts, model.new_cache(4), max_new_tokens=30, sample_strategy=SampleStrategy(do_sample=False)
+        )
+        texts.append(out.token_ids)
+        passes.append(calls[0])
+    assert torch.equal(*texts)
+    assert passes[1] * 2 < passes[0]
+    assert not drafter._caches
+
+
+def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
+    """On the protocols: in a batch of an inferencer, and in flight."""
+    words, bans, times = Words(None, *"abcd"), [anywhere("ab"), anywhere("cc", 0.3)], TIMES
+    toy = Markov(5, seed=1, bias=torch.tensor([-torch.inf, 0, 0, 0, 0]))  # prompts consist of token 0
+    matcher, expected = Matcher(bans, words), rejection_distribution(toy, words, bans)
+    model, drafter = MarkovModel(toy.table), ModelDrafter(MarkovModel(Markov(5, seed=4).table), length=2)
+    torch.manual_seed(0)
+    inferencer, batch, in_flight = BanningInferencer(model, matcher=matcher, drafter=drafter), Counter(), Counter()
+    query = torch.tensor([PROMPT]).repeat(4, 1)
+    for _ in range(times // 8):
+        strategy = SampleStrategy()
+        out = inferencer.decode(query, model.new_cache(4), max_new_tokens=toy.length, sample_strategy=strategy)
+        batch.update(map(tuple, out.token_ids.tolist()))
+    engine, accepted = BatchEngine(model, model.new_cache(4), filler=1), 0
+    specs = (spec_of(toy, matcher, seed=seed, drafter=drafter) for seed in range(times // 2))
+    for row, event in decode(Scheduler(specs, places=4), engine):
+        accepted += event.accepted if isinstance(event, Drafted) else 0
+        if isinstance(event, Finished):
+            in_flight[tuple(row.tokens)] += 1
+    assert accepted > times / 8
+    for drawn in (batch, in_flight):
+        assert sum(drawn.values()) == times // 2
+        assert p_value(drawn, expected) > 1e-4
+
+
+def test_a_draft_ends_with_an_end_token_and_before_the_limit() -> None:
+    table = Markov(4, seed=0).table
+    table[..., 2] = 9.0
+    for eos, capacity, expected in ((frozenset({2}), 9, [2]), (frozenset[int](), 4, [2, 2]), (frozenset[int](), 2, [])):
+        row = Row(spec_of(Markov(4), Matcher([], LETTERS), policy=replace(EXACT, do_sample=False), capacity=capacity))
+        row.append(0, row.state)
+        assert ModelDrafter(MarkovModel(table, eos=eos)).propose(row).proposed == expected
+    with pytest.raises(ValueError, match="length is 0; drafts of at least 1 token"):
+        ModelDrafter(MarkovModel(table), length=0)

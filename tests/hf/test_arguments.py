@@ -120,7 +120,6 @@ def test_unusable_prompts_are_refused(llama: PreTrainedModel, prompts: Any, matc
         ("past_key_values", DynamicCache(), "past_key_values belongs to one prompt"),
         ("negative_prompt_ids", IDS, "negative_prompt_ids belongs to one prompt"),
         ("streamer", TextIteratorStreamer(TOKENIZER), "leave streamer out and read the texts as they are yielded"),
-        ("assistant_model", object(), "assistant_model drafts for one prompt at a time"),
         ("return_dict_in_generate", True, "return_dict_in_generate has no effect here"),
     ],
 )

@@ -92,11 +92,6 @@ def test_an_assistant_model_that_generate_does_not_pass_on_is_refused(llama: Pre
         llama.generate(PROMPT, custom_generate=SAMPLER, assistant_model=build_model("llama"), max_new_tokens=3)
 
 
-def test_an_assistant_for_a_batch_is_refused(llama: PreTrainedModel) -> None:
-    with pytest.raises(ValueError, match="an assistant drafts for one text, not for 2"):
-        SAMPLER.generate(llama, PROMPT.repeat(2, 1), assistant_model=build_model("llama"), max_new_tokens=3)
-
-
 def test_synced_gpus_and_a_second_custom_generate_are_refused(llama: PreTrainedModel) -> None:
     refuses(llama, "synced_gpus is not supported yet", synced_gpus=True)
     with pytest.raises(ValueError, match="custom_generate can't be passed to a sampler"):

@@ -1,4 +1,4 @@
-"""Draft the rest of an incomplete ban, so that its withdrawal costs fewer forward passes.
+"""Draft what may come next: the rest of an incomplete ban, or what a smaller model would write.
 
 Once two tokens of a phrase are written, its likely continuation is read in the same forward pass as the second one. The
 nodes along it are then filled, so that a violation costs about one pass instead of one for each of its tokens.
@@ -7,7 +7,12 @@ nodes along it are then filled, so that a violation costs about one pass instead
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor
+
+from antislop.decoding.protocols import LanguageModel, RewindableCache, ScoreFunction, identity
 from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.matching.token_matcher import Matcher
 
@@ -47,6 +52,63 @@ class PhraseDrafter:
         counts[1] += accepted
 
 
+class ModelDrafter:
+    """Drafts by a language model, usually a smaller one, that reads each text in a cache of its own.
+
+    model: one whose tokens are those of the model that it drafts for. length: the number of tokens of a draft.
+    process: makes scores of its logits, for each token that it draws; it sees tokens that may never be written.
+
+    A sampled text gets sampled drafts, by the text's own random numbers if it has some, a greedy one the likeliest
+    tokens. A cache is dropped with its text. Raises `ValueError` unless the length is positive.
+    """
+
+    def __init__(self, model: LanguageModel, *, length: int = 5, process: ScoreFunction = identity) -> None:
+        if length < 1:
+            raise ValueError(f"length is {length}; drafts of at least 1 token are expected")
+        self._model = model
+        self._length = length
+        self._process = process
+        self._caches: WeakKeyDictionary[Row, tuple[RewindableCache, list[int]]] = WeakKeyDictionary()
+
+    @torch.no_grad()
+    def propose(self, row: Row) -> Draft:
+        """Return the tokens that the model writes after the row's."""
+        ids = row.ids[0].tolist()
+        proposals, before = [], len(ids)
+        for _ in range(min(self._length, row.capacity - len(row.tokens) - 1)):
+            token, probs = self._draw(row, ids, self._read(row, ids))
+            ids.append(token)
+            proposals.append(probs)
+            if token in self._model.eos_token_id:
+                break
+        return Draft(ids[before:], torch.stack(proposals) if proposals and row.spec.policy.do_sample else None)
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
+        """Drop the cache of a finished text."""
+        if row.is_finished:
+            self._caches.pop(row, None)
+
+    def _read(self, row: Row, ids: Sequence[int]) -> Tensor:
+        """Read the ids that the row's cache does not hold, at least one; return the logits [1, vocab] after them."""
+        if row not in self._caches:
+            self._caches[row] = self._model.new_cache(1), []
+        cache, held = self._caches[row]
+        kept = count_shared(held, ids[:-1])
+        if kept < len(held):
+            kept = cache.rewind(0, kept)
+        cache.settle(0, max(0, min(kept, row.prompt_length + row.settled - 1)))
+        held[kept:] = ids[kept:]
+        return self._model.forward(torch.tensor([held[kept:]]), cache)[:, -1].float()
+
+    def _draw(self, row: Row, ids: Sequence[int], logits: Tensor) -> tuple[int, Tensor]:
+        """Return a token and the distribution [vocab] that it was drawn from."""
+        device = row.ids.device
+        probs = torch.softmax(self._process(torch.tensor([ids], device=device), logits.to(device)), dim=-1)
+        if row.spec.policy.do_sample:
+            return int(torch.multinomial(probs, num_samples=1, generator=row.spec.generator)), probs[0]
+        return int(probs.argmax()), probs[0]
+
+
 class _FirstDrafter:
     """Asks its drafters in order until one returns tokens."""
 
@@ -71,6 +133,16 @@ def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
     if len(drafters) < 2:
         return drafters[0] if drafters else None
     return _FirstDrafter(drafters)
+
+
+def count_shared(items: Sequence[int], others: Sequence[int]) -> int:
+    """Return the length of the longest start that two sequences share.
+
+    >>> count_shared([5, 6, 7], [5, 6, 8, 9])
+    2
+    """
+    pairs = enumerate(zip(items, others, strict=False))
+    return next((place for place, (item, other) in pairs if item != other), min(len(items), len(others)))
 
 
 def common_start(texts: Sequence[Sequence[int]]) -> list[int]:
