@@ -130,6 +130,8 @@ def make_inputs(chance: random.Random, settings: dict[str, Any]) -> dict[str, An
 def make_trace(chance: random.Random, sampler: AntiSlop, model: PreTrainedModel, **options: Any) -> Trace | None:
     """Generate at random; return the trace, None if the text of a batch was exhausted."""
     settings = {**make_settings(chance), **options}
+    if settings.get("prompt_lookup_num_tokens"):  # transformers' penalty of a padded batch reads no single row's draft
+        settings.pop("repetition_penalty", None)
     inputs = make_inputs(chance, settings)
     record: Any = chance.choice(["events", "top", "full"])
     set_seed(chance.randrange(10**6))
