@@ -176,11 +176,12 @@ class RecordMakerBase(ABC):
 
     def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
         report = completion.report
-        conceded = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, Conceded))
-        violations, withdrawn = conceded.copy(), Counter[str]()
+        conceded = Counter(event.violation.ban.phrase for event in report.let_through if isinstance(event, Conceded))
+        violations, withdrawn = Counter[str](), Counter[str]()
         for event in report.events:
-            if isinstance(event, Rewound):
+            if isinstance(event, (Conceded, Rewound)):
                 violations[event.violation.ban.phrase] += 1
+            if isinstance(event, Rewound):
                 withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
         reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}

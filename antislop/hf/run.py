@@ -26,7 +26,7 @@ from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller, pad_token_of
 from antislop.hf.tracing import CallFacts, make_trace, read_random_state
-from antislop.trace.events import Admitted, Conceded, Event, Finished, Forked, Forwarded, Settled
+from antislop.trace.events import Conceded, Event, Finished, Forked, Forwarded, Settled
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
 
@@ -178,7 +178,7 @@ class Run:
             if isinstance(event, Forked):
                 self._add_fork(row, event)
             report = self._reports[row.number]
-            if is_kept or isinstance(event, (Admitted, Conceded)):
+            if is_kept:
                 report.add(event)
             else:
                 report.count(event)
@@ -192,7 +192,10 @@ class Run:
     def _add_fork(self, row: Row, fork: Forked) -> None:
         """Add a text that was forked, with the events of the one that it was forked from."""
         self.rows.append(row)
-        self._reports.append(Report(surfaces=self.bans.vocabulary, events=list(self._reports[fork.parent].events)))
+        parent = self._reports[fork.parent]
+        report = Report(surfaces=self.bans.vocabulary, events=list(parent.events), let_through=list(parent.let_through))
+        report.conceded, report.admitted = parent.conceded, parent.admitted
+        self._reports.append(report)
 
     def _sequences(self) -> Tensor:
         """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""

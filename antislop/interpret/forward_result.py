@@ -20,7 +20,7 @@ from antislop.interpret.explanation import Explanation, RejectedAttempt, describ
 from antislop.interpret.kept_text import find_obstacle
 from antislop.interpret.relevance import RelevanceMethod, attribute, check_method
 from antislop.interpret.viewer import InlineFormat, check_format, frame, show_rendered
-from antislop.trace.events import Admitted, Conceded, Drawn
+from antislop.trace.events import Drawn
 from antislop.trace.recording import Trace
 from antislop.trace.report import Report
 
@@ -219,7 +219,7 @@ class ForwardResult:
 
 
 def _drop_events(report: Report) -> Report:
-    return replace(report, events=[event for event in report.events if isinstance(event, (Admitted, Conceded))])
+    return replace(report, events=[])
 
 
 def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:

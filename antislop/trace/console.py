@@ -183,10 +183,10 @@ def describe_conceded(report: Report) -> str:
 
     >>> from antislop import Ban
     >>> from antislop.matching.token_matcher import Violation
-    >>> describe_conceded(Report(events=[Conceded(Violation(Ban("cat"), 3, 3), forced_by="Grammar")]))
+    >>> describe_conceded(Report.of([Conceded(Violation(Ban("cat"), 3, 3), forced_by="Grammar")]))
     "conceded, since Grammar rules out all else: 'cat'"
     """
-    events = [event for event in report.events if isinstance(event, Conceded)]
+    events = [event for event in report.let_through if isinstance(event, Conceded)]
     causes = dict.fromkeys(event.forced_by for event in events)
     parts = []
     for cause in causes:

@@ -46,8 +46,8 @@ class Report:
 
     violations: bans that were completed and not admitted by their weight: rewinds and concessions.
     rewinds, withdrawn_tokens: rewinds, and the tokens that they removed from the text.
-    conceded: bans left in the text because every alternative was banned as well.
-    admitted: bans left in the text because their weight allows it.
+    conceded: bans left in the text because every alternative was banned as well. admitted: those left because their
+        weight allows it. A later rewind that withdraws them lowers both, but not `violations`.
     forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens removed from its cache:
         tokens_fed == prompt + kept + cut_tokens - 1 (in a batch, less the tokens known when it ended).
     drafted_tokens, accepted_tokens: proposed draft tokens, and the number of them that were drawn.
@@ -56,7 +56,7 @@ class Report:
     dropped: regexes that took too long, so that the search for them was given up.
     matcher_seconds: time spent in the matcher.
     reason: the reason for the end of the text; None while it is being generated.
-    withdrawn: the withdrawn texts, in order.
+    withdrawn: the withdrawn texts, in order. let_through: the events of the bans that are left in the text.
     events: all events, in order; empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
     """
@@ -77,6 +77,7 @@ class Report:
     matcher_seconds: float = 0.0
     reason: Reason | None = None
     withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
+    let_through: list[Conceded | Admitted] = field(default_factory=list, repr=False)
     events: list[Event] = field(default_factory=list, repr=False)
     surfaces: Surfaces | None = field(default=None, repr=False, compare=False)
 
@@ -90,8 +91,10 @@ class Report:
 
     def count(self, event: Event) -> None:
         """Count an event without keeping it."""
-        if isinstance(event, (Drawn, Settled, Shortened)):
+        if isinstance(event, (Drawn, Settled)):
             return
+        if isinstance(event, Shortened):
+            self._cut(event.length)
         if isinstance(event, Forwarded):
             self.forward_passes += event.fed > 0
             self.tokens_fed += event.fed
@@ -106,16 +109,25 @@ class Report:
             self.rewinds += 1
             self.withdrawn_tokens += len(event.withdrawn)
             self.withdrawn.append(Withdrawal(self._decode(event.withdrawn), event.length, event.violation))
-        elif isinstance(event, Conceded):
-            self.violations += 1
-            self.conceded += 1
-        elif isinstance(event, Admitted):
-            self.admitted += 1
+            self._cut(event.length)
+        elif isinstance(event, (Conceded, Admitted)):
+            is_conceded = isinstance(event, Conceded)
+            self.violations += is_conceded
+            self.conceded += is_conceded
+            self.admitted += not is_conceded
+            self.let_through.append(event)
         elif isinstance(event, Dropped):
             self.dropped.append(event.ban)
         elif isinstance(event, Finished):
             self.reason = event.reason
             self.matcher_seconds = event.matcher_seconds
+
+    def _cut(self, length: int) -> None:
+        """Forget the bans that were let through and are no longer in the text."""
+        if self.let_through:
+            self.let_through = [event for event in self.let_through if event.violation.end < length]
+            self.conceded = sum(isinstance(event, Conceded) for event in self.let_through)
+            self.admitted = len(self.let_through) - self.conceded
 
     def _decode(self, tokens: Sequence[int]) -> str | None:
         return None if self.surfaces is None else decode(self.surfaces, tokens)
@@ -131,8 +143,7 @@ class Report:
         ]
         let_through = [
             {"conceded": isinstance(event, Conceded), **_describe(event.violation), **_describe_force(event)}
-            for event in self.events
-            if isinstance(event, (Conceded, Admitted))
+            for event in self.let_through
         ]
         dropped = [ban.phrase for ban in self.dropped]
         return {**counts, "reason": self.reason, "dropped": dropped, "withdrawn": withdrawn, "let_through": let_through}

@@ -13,7 +13,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 
 from antislop import AntiSlop, Ban, BanList, Report
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Admitted, Conceded, Dropped, Event, Finished, Rewound
+from antislop.trace.events import Admitted, Conceded, Dropped, Event, Finished, Rewound, Shortened
 from antislop.trace.report import Withdrawal
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer
@@ -47,6 +47,16 @@ def test_a_report_contains_the_withdrawn_texts() -> None:
     ]
     assert [text for text, _, _ in Report.of(EVENTS).withdrawn] == [None, None]
     assert Report.total([report, report]).withdrawn == 2 * report.withdrawn
+
+
+def test_a_ban_that_was_let_through_and_withdrawn_later_is_not_left_in_the_text() -> None:
+    """The violation stays counted, and those before the cut stay in the text."""
+    report = Report.of([*EVENTS[2:4], Rewound(9, (1,), Violation(BAN, 9, 9))])
+    assert (report.conceded, report.admitted, report.violations) == (1, 0, 2)
+    assert [event.violation.start for event in report.let_through] == [6]
+    report.add(Shortened(8, (1,)))
+    assert (report.conceded, report.admitted, report.violations) == (0, 0, 2)
+    assert report.to_dict()["let_through"] == []
 
 
 def test_a_report_as_plain_data_can_be_written_as_json() -> None:
