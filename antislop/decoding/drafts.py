@@ -76,7 +76,9 @@ class ModelDrafter:
         ids = row.ids[0].tolist()
         proposals, before = [], len(ids)
         for _ in range(min(self._length, row.capacity - len(row.tokens) - 1)):
-            token, probs = self._draw(row, ids, self._read(row, ids))
+            logits = self._read(row, ids)
+            _refuse_other_vocabulary(row, logits.shape[-1])
+            token, probs = self._draw(row, ids, logits)
             ids.append(token)
             proposals.append(probs)
             if token in self._model.eos_token_id:
@@ -126,6 +128,16 @@ class _FirstDrafter:
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
         self._used[row.place].learn(row, proposed=proposed, accepted=accepted)
+
+
+def _refuse_other_vocabulary(row: Row, size: int) -> None:
+    """Raise `ValueError` for a drafting model whose tokens can't be those of a row that keeps its logits."""
+    expected = row.kept[-1][0].shape[-1] if row.kept else size
+    if size != expected:
+        raise ValueError(
+            f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass one with "
+            "the same tokens"
+        )
 
 
 def first_of(drafters: Sequence[Drafter]) -> Drafter | None:

@@ -42,7 +42,7 @@ def speculate(
     """Return a text's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
     mask: of the text's prompt, [tokens]; None if it has no padding. rows: the number of texts that the processors were
-    made for. Raises `ValueError` for encoder-decoder models.
+    made for. Raises `ValueError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
     config = copy(generation_config)
     config.num_return_sequences = 1
@@ -51,6 +51,8 @@ def speculate(
         return []
     if model.config.is_encoder_decoder:
         raise ValueError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
+    if assistant.model is not None and assistant.tokenizer is None:
+        _refuse_other_vocabulary(model, assistant.model)
     processors = LogitsProcessorList(p for p in logits_processor if _is_for_drafts(p, rows=rows))
     tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
 
@@ -70,6 +72,16 @@ def speculate(
         )
 
     return [CandidateDrafter(make, do_sample=config.do_sample)]
+
+
+def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:
+    """Raise `ValueError` for an assistant whose ids can't be the model's, as `generate` does."""
+    size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant, model))
+    if size != expected:
+        raise ValueError(
+            f"the assistant has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass its tokenizer "
+            "as assistant_tokenizer, or an assistant with the same vocabulary"
+        )
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:

@@ -557,6 +557,13 @@ def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
         assert p_value(drawn, expected) > 1e-4
 
 
+def test_a_drafting_model_with_another_vocabulary_is_refused() -> None:
+    model, other = MarkovModel(Markov(4).table), MarkovModel(Markov(5).table)
+    inferencer, strategy = BanningInferencer(model, drafter=ModelDrafter(other)), SampleStrategy()
+    with pytest.raises(ValueError, match="the drafting model has a vocabulary of 5 tokens, and the model one of 4"):
+        inferencer.decode(torch.tensor([[0]]), model.new_cache(1), max_new_tokens=5, sample_strategy=strategy)
+
+
 def test_a_draft_ends_with_an_end_token_and_before_the_limit() -> None:
     table = Markov(4, seed=0).table
     table[..., 2] = 9.0

@@ -87,6 +87,12 @@ def test_static_caches_are_refused_if_generate_is_wrong_with_them(family: str) -
     refuses(model, match, past_key_values=StaticCache(config=model.config, max_cache_len=20))
 
 
+def test_an_assistant_with_another_vocabulary_is_refused(llama: PreTrainedModel) -> None:
+    config = LlamaConfig(**{**llama.config.to_dict(), "vocab_size": 60})
+    with pytest.raises(ValueError, match="the assistant has a vocabulary of 60 tokens, and the model one of 48"):
+        SAMPLER.generate(llama, PROMPT, assistant_model=LlamaForCausalLM(config), max_new_tokens=3)
+
+
 def test_an_assistant_model_that_generate_does_not_pass_on_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match=r"call sampler.generate\(model, …, assistant_model=assistant\)"):
         llama.generate(PROMPT, custom_generate=SAMPLER, assistant_model=build_model("llama"), max_new_tokens=3)
