@@ -43,9 +43,7 @@ def _explain_end(row: TracedRow) -> Iterator[str]:
 
 
 def _explain_conceded(row: TracedRow) -> Iterator[str]:
-    events = [event for event in row.events if isinstance(event, Conceded)]
-    if events:
-        text = describe_conceded(Report.of(list(events)))
+    if text := describe_conceded(Report.of(row.events)):
         yield f"{text[:1].upper()}{text[1:]}."
 
 
