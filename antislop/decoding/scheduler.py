@@ -88,6 +88,10 @@ class Scheduler:
 
     def fork(self, walker: ControlledWalker, fork: Fork) -> ControlledWalker:
         """Give a branch a row: a finished one's, or a new one. Raises `CapabilityError` beyond the limit of rows."""
+        if walker.row.history is not None:
+            raise CapabilityError(
+                "a controller forks, and logits processors of one's own can't be copied with their memory: leave them out"
+            )
         limit = walker.row.spec.max_forks
         if sum(row.root == walker.row.root and not row.is_finished for row in self.rows) >= limit:
             raise CapabilityError(

@@ -250,6 +250,15 @@ def test_what_a_controller_can_not_be_combined_with_is_refused(
         generate(llama, options.pop("controller", Rule(lambda step: [ANY])), **options)
 
 
+def test_processors_that_may_remember_are_not_copied(llama: PreTrainedModel) -> None:
+    def prefer(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+    rule = Rule(fork_once(3, ANY, ANY))
+    with pytest.raises(CapabilityError, match="can't be copied with their memory"):
+        generate(llama, rule, max_forks=2, logits_processor=[prefer])
+
+
 class _Sink:
     def put(self, ids: torch.Tensor) -> None:
         pass

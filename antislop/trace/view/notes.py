@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from antislop.display import make_visible
 from antislop.trace.console import describe_conceded
-from antislop.trace.events import Conceded, Dropped, Finished, Forked
+from antislop.trace.events import Dropped, Finished, Forked
 from antislop.trace.report import Report
 from antislop.trace.traced_row import TracedRow
 
