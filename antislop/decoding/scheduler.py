@@ -90,7 +90,8 @@ class Scheduler:
         """Give a branch a row: a finished one's, or a new one. Raises `CapabilityError` beyond the limit of rows."""
         if walker.row.history is not None:
             raise CapabilityError(
-                "a controller forks, and logits processors of one's own can't be copied with their memory: leave them out"
+                "a controller forks, and logits processors of one's own can't be copied with their memory: "
+                "leave them out"
             )
         limit = walker.row.spec.max_forks
         if sum(row.root == walker.row.root and not row.is_finished for row in self.rows) >= limit:
