@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from antislop.lazy import import_lazily
 
 if TYPE_CHECKING:
+    from antislop.control.best_of import BestOf
     from antislop.control.branches import (
         BacktrackError,
         Branch,
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
         Step,
         TokenSet,
     )
+    from antislop.control.regenerate import Regenerate
     from antislop.control.replace import Replace
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
         {
+            "best_of": ["BestOf"],
             "branches": [
                 "BacktrackError",
                 "Branch",
@@ -32,16 +35,19 @@ else:
                 "Step",
                 "TokenSet",
             ],
+            "regenerate": ["Regenerate"],
             "replace": ["Replace"],
         },
     )
 
 __all__ = [
     "BacktrackError",
+    "BestOf",
     "Branch",
     "Capabilities",
     "CapabilityError",
     "Controller",
+    "Regenerate",
     "Replace",
     "Splice",
     "Step",

@@ -112,6 +112,7 @@ class ControlledWalker(Walker):
         self._length = 0  # of the text at the latest step
         self._sampled: int | None = None
         self._is_done = False  # the text ends here unless the controller removes tokens
+        self._end_reason: Reason = "done"
         self._vocabulary_size = 0
 
     def read(self, logits: Tensor) -> None:
@@ -162,7 +163,7 @@ class ControlledWalker(Walker):
         if branches:
             self._chosen = branches[0]
         elif self._is_done:
-            super()._finish("done")
+            super()._finish(self._end_reason)
         else:
             self._stop_here()
 
@@ -212,10 +213,10 @@ class ControlledWalker(Walker):
         return stays
 
     def _finish(self, reason: Reason) -> None:
-        """Finish the text; ask the controller first if that is due to what is in the text."""
-        if reason == "done":
-            self._is_done = True
-        else:
+        """Finish the text after the controller was asked once more, unless the model failed."""
+        self._end_reason = reason
+        self._is_done = reason != "failed"
+        if not self._is_done:
             super()._finish(reason)
 
     @property

@@ -1,0 +1,93 @@
+"""Write a sentence or a paragraph again if a function rejects it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from antislop.control.branches import Branch, Capabilities, Step, TokenSet
+from antislop.control.units import Unit, WrittenUnit, check_unit, find_unit
+from antislop.errors import InputError
+
+
+class Regenerate:
+    """Write each sentence or paragraph again until a function accepts it; `antislop.control.Controller`.
+
+    check: returns whether a unit, stripped of spaces, may stay. Called once for each attempt.
+    tokenizer: the model's, of Hugging Face.
+    attempts: how often a unit is written; the last one stays even if it is rejected.
+    rejected, conceded: the units that were rejected, and those of them that stayed, in all texts so far.
+
+    A sampled unit is drawn anew, so it is distributed as the model's units that pass. If an attempt repeats an earlier
+    one to the token, as in greedy decoding, it is not counted, and later attempts at that place begin with other tokens
+    than the rejected ones. Units end by a plain rule: see `antislop.control.units`. A unit in which the text was cut is
+    not checked. Nothing is streamed before the end.
+    """
+
+    needs = Capabilities()
+
+    def __init__(
+        self, check: Callable[[str], bool], tokenizer: Any, *, unit: Unit = "sentence", attempts: int = 5
+    ) -> None:
+        if attempts < 1:
+            raise InputError(f"attempts is {attempts}; a number of 1 or more was expected")
+        self._check, self._tokenizer, self._unit, self._limit = check, tokenizer, check_unit(unit), attempts
+        self.rejected: list[str] = []
+        self.conceded: list[str] = []
+        self.start(())
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Begin a new text."""
+        self._prompt = prompt
+        self._starts = [0]  # of the accepted units, and of the one that is being written
+        self._attempts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # rejected ones, by the text before them
+        self._repeating: set[tuple[int, ...]] = set()
+
+    def fork(self) -> Regenerate:
+        """Return a copy that continues independently, and adds to the same lists."""
+        other = copy.copy(self)
+        other._starts, other._repeating = list(self._starts), set(self._repeating)
+        other._attempts = {place: list(attempts) for place, attempts in self._attempts.items()}
+        return other
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        """Check the units that are whole now; remove the first one that is rejected."""
+        while self._starts[-1] > len(step.tokens) - len(step.last_append):  # a ban removed the end of an accepted unit
+            self._starts.pop()
+        while (unit := self._find(step)) is not None:
+            if not self._accepts(unit, step.tokens):
+                start = self._starts[-1]
+                return [Branch(len(step.tokens) - start, sample_mask=self._list_starts(step.tokens[:start]))]
+            self._starts.append(unit.end)
+        return [Branch(sample_mask=self._list_starts(step.tokens))]
+
+    def _find(self, step: Step) -> WrittenUnit | None:
+        unit = find_unit(self._tokenizer, self._prompt, step, first=self._starts[-1], unit=self._unit)
+        return None if unit is None or unit.is_cut else unit
+
+    def _accepts(self, unit: WrittenUnit, tokens: Sequence[int]) -> bool:
+        start = self._starts[-1]
+        place, attempt = tuple(tokens[:start]), tuple(tokens[start : unit.end])
+        rejected = self._attempts.setdefault(place, [])
+        if attempt in rejected:
+            if len(rejected) < self._limit:
+                self._repeating.add(place)
+                return False
+        elif self._check(unit.text):
+            return True
+        else:
+            rejected.append(attempt)
+            self.rejected.append(unit.text)
+        if len(rejected) >= self._limit:
+            self.conceded.append(unit.text)
+        return len(rejected) >= self._limit
+
+    def _list_starts(self, tokens: Sequence[int]) -> TokenSet:
+        """Return the tokens that may come next: at a place where attempts repeat, none that a rejected one begins with.
+
+        The same answer whether the text is cut there now or, by a ban, later: bans rely on that.
+        """
+        place = tuple(tokens)
+        ruled_out = {attempt[0] for attempt in self._attempts[place]} if place in self._repeating else ()
+        return ~TokenSet(sorted(ruled_out))
