@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from antislop import AntiSlop
 from eval.speed.cases import Bench, describe
-from eval.speed.measuring import Contestant, Lap, Result, Skipped, Written, compare, figures
+from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures
 
 LISTED = 500
 SHORT = 64  # tokens per text of random weights
 START, PARAGRAPH, TIMES = 16, 60, 4  # tokens of a prompt, of a paragraph, and how often that is repeated
 LOOKED_UP = 10
 LONG = 4  # words of a phrase
+STRETCHED = (3, 8)  # how many times the layers of its assistant a model has
+ROWS, DRAFTED = 4, 5  # of a batch, and tokens per draft
 RATE = 10  # violations per 1,000 kept tokens
 GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None}
 
 
 def measure_drafts(bench: Bench) -> Iterator[Result]:
-    """Compare drafts with and without bans, one text at a time."""
+    """Compare drafts with and without bans, one text at a time, and those of an assistant in a batch."""
     yield from _measure_assistants(bench)
+    yield from _measure_batches(bench)
     yield from _measure_lookup(bench)
     yield from _measure_draft_bans(bench)
 
@@ -55,6 +62,45 @@ def _measure_assistants(bench: Bench) -> Iterator[Result]:
             note=f"{describe(figures(laps['ours']))}; {note}",
             figures=figures(laps["ours"]),
         )
+
+
+def _measure_batches(bench: Bench) -> Iterator[Result]:
+    """Compare one text and a batch with an assistant and without; the model writes what the assistant writes."""
+    if bench.subject.is_random or bench.subject.model.config.model_type != "llama":  # other layers have other names
+        return
+    sampler, pool, assistant = bench.sampler(bench.absent[:LISTED]), bench.pool, deepcopy(bench.subject.model)
+    assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=DRAFTED)
+    for times, rows in itertools.product(STRETCHED, (1, ROWS)):
+        subject = replace(bench.subject, model=_stretch(assistant, times))
+
+        def write(seed: int, rows: int = rows, subject: Subject = subject, **settings: Any) -> Written:
+            ids = pool[seed % (len(pool) - rows) :][:rows, :START]
+            return subject.write_rows(ids, seed=seed, sampler=sampler, max_new_tokens=SHORT, **settings)
+
+        drafted = functools.partial(write, assistant_model=assistant)
+        laps = bench.short_race.run({"plain": write, "drafted": drafted})
+        passes = {name: sum(lap.forward_passes for lap in laps[name]) for name in laps}
+        yield Result(
+            bench.subject.name,
+            "drafts",
+            f"{rows} rows, an assistant at 1/{times} of the layers / without",
+            compare(laps["drafted"], laps["plain"]),
+            "×",
+            note=f"{passes['drafted']} of {passes['plain']} forward passes; {_accepted(laps['drafted'])}",
+            figures=figures(laps["drafted"]),
+        )
+
+
+def _stretch(model: PreTrainedModel, times: int) -> PreTrainedModel:
+    """Return a Llama that computes the same with so many times the layers, those added of which change nothing."""
+    config = deepcopy(model.config)
+    config.num_hidden_layers *= times
+    stretched: PreTrainedModel = type(model)(config).eval()
+    stretched.load_state_dict(model.state_dict(), strict=False)
+    for layer in stretched.base_model.layers[model.config.num_hidden_layers :]:
+        for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            torch.nn.init.zeros_(projection.weight)
+    return stretched
 
 
 def _measure_lookup(bench: Bench) -> Iterator[Result]:
