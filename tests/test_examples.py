@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -76,6 +78,22 @@ def test_without_ray_a_cluster_job_is_refused_in_one_sentence_and_not_tried_agai
     assert ran.returncode == 2
     assert ran.stderr.startswith("antislop: ")
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("replace_words", r"\A(?s:(?!.*\b(the|eyes)\b).+)"),
+        ("write_again", r"\d+ rejected, \d+ of them kept$"),
+        ("best_of_three", r"the best of \d+ rows$"),
+        ("json_grammar", r"(\d+) tokens in (?!\1 )\d+ forward passes$"),
+    ],
+)
+def test_a_controller_runs(script: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if script == "json_grammar":
+        pytest.importorskip("llguidance", reason="llguidance is not installed")
+    runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
+    assert re.search(shown, capsys.readouterr().out)
 
 
 def test_the_notebook_prints_the_outputs_that_it_stores_and_they_show_rewinds() -> None:
