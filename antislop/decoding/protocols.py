@@ -89,7 +89,8 @@ class KVCache(RewindableCache, Protocol):
     def crop(self, num_tokens: int) -> None:
         """Remove the latest `num_tokens` tokens from every row.
 
-        Raises `ValueError` for fewer than 0, and for more than the shortest row holds.
+        Raises `ValueError` for fewer than 0, for more than the shortest row holds, and for a cache that can't be
+        rewound to any length.
         """
 
 

@@ -34,6 +34,7 @@ from antislop.trace.events import Drafted, Finished
 from tests.conftest import DEPTH
 from tests.decoding.test_exactness import CASES, LETTERS, TIMES, anywhere, expected_of, p_value
 from tests.support.depth import in_turn
+from tests.support.families import build
 from tests.support.markov import MarkovModel
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
@@ -481,14 +482,14 @@ def test_generators_are_dropped_with_their_texts() -> None:
 
 
 def protocol_model(kind: str, *, seed: int) -> LanguageModel:
-    if kind == "llama":
-        return TransformersModel(build_model("llama", seed=seed))
+    if kind != "Markov":
+        return TransformersModel(build(kind, seed=seed))
     return MarkovModel(Markov(VOCABULARY, seed=seed, sharpness=2.0).table)
 
 
-@pytest.mark.parametrize("kind", ["Markov", "llama"])
+@pytest.mark.parametrize("kind", ["Markov", "llama", "gemma3", "mamba", "falcon-h1"])
 def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> None:
-    """After rewinds of any row, in any order."""
+    """After rewinds of any row, in any order, also with windows and recurrent states."""
     model, random = protocol_model(kind, seed=1), np.random.default_rng(0)
     matcher = Matcher([], Words(*("a" * VOCABULARY)))
     greedy = replace(EXACT, do_sample=False)

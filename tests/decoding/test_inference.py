@@ -36,6 +36,7 @@ from antislop.testing import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subj
 from antislop.trace.events import Finished, Forwarded, Rewound
 from tests.conftest import DEPTH
 from tests.decoding.test_exactness import p_value
+from tests.support.families import build
 from tests.support.markov import MarkovCache, MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
@@ -409,6 +410,12 @@ def test_each_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for after in (None, lambda tokens: table[(0, *tokens)[-2], tokens[-1]]):
         with pytest.raises(ContractError, match=r"^check_"):
             check_language_model(Faulty(table), after=after)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "falcon-h1"])
+def test_windows_and_recurrent_states_meet_the_contract(family: str) -> None:
+    """Though their states can't be replaced, and a rewind of the latter keeps fewer tokens."""
+    check_language_model(TransformersModel(build(family)), tolerance=1e-3)
 
 
 def test_only_an_oracle_finds_what_a_new_cache_gets_wrong_too() -> None:
