@@ -20,7 +20,7 @@ ends before an empty line. The end of the text ends both."""
 
 
 class WrittenUnit(NamedTuple):
-    """A unit that was written: its text, and the index of the first token after it.
+    """A unit that was written: its text, and the index of the first token after it and the spaces behind it.
 
     is_cut: the text was cut within it, at its maximum length for instance.
     """
@@ -41,7 +41,10 @@ def find_unit(tokenizer: Any, prompt: Sequence[int], step: Step, *, first: int, 
     """Return the unit that the tokens from `first` on begin with; None if its end is not known yet."""
     passage = Passage(tokenizer, prompt, step.tokens, first=first)
     if match := _ENDS[unit].search(passage.text):
-        return WrittenUnit(passage.text[: match.end()].strip(), passage.find_end(match.end()))
+        space = re.compile(r"\s*").match(passage.text, match.end())
+        assert space is not None
+        end = max(passage.find_end(match.end()), passage.find_token(space.end()))
+        return WrittenUnit(passage.text[: match.end()].strip(), end)
     if not step.is_done:
         return None
     end, specials = len(step.tokens), set(tokenizer.all_special_ids)

@@ -53,6 +53,18 @@ def test_every_sentence_passes_or_is_reported(settings: dict[str, Any], bans: tu
         assert not antislop.BanList(bans).find(text)
 
 
+def test_every_paragraph_passes_or_is_reported() -> None:
+    inputs, rejected = TOKENIZER('"Come in," she said.\n\n"No," he said.\n\n', return_tensors="pt"), 0
+    for seed in range(3 * DEPTH):
+        controller = Regenerate(lambda text: len(text.split()) <= 12, TOKENIZER, unit="paragraph", attempts=6)
+        out = generate(controller, seed=seed, inputs=inputs, do_sample=True)
+        text = TOKENIZER.decode(out.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        *paragraphs, _ = text.split("\n\n")
+        assert {part.strip() for part in paragraphs if len(part.split()) > 12} <= {*controller.conceded}
+        rejected += len(controller.rejected)
+    assert rejected > 2 * DEPTH
+
+
 def test_a_check_that_accepts_changes_nothing() -> None:
     seen: list[str] = []
     controller = Regenerate(lambda text: not seen.append(text), TOKENIZER)  # type: ignore[func-returns-value]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import tarfile
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import antislop
 from antislop import AntiSlop
@@ -47,6 +50,23 @@ def test_any_tokens_become_what_replacing_in_the_whole_text_makes_of_them(seed: 
         tokens += PARTIAL if choice.random() < 0.1 else [choice.choice(TOKENS)]
     written = write_stream(Replace(PHRASES, TOKENIZER), tokens)
     assert TOKENIZER.decode(written) == substitute(TOKENIZER.decode(tokens), PHRASES)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "mistral-v3", "t5"])
+def test_vocabularies_that_spell_spaces_otherwise_replace_the_same(name: str, assets: Path, tmp_path: Path) -> None:
+    with tarfile.open(assets / "tokenizers.tar.xz") as archive:
+        members = [member for member in archive if f"/{name}/" in member.name]
+        archive.extractall(tmp_path, members, filter="data")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tokenizers" / name)
+    text, phrases = "They utilize tools. We UTILIZE\na héllo-utilize", {"utilize": "use", "tools": "große Sachen"}
+    for seed in range(5 * DEPTH):
+        choice, rest, tokens = random.Random(seed), text, list[int]()
+        while rest:
+            size = choice.randrange(1, 9)
+            tokens += tokenizer.encode(rest[:size], add_special_tokens=False)
+            rest = rest[size:]
+        written = write_stream(Replace(phrases, tokenizer), tokens)
+        assert tokenizer.decode(written) == substitute(tokenizer.decode(tokens), phrases)
 
 
 WORDS = {"the": "that", "was": "is", "a": "one", "in the": "within that one"}
