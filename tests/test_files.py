@@ -211,6 +211,8 @@ MODULES = {"gzip", "bz2", "lzma", "shutil", "tempfile"}
 ALLOWED = {
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
+    "antislop/interpret/viewer.py: tempfile.NamedTemporaryFile": "a page for a browser that was given no name",
+    "antislop/interpret/viewer.py: webbrowser.open(file.resolve().as_uri())": "a browser opens it",
 }
 
 

@@ -71,7 +71,7 @@ def put_under(node: Node, rule: SampleRule) -> Node:
     if not node.is_forced and node.rule in (None, rule):
         node.rule = rule
         return node
-    new = node.replace(Node(node.parent, node.token, node.depth))
+    new = node.put_in_place(Node(node.parent, node.token, node.depth))
     new.rule = rule
     return new
 
@@ -80,7 +80,7 @@ def force(node: Node, token: int) -> Node:
     """Return the node, or a new one in its place, after which `token` is certain to come."""
     if node.is_forced and token in node.children:
         return node
-    return node.replace(ForcedNode(node.parent, node.token, node.depth))
+    return node.put_in_place(ForcedNode(node.parent, node.token, node.depth))
 
 
 def jump(node: Node, depth: int) -> Node:

@@ -153,7 +153,7 @@ class Node:
             parent.children[self.token] = node
         return node
 
-    def replace(self, node: Node) -> Node:
+    def put_in_place(self, node: Node) -> Node:
         """Put a new node into this one's place in the tree, which drops all that is below; return it."""
         node._logits, node._row = self._logits, self._row
         if self.parent is not None:

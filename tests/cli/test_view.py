@@ -44,7 +44,7 @@ def test_a_trace_has_the_text_that_was_printed_and_the_likeliest_alternatives(pa
     assert all(kept.choice and kept.choice.alternatives for kept in trace.rows[0].history.kept)
     assert trace.about["seed"] == 5
     assert trace.about["model"]["name"] == trace.about["tokenizer"]["name"] == "the bundled model"
-    assert trace.about["command"].startswith("antislop ")
+    assert trace.about["command"].startswith("antislop")
 
 
 def test_view_prints_the_text_with_withdrawn_parts_and_a_table_of_bans(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import Counter
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from antislop.errors import InputError
 from antislop.interpret import ForwardResult
 from antislop.trace import Drawn, Rewound
 from tests.support.depth import DEPTH
+from tests.support.memory import find_tensors
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -239,15 +239,11 @@ def test_cleared_results_keep_counts_and_sequences_only(llama: PreTrainedModel, 
 def test_nothing_of_the_vocabularys_size_is_kept(llama: PreTrainedModel, sampler: AntiSlop, level: str) -> None:
     size = llama.config.vocab_size
 
-    def find() -> list[torch.Tensor]:
-        gc.collect()
-        return [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor) and size in thing.shape]
-
-    before = set(map(id, find()))
+    before = set(map(id, find_tensors(size)))
     forward = run(sampler, llama, record=level)
-    assert not [tensor.shape for tensor in find() if id(tensor) not in before]
+    assert not [tensor.shape for tensor in find_tensors(size) if id(tensor) not in before]
     if level == "top" and find_spec("captum"):
         forward.relevance_pass(relevance="input_x_gradient")
-        assert not [tensor.shape for tensor in find() if id(tensor) not in before]
+        assert not [tensor.shape for tensor in find_tensors(size) if id(tensor) not in before]
     held = {name for name, value in vars(forward).items() if isinstance(value, torch.Tensor)}
     assert held == {"complete_sequence", "generated_token_ids"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import LogitsProcessorList, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.errors import InputError
 from antislop.trace import Drawn, Finished, Rewound, Trace
+from tests.support.memory import find_tensors
 from tests.support.models import FAMILIES, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -91,13 +91,10 @@ def test_a_share_is_the_part_of_what_was_left_and_its_rank_the_place_there(llama
 
 def test_no_tensor_of_the_vocabulary_is_alive_after_the_call(llama: PreTrainedModel, sampler: AntiSlop) -> None:
     size = llama.config.vocab_size
-    gc.collect()
-    before = {id(thing) for thing in gc.get_objects() if isinstance(thing, torch.Tensor) and size in thing.shape}
+    before = set(map(id, find_tensors(size)))
     for level in ("events", "top"):
         out = generate(sampler, llama, record=level)
-        gc.collect()
-        alive = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and size in t.shape and id(t) not in before]
-        assert not alive
+        assert not [tensor.shape for tensor in find_tensors(size) if id(tensor) not in before]
         assert out.trace.rows[0].tokens == out.sequences[0, PROMPT.shape[1] :].tolist()
 
 
