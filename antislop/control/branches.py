@@ -201,6 +201,8 @@ class Step:
         token that was sampled; None if none was, or if a ban rewound the text. tokens: the generated text as it is.
     is_done: the text ends here, by an end token, its maximum length or a criterion: it continues only if
         all branches remove tokens.
+    is_greedy: the likeliest token is taken each time: what is removed would be written again unless other tokens are
+        ruled out.
     """
 
     branch_idx: int
@@ -209,6 +211,7 @@ class Step:
     sampled: int | None
     tokens: Sequence[int]
     is_done: bool = False
+    is_greedy: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ class Regenerate:
     attempts: how often a unit is written; the last one stays even if it is rejected.
     rejected, conceded: the units that were rejected, and those of them that stayed, in all texts so far.
 
-    A sampled unit is drawn anew, so it is distributed as the model's units that pass. If an attempt repeats an earlier
-    one to the token, as in greedy decoding, it is not counted, and later attempts at that place begin with other tokens
-    than the rejected ones. Units end by a plain rule: see `antislop.control.units`. A unit in which the text was cut is
-    not checked. Nothing is streamed before the end.
+    A sampled unit is drawn anew, so it is distributed as the model's units that pass. A greedy call would write the
+    same unit again: there, later attempts begin with other tokens than the rejected ones. A plain rule ends units: see
+    `antislop.control.units`. A unit in which the text was cut is not checked. Nothing is streamed before the end.
     """
 
     needs = Capabilities()
@@ -56,7 +55,7 @@ class Regenerate:
         while self._starts[-1] > len(step.tokens) - len(step.last_append):  # a ban removed the end of an accepted unit
             self._starts.pop()
         while (unit := self._find(step)) is not None:
-            if not self._accepts(unit, step.tokens):
+            if not self._accepts(unit, step):
                 start = self._starts[-1]
                 return [Branch(len(step.tokens) - start, sample_mask=self._list_starts(step.tokens[:start]))]
             self._starts.append(unit.end)
@@ -66,19 +65,18 @@ class Regenerate:
         unit = find_unit(self._tokenizer, self._prompt, step, first=self._starts[-1], unit=self._unit)
         return None if unit is None or unit.is_cut else unit
 
-    def _accepts(self, unit: WrittenUnit, tokens: Sequence[int]) -> bool:
+    def _accepts(self, unit: WrittenUnit, step: Step) -> bool:
         start = self._starts[-1]
-        place, attempt = tuple(tokens[:start]), tuple(tokens[start : unit.end])
+        place, attempt = tuple(step.tokens[:start]), tuple(step.tokens[start : unit.end])
         rejected = self._attempts.setdefault(place, [])
-        if attempt in rejected:
-            if len(rejected) < self._limit:
-                self._repeating.add(place)
-                return False
-        elif self._check(unit.text):
+        is_repeated = attempt in rejected and len(rejected) < self._limit
+        if is_repeated and step.is_greedy and place not in self._repeating:
+            self._repeating.add(place)  # a rejected attempt was written again: it is not counted
+            return False
+        if attempt not in rejected and self._check(unit.text):
             return True
-        else:
-            rejected.append(attempt)
-            self.rejected.append(unit.text)
+        rejected.append(attempt)
+        self.rejected.append(unit.text)
         if len(rejected) >= self._limit:
             self.conceded.append(unit.text)
         return len(rejected) >= self._limit

@@ -154,6 +154,7 @@ class ControlledWalker(Walker):
             sampled=self._sampled,
             tokens=tuple(row.tokens),
             is_done=self._is_done,
+            is_greedy=not self.policy.do_sample,
         )
         with self._noting_step():
             branches = self._check(self._select(self.controller.mid_process(step)))

@@ -166,9 +166,8 @@ class Interpreter:
     def run(self) -> list[int]:
         length, self.sampled = 0, None
         while True:
-            step = Step(
-                0, length - self.low, tuple(self.tokens[self.low :]), self.sampled, tuple(self.tokens), self.is_done
-            )
+            back, appended = length - self.low, tuple(self.tokens[self.low :])
+            step = Step(0, back, appended, self.sampled, tuple(self.tokens), self.is_done, is_greedy=True)
             branches = self.controller.mid_process(step)
             if not branches or (self.is_done and not branches[0].backtrack):
                 break
