@@ -22,6 +22,7 @@ from antislop.control.branches import Branch, CapabilityError, Controller, Sampl
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.walker import NONE_DRAWN, Walker, in_order
+from antislop.errors import InputError
 from antislop.trace.events import Drawn, Forked, Reason, Shortened
 
 STOP, JUMP = -1, -2
@@ -235,8 +236,7 @@ class ControlledWalker(Walker):
         row, rule = self.row, branch.rule
         node = row.node = put_under(row.node, rule)
         if not node.is_filled:
-            logits = rule.apply(node.logits[0])[None]
-            node.fill(node.logits, row.spec.settings.process([row], [len(row.tokens)], logits))
+            self._fill(node, rule)
         self._branch = None
         token = self._draw()
         if token == NONE_DRAWN:
@@ -248,6 +248,17 @@ class ControlledWalker(Walker):
             self._splice(token, splice)
         elif self._add(token, self._describe(token)) and splice is not None and not self._has_ended:
             self._force(splice.ff_tokens)
+
+    def _fill(self, node: Node, rule: SampleRule) -> None:
+        """Store what the call's processors make of the logits that the rule leaves."""
+        row = self.row
+        scores = row.spec.settings.process([row], [len(row.tokens)], rule.apply(node.logits[0])[None])
+        if bool((scores == -torch.inf).all()):
+            raise InputError(
+                f"after {len(row.tokens)} tokens, the sample_mask of a controller and the logits processors leave no "
+                "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
+            )
+        node.fill(node.logits, scores)
 
     def _splice(self, token: int, splice: Splice) -> None:
         """Put tokens in the place of the sampled one and of others before it."""

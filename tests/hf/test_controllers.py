@@ -250,6 +250,14 @@ def test_what_a_controller_can_not_be_combined_with_is_refused(
         generate(llama, options.pop("controller", Rule(lambda step: [ANY])), **options)
 
 
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_a_mask_of_which_the_processors_leave_nothing_is_one_sentence(llama: PreTrainedModel, do_sample: bool) -> None:
+    """The greedy choice among tokens of which none is possible would be the first of the vocabulary."""
+    rule = Rule(lambda step: [Branch(sample_mask=TokenSet([1]))])  # the end token, which min_new_tokens forbids
+    with pytest.raises(InputError, match="leave no token to draw"):
+        generate(llama, rule, do_sample=do_sample)
+
+
 def test_processors_that_may_remember_are_not_copied(llama: PreTrainedModel) -> None:
     def prefer(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores
