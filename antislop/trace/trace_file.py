@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, get_args
 
 from antislop.display import escape_json
 from antislop.errors import InputError
@@ -22,29 +22,13 @@ from antislop.lists.ban_list import BanList
 from antislop.lists.text_format import read_ban, write_lines
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Surfaces, Violation
-from antislop.trace import events as event_types
 from antislop.trace.events import Drawn, Event, Rewound, TokenChoice
 from antislop.trace.traced_row import TracedRow
 
 FORMAT = "antislop trace"
 VERSION = 1
 
-_EVENTS: dict[str, type[Event]] = {
-    name: getattr(event_types, name)
-    for name in (
-        "Admitted",
-        "Conceded",
-        "Drafted",
-        "Drawn",
-        "Dropped",
-        "Finished",
-        "Forked",
-        "Forwarded",
-        "Rewound",
-        "Settled",
-        "Shortened",
-    )
-}
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 _FACTS: dict[str, Any] = {
     "model": dict,
     "controller": (str, NoneType),
