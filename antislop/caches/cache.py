@@ -52,6 +52,7 @@ class TransformersCache:
         self._mask = AttentionMask(attention_mask, rows=rows)
         self._starts, self._lengths, self._settled = [0] * rows, [self.columns.end] * rows, [0] * rows
         self._is_aligned = False  # whether all rows end in the columns' end
+        self._is_forked = False  # whether a row may be in the place of another text
         self._emptied: set[int] = set()
         self._snapshots = Snapshots(rows, every=snapshot_every)
 
@@ -72,8 +73,8 @@ class TransformersCache:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether rows have left the columns in which `generate` would have them."""
-        return any(self._starts) or min(self._lengths) < max(self._lengths)
+        """Whether rows have left the places or the columns in which `generate` would have them."""
+        return self._is_forked or any(self._starts) or min(self._lengths) < max(self._lengths)
 
     @property
     def rows(self) -> int:
@@ -243,7 +244,7 @@ class TransformersCache:
         self._mask.fork(row, target)
         for numbers in (self._starts, self._lengths, self._settled):
             numbers[target : target + 1] = [numbers[row]]
-        self._is_aligned = False
+        self._is_aligned, self._is_forked = False, True
         self._emptied.discard(target)
 
     def _empty(self, row: int) -> None:

@@ -163,31 +163,34 @@ class Run:
         is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
         is_seen = is_seen or self.config.return_dict_in_generate
         if len(self.rows) > 1:
-            for report, row in zip(self._reports, self.rows, strict=True):
-                report.add(Forwarded(0, self._excess[row.number]))
+            for row in self.rows:
+                self._note(row.number, Forwarded(0, self._excess[row.number]))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
-                self._reports[0].add(Forwarded(fed, cut))
+                self._note(0, Forwarded(fed, cut))
 
     def _decode(self) -> Iterator[tuple[int, Event]]:
-        is_kept = self.facts.recording.level != "none"
         if self.config.do_sample:
             self._random_state = read_random_state(self.rows[0].spec.prompt.device)
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
             if isinstance(event, Forked):
                 self._add_fork(row, event)
-            report = self._reports[row.number]
-            if is_kept:
-                report.add(event)
-            else:
-                report.count(event)
+            self._note(row.number, event)
             if isinstance(event, Conceded):
                 self.warn(event)
             elif isinstance(event, Finished):
                 self._excess[row.number] = self.engine.excess(row)  # another text may take its place
                 warn_if_too_long(self.model, self.prompts.tokens[row.root] + len(row.tokens))
             yield row.number, event
+
+    def _note(self, number: int, event: Event) -> None:
+        """Count an event of a row, and keep it if events are recorded."""
+        report = self._reports[number]
+        if self.facts.recording.level == "none":
+            report.count(event)
+        else:
+            report.add(event)
 
     def _add_fork(self, row: Row, fork: Forked) -> None:
         """Add a text that was forked, with the events of the one that it was forked from."""

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
+from antislop.control.branches import CapabilityError
 from antislop.errors import InputError
 from antislop.hf.calls import Call
 from antislop.hf.private import PREFILL_INPUTS, mask_length_of, uncompiled
@@ -87,6 +88,12 @@ def complete_and_read(
     _refuse(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
     if options.get("output_attentions"):
         require_patterns(call.model)
+    controller = run.rows[0].spec.controller
+    if controller is not None and controller.needs.has_forks:
+        raise CapabilityError(
+            "the controller forks, and states and activations are those of the texts that were asked for: leave "
+            "return_cache, output_hidden_states and output_attentions out, and call run_with_cache with the sequences"
+        )
     output = run.complete(streamer)
     sequences = output if isinstance(output, Tensor) else output.sequences
     model = call.model if request is None else request.model

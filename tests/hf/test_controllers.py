@@ -156,6 +156,21 @@ def test_a_fork_is_two_texts_written_alone(llama: PreTrainedModel) -> None:
         assert max(fed[1:]) < fed[0]  # what a fork shares is not read again
 
 
+def test_a_cache_with_copied_rows_is_not_returned_as_that_of_the_texts(llama: PreTrainedModel) -> None:
+    """A row may have taken the place of a finished text: then there are fewer rows in the cache than texts."""
+    out = generate(llama, Rule(fork_once(4, ANY, Branch(1, ff_tokens=(9,)))), max_forks=2)
+    assert len(out.sequences) == 2 and out.past_key_values is None
+    assert generate(llama, Rule(lambda step: [ANY])).past_key_values is not None
+
+
+@pytest.mark.parametrize("option", ["return_cache", "output_hidden_states"])
+def test_activations_of_forks_are_refused_before_anything_is_written(llama: PreTrainedModel, option: str) -> None:
+    rule = Rule(fork_once(4, ANY, ANY))
+    with pytest.raises(CapabilityError, match="call run_with_cache with the sequences"):
+        generate(llama, rule, max_forks=2, **{option: True})
+    assert not rule.steps
+
+
 def test_a_batch_forks_and_takes_the_places_of_finished_rows(llama: PreTrainedModel) -> None:
     inputs, mask = torch.tensor([[0, 0, 5, 6], [5, 6, 7, 8]]), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
 
