@@ -210,21 +210,21 @@ def test_a_data_set_has_a_failed_record_if_a_text_may_cross_the_boundary() -> No
 @pytest.mark.parametrize("rows", [1, 2])
 def test_on_one_side_of_the_longrope_boundary_rewinds_leave_no_trace(prompt: torch.Tensor, new: int, rows: int) -> None:
     """Beyond the boundary, transformers reads the prompt into a new cache."""
-    prompt = prompt.repeat(rows, 1)
+    model, prompt = phi3(), prompt.repeat(rows, 1)  # made here: its weights are random numbers, too
     kwargs = {**settings(new, prompt), "return_dict_in_generate": True, "output_logits": True}
     for cached in ({}, {"past_key_values": DynamicCache(config=LONGROPE)}):
         set_seed(0)
-        plain = phi3().generate(prompt, **kwargs)
+        plain = model.generate(prompt, **kwargs)
         set_seed(0)
-        ours = AntiSlop(TOKENIZER, []).generate(phi3(), prompt, **kwargs, **cached)
+        ours = AntiSlop(TOKENIZER, []).generate(model, prompt, **kwargs, **cached)
         assert torch.equal(ours.sequences, plain.sequences)
         assert all(map(torch.equal, ours.logits, plain.logits))
     rewinds = 0
     for seed in range(2):
         set_seed(seed)
-        out = SAMPLER.generate(phi3(), prompt, **kwargs)
+        out = SAMPLER.generate(model, prompt, **kwargs)
         rewinds += out.report.rewinds
-        fresh = phi3()(out.sequences, use_cache=False).logits[:, prompt.shape[1] - 1 : -1]
+        fresh = model(out.sequences, use_cache=False).logits[:, prompt.shape[1] - 1 : -1]
         if prompt.shape[1] > BOUNDARY or out.sequences.shape[1] <= BOUNDARY:
             assert torch.allclose(torch.stack(out.logits, dim=1), fresh, atol=1e-3)
     assert rewinds
