@@ -1,0 +1,1 @@
+"""Internal: the HTTP server, an app over a backend that writes texts."""

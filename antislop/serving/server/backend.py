@@ -1,0 +1,75 @@
+"""The contract between the HTTP app and whatever writes its texts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.decoding.policy import Method
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.serving.sampling import Sampling
+from antislop.trace.events import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest:
+    """A text that a client of the server asks for.
+
+    prompt: ids. bans: compiled for the backend's tokenizer. stop: the text ends after any of these strings, which are
+    its last characters then. seed: determines the text's random numbers; None for other ones each time.
+    alternatives: the number of alternatives that each `Drawn` event records in its `choice`, None for no choice.
+    """
+
+    prompt: Sequence[int]
+    bans: CompiledBans
+    max_new_tokens: int
+    sampling: Sampling
+    stop: Sequence[str] = ()
+    seed: int | None = None
+    method: Method = "exact"
+    alternatives: int | None = None
+
+
+class BackendError(RuntimeError):
+    """Raised if a backend fails to write a text that is no fault of the request."""
+
+
+class Busy(BackendError):
+    """Raised if a backend has too many waiting texts, or is shutting down."""
+
+
+class Backend(Protocol):
+    """Writes texts. One event loop uses it; any number of texts may be under way at once."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+
+    @property
+    def bans(self) -> CompiledBans:
+        """The server's own bans, by which other lists are compiled with `with_bans`."""
+
+    @property
+    def context_length(self) -> int:
+        """The maximum of tokens of prompt and text together."""
+
+    @property
+    def active(self) -> int:
+        """The number of texts being written or waiting."""
+
+    def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+        """Yield the events of one text until `Finished`; closing the generator frees its row within a step.
+
+        The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
+        may raise `BackendError`.
+        """
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""

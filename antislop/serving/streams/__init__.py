@@ -1,0 +1,1 @@
+"""Internal: what the client and completions servers say to each other, as streams of tokens."""

@@ -1,0 +1,81 @@
+"""The values that pass between a sampler and the client of a server. No network, no tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from antislop.serving.sampling import Sampling
+
+Server = Literal["vllm", "llama.cpp", "sglang", "openai"]
+"""The kinds of servers; "openai" is any other one, whose answers name tokens by their texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRequest:
+    """A request for the tokens that follow a prompt.
+
+    bias: added to the logits of tokens, at each position, before temperature and truncation. first_bias: the same for
+    the first token only, for servers with `Capabilities.has_first_bias`. wants_logprobs: whether the log-probability of
+    each written token is needed.
+    """
+
+    prompt: Sequence[int]
+    max_tokens: int
+    seed: int
+    sampling: Sampling
+    bias: Mapping[int, float] = field(default_factory=dict)
+    first_bias: Mapping[int, float] = field(default_factory=dict)
+    wants_logprobs: bool = False
+
+
+class WrittenToken(NamedTuple):
+    """A token that the server wrote.
+
+    token: its id; None if the server names tokens by their texts and this text is none or several tokens.
+    logprob: its natural log-probability, of the distribution that `Capabilities.logprobs` names; None if unknown.
+    text: as the server wrote it, "" if it sent none.
+    """
+
+    token: int | None
+    logprob: float | None = None
+    text: str = ""
+
+
+class Ended(NamedTuple):
+    """The end of a stream. reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
+
+    token: the end token, if the server names it and has not sent it as a `WrittenToken`.
+    """
+
+    reason: Literal["stop", "length"]
+    token: int | None = None
+
+
+Message: TypeAlias = WrittenToken | Ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a server can do, as found out by a probe.
+
+    logprobs: the distribution of the log-probabilities that it returns for a written token: "drawn" for the one that
+    the token was drawn from, after temperature and truncation, "raw" for the model's own, None if it returns none.
+    has_ids: whether it names tokens by id. has_bias: whether `StreamRequest.bias` works, over the whole vocabulary and
+    before temperature and truncation. bias_limit: the maximum of biased tokens per request, None for any.
+    has_first_bias: whether `StreamRequest.first_bias` works. penalizes_prompt: whether `repetition_penalty` counts the
+    prompt's tokens like the text's. context_length: the maximum of tokens of prompt and text, if known. end_tokens:
+    further end tokens that the server told.
+    """
+
+    server: Server
+    model: str | None = None
+    logprobs: Literal["raw", "drawn"] | None = None
+    has_ids: bool = False
+    has_bias: bool = False
+    bias_limit: int | None = None
+    has_first_bias: bool = False
+    penalizes_prompt: bool = False
+    context_length: int | None = None
+    end_tokens: frozenset[int] = frozenset()
