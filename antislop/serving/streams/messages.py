@@ -17,7 +17,7 @@ class StreamRequest:
     """A request for the tokens that follow a prompt.
 
     bias: added to the logits of tokens, at each position, before temperature and truncation. first_bias: the same for
-    the first token only, for servers with `Capabilities.has_first_bias`. wants_logprobs: whether the log-probability of
+    the first token only, for servers with `ServerFeatures.has_first_bias`. wants_logprobs: whether the log-probability of
     each written token is needed.
     """
 
@@ -30,11 +30,11 @@ class StreamRequest:
     wants_logprobs: bool = False
 
 
-class WrittenToken(NamedTuple):
+class StreamedToken(NamedTuple):
     """A token that the server wrote.
 
     token: its id; None if the server names tokens by their texts and this text is none or several tokens.
-    logprob: its natural log-probability, of the distribution that `Capabilities.logprobs` names; None if unknown.
+    logprob: its natural log-probability, of the distribution that `ServerFeatures.logprobs` names; None if unknown.
     text: as the server wrote it, "" if it sent none.
     """
 
@@ -46,18 +46,18 @@ class WrittenToken(NamedTuple):
 class Ended(NamedTuple):
     """The end of a stream. reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
 
-    token: the end token, if the server names it and has not sent it as a `WrittenToken`.
+    token: the end token, if the server names it and has not sent it as a `StreamedToken`.
     """
 
     reason: Literal["stop", "length"]
     token: int | None = None
 
 
-Message: TypeAlias = WrittenToken | Ended
+Message: TypeAlias = StreamedToken | Ended
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capabilities:
+class ServerFeatures:
     """What a server can do, as found out by a probe.
 
     logprobs: the distribution of the log-probabilities that it returns for a written token: "drawn" for the one that
