@@ -17,8 +17,8 @@ class StreamRequest:
     """A request for the tokens that follow a prompt.
 
     bias: added to the logits of tokens, at each position, before temperature and truncation. first_bias: the same for
-    the first token only, for servers with `ServerFeatures.has_first_bias`. wants_logprobs: whether the log-probability of
-    each written token is needed.
+    the first token only, for servers with `ServerFeatures.has_first_bias`. wants_logprobs: whether the log-probability
+    of each written token is needed.
     """
 
     prompt: Sequence[int]
