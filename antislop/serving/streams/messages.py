@@ -10,6 +10,9 @@ from antislop.serving.sampling import Sampling
 
 Server = Literal["vllm", "llama.cpp", "sglang", "openai"]
 """The kinds of servers; "openai" is any other one, whose answers name tokens by their texts."""
+Logprobs = Literal["raw", "drawn"]
+"""The distribution of log-probabilities: the model's own, or the one that the token was drawn from, after bias,
+penalties, temperature and truncation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +20,8 @@ class StreamRequest:
     """A request for the tokens that follow a prompt.
 
     bias: added to the logits of tokens, at each position, before temperature and truncation. first_bias: the same for
-    the first token only, for servers with `ServerFeatures.has_first_bias`. wants_logprobs: whether the log-probability
-    of each written token is needed.
+    the first token only, for servers with `ServerFeatures.has_first_bias`. logprobs: the kind of log-probability that is
+    needed of each written token, one of `ServerFeatures.logprobs`; None for none.
     """
 
     prompt: Sequence[int]
@@ -27,14 +30,14 @@ class StreamRequest:
     sampling: Sampling
     bias: Mapping[int, float] = field(default_factory=dict)
     first_bias: Mapping[int, float] = field(default_factory=dict)
-    wants_logprobs: bool = False
+    logprobs: Logprobs | None = None
 
 
 class StreamedToken(NamedTuple):
     """A token that the server wrote.
 
     token: its id; None if the server names tokens by their texts and this text is none or several tokens.
-    logprob: its natural log-probability, of the distribution that `ServerFeatures.logprobs` names; None if unknown.
+    logprob: its natural log-probability, of the kind that was requested; None if unknown.
     text: as the server wrote it, "" if it sent none.
     """
 
@@ -60,8 +63,7 @@ Message: TypeAlias = StreamedToken | Ended
 class ServerFeatures:
     """What a server can do, as found out by a probe.
 
-    logprobs: the distribution of the log-probabilities that it returns for a written token: "drawn" for the one that
-    the token was drawn from, after temperature and truncation, "raw" for the model's own, None if it returns none.
+    logprobs: the kinds of log-probabilities that it can return for a written token, none, one or both.
     has_ids: whether it names tokens by id. has_bias: whether `StreamRequest.bias` works, over the whole vocabulary and
     before temperature and truncation. bias_limit: the maximum of biased tokens per request, None for any.
     has_first_bias: whether `StreamRequest.first_bias` works. penalizes_prompt: whether `repetition_penalty` counts the
@@ -71,7 +73,7 @@ class ServerFeatures:
 
     server: Server
     model: str | None = None
-    logprobs: Literal["raw", "drawn"] | None = None
+    logprobs: frozenset[Logprobs] = frozenset()
     has_ids: bool = False
     has_bias: bool = False
     bias_limit: int | None = None
