@@ -20,8 +20,8 @@ class StreamRequest:
     """A request for the tokens that follow a prompt.
 
     bias: added to the logits of tokens, at each position, before temperature and truncation. first_bias: the same for
-    the first token only, for servers with `ServerFeatures.has_first_bias`. logprobs: the kind of log-probability that is
-    needed of each written token, one of `ServerFeatures.logprobs`; None for none.
+    the first token only, for servers with `ServerFeatures.has_first_bias`. logprobs: the kind of log-probability that
+    is needed of each written token, one of `ServerFeatures.logprobs`; None for none.
     """
 
     prompt: Sequence[int]
