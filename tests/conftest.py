@@ -8,10 +8,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.support.llama_cpp import ServingProcess
 
 # The models of the tests are too small to gain from more threads, and pytest-xdist already keeps every core busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,3 +47,17 @@ def assets() -> Path:
     if not ASSETS.is_dir():
         pytest.skip("no folder shared/assets beside the repository: real models and tokenizers are not tested")
     return ASSETS
+
+
+@pytest.fixture(scope="session")
+def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingProcess]:
+    """A real llama.cpp server of the bundled model: 8 texts at once, 512 positions each."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")
+    import antislop
+    from tests.support.gguf_file import write_gguf
+    from tests.support.llama_cpp import serve_llama_cpp
+
+    path = tmp_path_factory.mktemp("llama_cpp") / "tiny.gguf"
+    write_gguf(*antislop.tiny_model(), path)
+    with serve_llama_cpp(path) as server:
+        yield server
