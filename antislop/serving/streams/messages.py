@@ -59,6 +59,10 @@ class Ended(NamedTuple):
 Message: TypeAlias = StreamedToken | Ended
 
 
+class StreamBroken(RuntimeError):
+    """Raised if a stream breaks off after its first token; what was received is valid."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerFeatures:
     """What a server can do, as found out by a probe.
