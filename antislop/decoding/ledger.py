@@ -125,8 +125,11 @@ class Node:
         """Return the node after one more token; create it, at the depth that a splice leads to, if there is none."""
         node = self.children.get(token)
         if node is None:
-            node = self.children[token] = Node(self, token, depth)
+            node = self.children[token] = self._make_child(token, depth)
         return node
+
+    def _make_child(self, token: int, depth: int | None) -> Node:
+        return Node(self, token, depth)
 
     def fork(self) -> Node:
         """Return this node in a copy of the whole tree, which changes independently."""

@@ -233,9 +233,13 @@ class Walker:
             self.events.append(Conceded(violation, forced_by))
         if self.policy.method != "token":
             # Subtract the mass now: otherwise a later exit from below would count more than the coin that led there.
-            self.row.node.take(token, violations, start=self._start)
-            self.row.node.carry()
+            self._subtract(token, violations)
         return True
+
+    def _subtract(self, token: int, violations: Sequence[Violation]) -> None:
+        """Subtract the mass of the bans that a token completes, here and in all ancestors."""
+        self.row.node.take(token, violations, start=self._start)
+        self.row.node.carry()
 
     def _find_forcing(self, violation: Violation) -> str | None:
         """Return the name of a processor of the caller's that left no choice where the violation starts."""

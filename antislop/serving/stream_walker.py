@@ -1,0 +1,81 @@
+"""Judge the tokens that a server has drawn, with a ledger of the probabilities that it told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antislop.decoding.ledger import Node, draw_uniform
+from antislop.decoding.row import Row
+from antislop.decoding.sparse_node import SparseNode
+from antislop.decoding.walker import Walker
+from antislop.matching.token_matcher import Violation
+from antislop.trace.events import Drawn, Event
+
+
+class StreamWalker(Walker):
+    """Moves a row along tokens that are drawn elsewhere.
+
+    A violation is subtracted only if the probabilities of all tokens from its start on are known. Otherwise the text
+    is drawn again from there as if nothing had been seen, which is the rejection that the ledger saves.
+    """
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row)
+        row.node = SparseNode()
+
+    @property
+    def node(self) -> SparseNode:
+        """The node of the next token."""
+        assert isinstance(self.row.node, SparseNode)
+        return self.row.node
+
+    def keeps(self, token: int) -> bool:
+        """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
+
+        A greedy token does if nothing was subtracted from it.
+        """
+        share = self.node.share_left(token)
+        return share >= 1 or (self.policy.do_sample and draw_uniform(self.row.spec.generator) < share)
+
+    def read(self, token: int, probability: float | None) -> bool:
+        """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
+
+        probability: before anything was subtracted; None if it is unknown.
+        """
+        if probability is not None:
+            self.node.note(token, probability)
+        return self._add(token, Drawn(token))
+
+    def fail(self) -> None:
+        """End the text here, because nothing is left that the server could write."""
+        self._finish("exhausted")
+
+    def release(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
+        if self._knows_since(violation.start, token):
+            super()._take(token, violation, violations)
+
+    def _take_others(self, node: Node) -> None:
+        """Do nothing: the tokens that would be tried have not been drawn, and their probabilities are unknown."""
+
+    def _subtract(self, token: int, violations: Sequence[Violation]) -> None:
+        if not violations or self._knows_since(min(violation.start for violation in violations), token):
+            super()._subtract(token, violations)
+
+    def _knows_since(self, start: int, token: int) -> bool:
+        """Return whether the probability of each token from a start on is known, `token` being the latest."""
+        start = start if self._start is None else self._start
+        node: Node | None = self.row.node
+        while isinstance(node, SparseNode) and node.depth >= start:
+            if not node.knows(token):
+                return False
+            token = node.token
+            node = node.parent
+        return True
+
+    def _has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:  # noqa: ARG002
+        return not self._is_scarce(node)

@@ -1,0 +1,190 @@
+"""Write one text from the streams of a server that draws the tokens itself.
+
+The text reads one long stream. At a violation it closes the stream, rewinds, and asks again from there; tokens that
+were not read yet continue the withdrawn text, so nothing depends on them. Where the ledger has subtracted mass, the
+next token comes by thinning or by a bias (exact_methods.py), and all others from an ordinary stream.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from math import exp
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.sparse_node import SparseNode
+from antislop.serving.dialects import EndpointError
+from antislop.serving.exact_methods import HEAVY, MethodPlan
+from antislop.serving.sampling import Sampling
+from antislop.serving.stream_walker import StreamWalker
+from antislop.serving.streams.messages import Ended, Message, StreamBroken, StreamRequest
+from antislop.serving.traffic import Traffic
+from antislop.trace.events import Event
+
+NO_BIAS: Mapping[int, float] = MappingProxyType({})
+DRAWS = 16
+"""Draws of one token that are requested together if thinning would discard most of them."""
+MAX_STALLS = 4
+"""Limit of requests in a row that bring no token."""
+
+
+class StreamClient(Protocol):
+    """What a text needs of a server."""
+
+    def stream(self, request: StreamRequest) -> AsyncGenerator[Message, None]:
+        """Yield the tokens that follow a prompt, and how they end; closing the generator ends the request.
+
+        Raises `StreamBroken` if it breaks off after the first token.
+        """
+
+    async def draw(self, request: StreamRequest, count: int) -> Sequence[Message]:
+        """Return `count` independent draws of the next token."""
+
+
+class Candidate(NamedTuple):
+    """The next token, drawn from what the ledger has left, and its probability in the whole distribution, if known."""
+
+    token: int
+    probability: float | None
+
+
+class StreamedText:
+    """A text that is being written.
+
+    plan: the exact ways of its settings. end_token: counts as written if the server ends a text without a token.
+    seed: determines the seeds of the requests.
+    """
+
+    def __init__(
+        self, client: StreamClient, spec: TextSpec, plan: MethodPlan, sampling: Sampling, *, seed: int, end_token: int
+    ) -> None:
+        self.row = Row(spec)
+        self.traffic = Traffic()
+        self._walker = StreamWalker(self.row)
+        self._client = client
+        self._plan = plan
+        self._sampling = sampling
+        self._seeds = random.Random(seed)
+        self._end_token = end_token
+        self._prompt: list[int] = spec.prompt[0].tolist()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield what happens until the text is finished. Raises `EndpointError` if the server fails."""
+        stalls = 0
+        while not self.row.is_finished:
+            written = self.traffic.written
+            try:
+                async with aclosing(self._candidates()) as candidates:
+                    async for token, probability in candidates:
+                        stays = self._walker.read(token, probability)
+                        for event in self._walker.release():
+                            yield event
+                        if self.row.is_finished or not stays:
+                            break
+            except StreamBroken:  # all that was received is judged: go on from there
+                self.traffic.retries += 1
+            stalls = 0 if self.traffic.written > written else stalls + 1
+            if stalls > MAX_STALLS:
+                raise EndpointError(f"the server answered {stalls} requests in a row without a token: try again later")
+
+    async def _candidates(self) -> AsyncGenerator[Candidate, None]:
+        """Yield the tokens of one request, until the ledger needs another one."""
+        node = self._walker.node
+        is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the walker then concedes what comes
+        method = self._plan.choose(node)
+        if node.is_touched and not is_noise and method == "bias":
+            messages = self._stream_biased(node)
+        elif node.is_touched and not is_noise and method == "thin" and node.mass_left() < HEAVY:
+            messages = self._draw_many()
+        else:
+            messages = self._stream(is_thinned=not is_noise)
+        async with aclosing(messages):
+            async for candidate in messages:
+                yield candidate
+
+    async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[Candidate, None]:
+        """Yield tokens until one is not kept."""
+        async for token, probability in self._read(self._request()):
+            if is_thinned and not self._walker.keeps(token):
+                self.traffic.thinned += 1
+                return
+            yield Candidate(token, probability)
+
+    async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
+        """Yield the first of some draws that is kept."""
+        self.traffic.requests += 1
+        for message in await self._client.draw(self._request(max_tokens=1), DRAWS):
+            token, probability = self._receive(message)
+            if self._walker.keeps(token):
+                yield Candidate(token, probability)
+                return
+            self.traffic.thinned += 1
+
+    async def _stream_biased(self, node: SparseNode) -> AsyncGenerator[Candidate, None]:
+        """Yield a token drawn under a bias, and those that follow it without one if the same request writes them."""
+        scale = self._sampling.temperature or 1.0
+        bias, left = {token: scale * value for token, value in node.biases().items()}, node.mass_left()
+        if self._plan.has_first_bias:
+            request = self._request(first_bias=bias)
+        else:
+            request = self._request(bias=bias, max_tokens=1)
+        is_first = True
+        async for token, probability in self._read(request):
+            if is_first and probability is not None and self._plan.logprobs == "drawn":
+                probability *= left  # it was drawn from the rest, which adds up to `left`
+            elif not is_first and not self._walker.keeps(token):
+                self.traffic.thinned += 1
+                return
+            is_first = False
+            yield Candidate(token, probability)
+
+    def _request(
+        self,
+        *,
+        max_tokens: int | None = None,
+        bias: Mapping[int, float] = NO_BIAS,
+        first_bias: Mapping[int, float] = NO_BIAS,
+    ) -> StreamRequest:
+        row = self.row
+        return StreamRequest(
+            prompt=self._prompt + row.tokens,
+            max_tokens=max_tokens or row.capacity - len(row.tokens),
+            seed=self._seeds.getrandbits(31),
+            sampling=self._sampling,
+            bias=bias,
+            first_bias=first_bias,
+            logprobs=self._plan.logprobs,
+        )
+
+    async def _read(self, request: StreamRequest) -> AsyncGenerator[Candidate, None]:
+        """Yield the tokens of a stream, the end token included."""
+        self.traffic.requests += 1
+        received = 0
+        async with aclosing(self._client.stream(request)) as messages:
+            async for message in messages:
+                if isinstance(message, Ended) and message.reason == "length":
+                    if received < request.max_tokens:
+                        raise EndpointError(
+                            f"the server ended a text after {len(request.prompt) + received:,} tokens with the prompt: "
+                            "its context is too short for this prompt and max_new_tokens"
+                        )
+                    return
+                received += 1
+                yield self._receive(message)
+                if isinstance(message, Ended):
+                    return
+
+    def _receive(self, message: Message) -> Candidate:
+        """Return the token of a message. Raises `EndpointError` for one without an id."""
+        self.traffic.written += 1
+        if isinstance(message, Ended):
+            return Candidate(self._end_token if message.token is None else message.token, None)
+        if message.token is None:
+            raise EndpointError(
+                f"the server wrote {message.text!r}, which is no single token of the tokenizer: a server that names "
+                "tokens by their ids is needed"
+            )
+        return Candidate(message.token, None if message.logprob is None else exp(message.logprob))
