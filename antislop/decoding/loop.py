@@ -56,23 +56,29 @@ def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
 
     A finished row gives its place to the next text while the others continue.
     """
+    for events in decode_in_steps(scheduler, engine):
+        yield from events
+
+
+def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
+    """Generate as `decode` does; yield the (row, event) pairs that follow each forward pass as one list."""
     while (yield from _admit(scheduler, engine)):
         for walker in scheduler.walkers:
             walker.draft()
-        yield from _advance(scheduler.walkers, engine.forward(scheduler.rows))
+        yield _advance(scheduler.walkers, engine.forward(scheduler.rows))
         yield from _fork(scheduler, engine)
 
 
-def _admit(scheduler: Scheduler, engine: Engine) -> Generator[tuple[Row, Event], None, bool]:
+def _admit(scheduler: Scheduler, engine: Engine) -> Generator[list[tuple[Row, Event]], None, bool]:
     """Read the prompts of new texts and draw their first tokens; return whether any text is being written."""
     for walker in scheduler.admit():
-        yield from _advance([walker], engine.replace(scheduler.rows, walker.row.place))
+        yield _advance([walker], engine.replace(scheduler.rows, walker.row.place))
         yield from _fork(scheduler, engine)
     return not scheduler.idle
 
 
-def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[tuple[Row, Event]]:
-    """Fill nodes from a forward pass, draw in all unfinished rows, and walk on from there."""
+def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> list[tuple[Row, Event]]:
+    """Fill nodes from a forward pass, draw in all unfinished rows, and walk on from there; return what happened."""
     places = [place for place, w in enumerate(walkers) if not (w.row.is_finished or w.row.is_waiting)]
     _note_costs(walkers, forward_pass)
     places = _walk_controlled(walkers, places, forward_pass.logits)
@@ -92,18 +98,18 @@ def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> Iterator[t
             walker.walk(token)
     for group, history in _groups(walkers):
         advance_together(group, history)
-    yield from _release(walkers)
+    return _release(walkers)
 
 
-def _release(walkers: Sequence[Walker]) -> Iterator[tuple[Row, Event]]:
-    """Yield what has happened to rows."""
+def _release(walkers: Sequence[Walker]) -> list[tuple[Row, Event]]:
+    """Return what has happened to rows since the last call."""
+    events = [(walker.row, event) for walker in walkers for event in walker.events]
     for walker in walkers:
-        for event in walker.events:
-            yield walker.row, event
         walker.events.clear()
+    return events
 
 
-def _fork(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
+def _fork(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
     """Give rows to the branches that wait for one, and let these and the rows that they come from walk on."""
     while forking := scheduler.list_forking():
         for walker in forking:
@@ -115,7 +121,7 @@ def _fork(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
             walker.forks.clear()
             for row_walker in (walker, *copies):
                 row_walker.walk()
-            yield from _release([walker, *copies])
+            yield _release([walker, *copies])
 
 
 def _walk_controlled(walkers: Sequence[Walker], places: Sequence[int], logits: Tensor) -> list[int]:

@@ -7,14 +7,18 @@ free, and from other threads, which submit them at any time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from threading import Condition
+from typing import TypeAlias
 
 from antislop.control.branches import CapabilityError
 from antislop.decoding.controlled import ControlledWalker, Fork
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.walker import Walker
+
+MakeText: TypeAlias = Callable[[], TextSpec | None]
+"""Makes a text when a row is free for it; None if there is nothing to write."""
 
 
 class Scheduler:
@@ -31,9 +35,11 @@ class Scheduler:
             _follow([row for row in rows if row.spec.settings is settings])
         self.walkers = [make_walker(row) for row in rows]
         self._places = len(rows) or places
+        self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
         self._texts: Iterator[TextSpec] | None = iter(texts)
-        self._submitted: deque[Row] = deque()
+        self._submitted: deque[tuple[int, TextSpec | MakeText]] = deque()
+        self._canceled: set[int] = set()
         self._is_open = is_open
         self._changed = Condition()
 
@@ -47,21 +53,42 @@ class Scheduler:
         """Whether no text is being written."""
         return all(walker.row.is_finished for walker in self.walkers)
 
-    def submit(self, spec: TextSpec) -> int:
+    def submit(self, text: TextSpec | MakeText) -> int:
         """Queue a text for the next free row, and return its number. Any thread may call this.
 
-        Events are yielded with their row, whose `spec` is this object. Raises `ValueError` for a scheduler that is
-        closed.
+        Events are yielded with their row, whose `spec` is this object; a function that makes it is called by the
+        thread that decodes. Raises `ValueError` for a scheduler that is closed.
         """
         with self._changed:
             if not self._is_open:
                 raise ValueError(
                     "the scheduler takes no more texts: construct it with is_open=True, and submit before close()"
                 )
-            row = Row(spec, number=next(self._numbers))
-            self._submitted.append(row)
+            number = next(self._numbers)
+            self._submitted.append((number, text))
             self._changed.notify()
-            return row.number
+            return number
+
+    def cancel(self, number: int) -> None:
+        """End a text without further events: before the next forward pass if it is being written. Any thread may call.
+
+        Does nothing if the text is finished.
+        """
+        with self._changed:
+            waiting = next((text for text in self._submitted if text[0] == number), None)
+            if waiting is None:
+                self._canceled.add(number)
+            else:
+                self._submitted.remove(waiting)
+
+    def abandon(self) -> list[Row]:
+        """Free all rows, and return those whose texts were being written: they end without further events.
+
+        After an error of the engine, another one can continue with the texts that wait.
+        """
+        rows = [row for row in self.rows if not row.is_finished]
+        self.walkers.clear()
+        return rows
 
     def close(self) -> None:
         """Take no more texts; those that were submitted are still written. Any thread may call this."""
@@ -75,6 +102,7 @@ class Scheduler:
         A row that is finished by then takes another text at once. While the scheduler is idle and open, this waits for
         a text to be submitted. If it is idle afterwards, all texts are finished.
         """
+        self._drop_canceled()
         for place in range(self._places):
             while (len(self.walkers) <= place or self.walkers[place].row.is_finished) and (row := self._next_row()):
                 row.place = place
@@ -104,6 +132,15 @@ class Scheduler:
         self._places = max(self._places, len(self.walkers))
         return copy
 
+    def _drop_canceled(self) -> None:
+        """Finish the rows of canceled texts, and forget finished rows behind the last text."""
+        with self._changed:
+            canceled, self._canceled = self._canceled, set()
+        for walker in self.walkers:
+            walker.row.is_finished |= walker.row.number in canceled
+        while self._is_in_flight and self.walkers and self.walkers[-1].row.is_finished:
+            self.walkers.pop()  # with its states and probabilities
+
     def _next_row(self) -> Row | None:
         """Return the row of the earliest text that waits; None if no text waits."""
         if self._texts is not None:
@@ -111,6 +148,15 @@ class Scheduler:
             if spec is not None:
                 return Row(spec, number=next(self._numbers))
             self._texts = None
+        while (submitted := self._next_submitted()) is not None:
+            number, text = submitted
+            spec = text if isinstance(text, TextSpec) else text()
+            if spec is not None:
+                return Row(spec, number=number)
+        return None
+
+    def _next_submitted(self) -> tuple[int, TextSpec | MakeText] | None:
+        """Return the earliest text that was submitted; wait for one while the scheduler is idle and open."""
         with self._changed:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)

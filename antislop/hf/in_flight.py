@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -54,13 +55,8 @@ def complete_in_flight(
 
     call: any of those that the texts were prepared from; its model and settings are those of all.
     """
-    if call.model.config.is_encoder_decoder:
-        raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
-    mode = DecodeMode(call.model)
-    language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
-    engine = BatchEngine(language_model, language_model.new_cache(places), filler=call.pad or 0)
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
-    try:
+    with open_engine(call, places=places) as engine:
         for row, event in decode(Scheduler(specs, places=places), engine):
             reports[row.number].add(event)
             if isinstance(event, Conceded):
@@ -69,6 +65,20 @@ def complete_in_flight(
                 report = reports.pop(row.number)
                 report.add(Forwarded(0, engine.excess(row)))
                 yield _complete(call.model, row, report, vocabulary)
+
+
+@contextmanager
+def open_engine(call: Call, *, places: int) -> Iterator[BatchEngine]:
+    """Give an engine with an empty cache for so many texts in flight; the model is as before afterwards.
+
+    call: as for `complete_in_flight`. Raises `ValueError` for a model whose rows can't be replaced.
+    """
+    if call.model.config.is_encoder_decoder:
+        raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+    mode = DecodeMode(call.model)
+    language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
+    try:
+        yield BatchEngine(language_model, language_model.new_cache(places), filler=call.pad or 0)
     finally:
         mode.leave()
 
@@ -76,11 +86,11 @@ def complete_in_flight(
 def _complete(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
     warn_if_too_long(model, len(row.tokens) + row.prompt_length)
     text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
-    error = _describe_failure(row) if report.reason == "failed" else None
+    error = describe_failure(row) if report.reason == "failed" else None
     return Completion(row.number, text, row.tokens, report, error=error)
 
 
-def _describe_failure(row: Row) -> ValueError:
+def describe_failure(row: Row) -> ValueError:
     """Return the error of a text that ended because no token could be drawn."""
     broken = int((~row.node.logits.isfinite()).sum())
     of_whom = f"{broken:,} of the model's {row.node.logits.numel():,} logits are" if broken else "the scores are all"

@@ -43,7 +43,7 @@ def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, 
 
     in_flight: whether texts of any other length may share a batch with these.
     """
-    longest, limit = max(prompts.tokens), _made_for(model)
+    longest, limit = max(prompts.tokens), count_positions(model)
     needed = longest + new - 1
     if limit is not None and needed > limit and has_position_table(model, positions=limit):
         fitting = limit + 1 - longest
@@ -84,7 +84,7 @@ def has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
 
 def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
     """Warn of a text of `length` tokens, its prompt included, that exceeds the positions that a model was made for."""
-    limit = _made_for(model)
+    limit = count_positions(model)
     if limit is not None and length - 1 > limit:
         warnings.warn(
             f"a text exceeded the {limit} positions that {type(model).__name__} was made for, so its end may be worse: "
@@ -93,8 +93,8 @@ def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
         )
 
 
-def _made_for(model: PreTrainedModel) -> int | None:
-    """Return the number of positions in a model's configuration, if there is one."""
+def count_positions(model: PreTrainedModel) -> int | None:
+    """Return the number of positions that a model was made for, by its configuration; None if it names none."""
     config = model.config.get_text_config(decoder=True)
     positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
     return positions if isinstance(positions, int) else None

@@ -1,0 +1,117 @@
+"""From the request of a client to a text for the loop: settings, bans and random numbers of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from secrets import randbits
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import StopStringCriteria
+
+from antislop.callbacks.settings import Settings
+from antislop.decoding.ledger import Node
+from antislop.decoding.policy import OnExhausted, Policy
+from antislop.decoding.row import TextSpec
+from antislop.errors import InputError
+from antislop.hf.calls import Call, catch_call
+from antislop.hf.model import device_of
+from antislop.hf.preparation import prepare_row
+from antislop.serving.sampling import Sampling
+from antislop.serving.server.backend import TextRequest
+
+STOPS_KEPT = 64
+"""Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
+SEEDS = 2**63
+
+
+class SpecMaker:
+    """Makes texts for one model. context_length: the maximum of tokens of prompt and text together."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context_length: int,
+        on_exhausted: OnExhausted,
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._device = device_of(model)
+        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self._context_length = context_length
+        self._on_exhausted: OnExhausted = on_exhausted
+        # By sampling. Texts that are written at the same time are then processed together.
+        self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
+        self._find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
+
+    def check(self, request: TextRequest) -> None:
+        """Raise `InputError` for a request that can't be served. Any thread may call this."""
+        prompt, limit = request.prompt, self._context_length
+        if not prompt:
+            raise InputError("an empty prompt was passed: pass at least one token, the bos token for instance")
+        if min(prompt) < 0 or max(prompt) >= self._vocabulary:
+            raise InputError(f"a token of the prompt is not in the vocabulary, 0 to {self._vocabulary - 1}")
+        if request.max_new_tokens < 1:
+            raise InputError(f"{request.max_new_tokens} tokens are asked for; at least 1 was expected")
+        if len(prompt) + request.max_new_tokens > limit:
+            raise InputError(
+                f"the context has {limit:,} tokens, and a prompt of {len(prompt):,} with {request.max_new_tokens:,} "
+                "new ones needs more: shorten the prompt, or ask for fewer tokens"
+            )
+        if request.seed is not None and not -SEEDS <= request.seed < SEEDS:
+            raise InputError(f"the seed is {request.seed}; an integer of 64 bits was expected")
+        if not all(request.stop):
+            raise InputError("a stop string is empty: leave it out")
+
+    def prepare_stop(self, request: TextRequest) -> None:
+        """Make what ends the text at its stop strings: up to seconds, so that `make` finds it. Any thread may call."""
+        if request.stop:
+            self._find_criterion(tuple(request.stop))
+
+    def make(self, request: TextRequest) -> TextSpec:
+        """Return the text of a request. Raises `ValueError` for what the model can't do."""
+        seed = randbits(63) if request.seed is None else request.seed
+        policy = Policy(request.sampling.do_sample, request.method, self._on_exhausted, max_rewinds=100)
+        spec = prepare_row(self.catch_call(request), request.bans, seed=seed, policy=policy)
+        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
+            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
+        if request.alternatives is not None:
+            spec = replace(spec, record_choice=partial(Node.describe_choice, top_k=request.alternatives))
+        return spec
+
+    def catch_call(self, request: TextRequest) -> Call:
+        """Return what `generate` prepares for a request, before the first forward pass."""
+        ids = torch.tensor([request.prompt], device=self._device)
+        arguments = settings_of(request.sampling) | {
+            "max_new_tokens": request.max_new_tokens,
+            "attention_mask": torch.ones_like(ids),
+        }
+        if request.stop:
+            arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
+        return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
+
+    def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
+        return StopStringCriteria(self._tokenizer, list(stop))
+
+
+def settings_of(sampling: Sampling) -> dict[str, Any]:
+    """Return the arguments of `generate` for a sampling, in the place of those of the model's generation config."""
+    settings: dict[str, Any] = {
+        "do_sample": sampling.do_sample,
+        "repetition_penalty": sampling.repetition_penalty,
+        **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p")),
+    }
+    if sampling.do_sample:
+        settings |= {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "typical_p": sampling.typical_p,
+            "min_p": sampling.min_p or None,
+        }
+    return settings
