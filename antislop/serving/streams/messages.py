@@ -21,7 +21,8 @@ class StreamRequest:
 
     bias: added to the logits of tokens, at each position, before temperature and truncation. first_bias: the same for
     the first token only, for servers with `ServerFeatures.has_first_bias`. logprobs: the kind of log-probability that
-    is needed of each written token, one of `ServerFeatures.logprobs`; None for none.
+    is needed of each written token, one of `ServerFeatures.logprobs`; None for none. alternatives: the number of
+    likeliest tokens whose log-probabilities are needed beside it, up to `ServerFeatures.max_alternatives`.
     """
 
     prompt: Sequence[int]
@@ -31,6 +32,7 @@ class StreamRequest:
     bias: Mapping[int, float] = field(default_factory=dict)
     first_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: Logprobs | None = None
+    alternatives: int = 0
 
 
 class StreamedToken(NamedTuple):
@@ -38,12 +40,14 @@ class StreamedToken(NamedTuple):
 
     token: its id; None if the server names tokens by their texts and this text is none or several tokens.
     logprob: its natural log-probability, of the kind that was requested; None if unknown.
-    text: as the server wrote it, "" if it sent none.
+    text: as the server wrote it, "" if it sent none. alternatives: likely tokens at its place and their
+    log-probabilities, as many as were requested; the token itself may be among them.
     """
 
     token: int | None
     logprob: float | None = None
     text: str = ""
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 class Ended(NamedTuple):
@@ -68,6 +72,7 @@ class ServerFeatures:
     """What a server can do, as found out by a probe.
 
     logprobs: the kinds of log-probabilities that it can return for a written token, none, one or both.
+    max_alternatives: the maximum of `StreamRequest.alternatives`.
     has_ids: whether it names tokens by id. has_bias: whether `StreamRequest.bias` works, over the whole vocabulary and
     before temperature and truncation. bias_limit: the maximum of biased tokens per request, None for any.
     has_first_bias: whether `StreamRequest.first_bias` works. penalizes_prompt: whether `repetition_penalty` counts the
@@ -78,6 +83,7 @@ class ServerFeatures:
     server: Server
     model: str | None = None
     logprobs: frozenset[Logprobs] = frozenset()
+    max_alternatives: int = 0
     has_ids: bool = False
     has_bias: bool = False
     bias_limit: int | None = None
