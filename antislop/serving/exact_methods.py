@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from antislop.decoding.sparse_node import SparseNode
+from antislop.decoding.walker import CANDIDATES
 from antislop.errors import InputError
 from antislop.serving.sampling import Sampling
 from antislop.serving.streams.messages import Logprobs, ServerFeatures
@@ -30,7 +31,8 @@ class MethodPlan:
     """The exact ways that a server and its settings allow.
 
     logprobs: the kind of log-probability to request; None for rejecting alone. has_first_bias: a request may bias its
-    first token only, so that one request does what otherwise takes two.
+    first token only, so that one request does what otherwise takes two. alternatives: the number of likeliest tokens to
+    request, of which many may complete the same ban.
     """
 
     method: EndpointMethod
@@ -39,6 +41,7 @@ class MethodPlan:
     can_bias: bool
     bias_limit: int | None = None
     has_first_bias: bool = False
+    alternatives: int = 0
 
     def choose(self, node: SparseNode) -> ExactMethod:
         """Return the way to draw the next token at a node."""
@@ -75,8 +78,16 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
     if method == "reject":
         return MethodPlan(method, None, can_thin=False, can_bias=False)
     can_bias = cause is None and method != "thin"
-    limit, has_first_bias = features.bias_limit, features.has_first_bias
-    return MethodPlan(method, logprobs, can_thin, can_bias, bias_limit=limit, has_first_bias=has_first_bias)
+    return MethodPlan(
+        method,
+        logprobs,
+        can_thin=can_thin,
+        can_bias=can_bias,
+        bias_limit=features.bias_limit,
+        has_first_bias=features.has_first_bias,
+        # A sampled text rarely returns to the same ban; a greedy one does so until other tokens are likelier.
+        alternatives=0 if sampling.do_sample else min(CANDIDATES, features.max_alternatives),
+    )
 
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:

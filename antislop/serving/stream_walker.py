@@ -37,13 +37,15 @@ class StreamWalker(Walker):
         share = self.node.share_left(token)
         return share >= 1 or (self.policy.do_sample and draw_uniform(self.row.spec.generator) < share)
 
-    def read(self, token: int, probability: float | None) -> bool:
+    def read(self, token: int, probability: float | None, alternatives: Sequence[tuple[int, float]] = ()) -> bool:
         """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
 
-        probability: before anything was subtracted; None if it is unknown.
+        probability: before anything was subtracted; None if it is unknown. alternatives: of other tokens.
         """
         if probability is not None:
             self.node.note(token, probability)
+        for other, known in alternatives:
+            self.node.note(other, known)
         return self._add(token, Drawn(token))
 
     def fail(self) -> None:
@@ -60,16 +62,20 @@ class StreamWalker(Walker):
             super()._take(token, violation, violations)
 
     def _take_others(self, node: Node) -> None:
-        """Do nothing: the tokens that would be tried have not been drawn, and their probabilities are unknown."""
+        if node.parent is None or self._knows_since(0, node.token, node=node.parent):
+            super()._take_others(node)
 
     def _subtract(self, token: int, violations: Sequence[Violation]) -> None:
         if not violations or self._knows_since(min(violation.start for violation in violations), token):
             super()._subtract(token, violations)
 
-    def _knows_since(self, start: int, token: int) -> bool:
-        """Return whether the probability of each token from a start on is known, `token` being the latest."""
+    def _knows_since(self, start: int, token: int, *, node: Node | None = None) -> bool:
+        """Return whether the probability of each token from a start on is known, to `token` at a node, the row's own.
+
+        Settled tokens are not asked for, since nothing is subtracted from them.
+        """
         start = start if self._start is None else self._start
-        node: Node | None = self.row.node
+        node = node or self.row.node
         while isinstance(node, SparseNode) and node.depth >= start:
             if not node.knows(token):
                 return False

@@ -45,10 +45,14 @@ class StreamClient(Protocol):
 
 
 class Candidate(NamedTuple):
-    """The next token, drawn from what the ledger has left, and its probability in the whole distribution, if known."""
+    """The next token, drawn from what the ledger has left.
+
+    probability: of the token in the whole distribution; None if unknown. alternatives: of other tokens there.
+    """
 
     token: int
     probability: float | None
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 class StreamedText:
@@ -78,8 +82,8 @@ class StreamedText:
             written = self.traffic.written
             try:
                 async with aclosing(self._candidates()) as candidates:
-                    async for token, probability in candidates:
-                        stays = self._walker.read(token, probability)
+                    async for candidate in candidates:
+                        stays = self._walker.read(*candidate)
                         for event in self._walker.release():
                             yield event
                         if self.row.is_finished or not stays:
@@ -107,21 +111,19 @@ class StreamedText:
 
     async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[Candidate, None]:
         """Yield tokens until one is not kept."""
-        async for token, probability in self._read(self._request()):
-            if is_thinned and not self._walker.keeps(token):
-                self.traffic.thinned += 1
+        async for candidate in self._read(self._request()):
+            if is_thinned and not self._keeps(candidate):
                 return
-            yield Candidate(token, probability)
+            yield candidate
 
     async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
         """Yield the first of some draws that is kept."""
         self.traffic.requests += 1
         for message in await self._client.draw(self._request(max_tokens=1), DRAWS):
-            token, probability = self._receive(message)
-            if self._walker.keeps(token):
-                yield Candidate(token, probability)
+            candidate = self._receive(message)
+            if self._keeps(candidate):
+                yield candidate
                 return
-            self.traffic.thinned += 1
 
     async def _stream_biased(self, node: SparseNode) -> AsyncGenerator[Candidate, None]:
         """Yield a token drawn under a bias, and those that follow it without one if the same request writes them."""
@@ -132,14 +134,19 @@ class StreamedText:
         else:
             request = self._request(bias=bias, max_tokens=1)
         is_first = True
-        async for token, probability in self._read(request):
-            if is_first and probability is not None and self._plan.logprobs == "drawn":
-                probability *= left  # it was drawn from the rest, which adds up to `left`
-            elif not is_first and not self._walker.keeps(token):
-                self.traffic.thinned += 1
+        async for candidate in self._read(request):
+            if not is_first and not self._keeps(candidate):
                 return
+            if is_first and candidate.probability is not None and self._plan.logprobs == "drawn":
+                candidate = candidate._replace(probability=candidate.probability * left)  # all of the rest is `left`
             is_first = False
-            yield Candidate(token, probability)
+            yield candidate
+
+    def _keeps(self, candidate: Candidate) -> bool:
+        """Return whether a token drawn from the whole distribution counts; count it otherwise."""
+        is_kept = self._walker.keeps(candidate.token)
+        self.traffic.thinned += not is_kept
+        return is_kept
 
     def _request(
         self,
@@ -157,6 +164,7 @@ class StreamedText:
             bias=bias,
             first_bias=first_bias,
             logprobs=self._plan.logprobs,
+            alternatives=self._plan.alternatives,
         )
 
     async def _read(self, request: StreamRequest) -> AsyncGenerator[Candidate, None]:
@@ -187,4 +195,5 @@ class StreamedText:
                 f"the server wrote {message.text!r}, which is no single token of the tokenizer: a server that names "
                 "tokens by their ids is needed"
             )
-        return Candidate(message.token, None if message.logprob is None else exp(message.logprob))
+        alternatives = tuple((token, exp(logprob)) for token, logprob in message.alternatives)
+        return Candidate(message.token, None if message.logprob is None else exp(message.logprob), alternatives)

@@ -1,0 +1,152 @@
+"""Texts drawn by a server have the distribution of rejection sampling, by each of the exact methods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
+
+from antislop.errors import InputError
+from antislop.matching.bans import Ban
+from antislop.matching.token_matcher import Matcher
+from antislop.serving.exact_methods import EndpointMethod, plan_method
+from antislop.serving.sampling import Sampling
+from antislop.serving.streamed_text import StreamedText
+from antislop.serving.streams.messages import ServerFeatures
+from tests.conftest import DEPTH
+from tests.decoding.test_exactness import CASES, LETTERS, anywhere, expected_of
+from tests.support.depth import in_turn
+from tests.support.drawing_server import DrawingServer
+from tests.support.oracles import conditioned_distribution, rejection_distribution
+from tests.support.statistics import p_value
+from tests.support.toys import EXACT, Markov, Words, run, spec_of
+
+RAW = ServerFeatures(server="vllm", logprobs=frozenset({"raw"}), max_alternatives=20, has_ids=True, has_bias=True)
+DRAWN = replace(RAW, logprobs=frozenset({"drawn"}))
+ONE_SHOT = replace(RAW, has_first_bias=True)
+TEXTS_ONLY = ServerFeatures(server="openai")
+WAYS: dict[str, tuple[EndpointMethod, ServerFeatures]] = {
+    "reject": ("reject", TEXTS_ONLY),
+    "thin": ("thin", RAW),
+    "bias": ("bias", RAW),
+    "bias, told what was drawn from": ("bias", DRAWN),
+    "bias of the first token": ("bias", ONE_SHOT),
+    "auto": ("auto", RAW),
+}
+PLAIN = Sampling()
+TIMES = 600 * DEPTH
+
+
+def draw(
+    server: DrawingServer,
+    words: Words,
+    bans: Sequence[Ban],
+    *,
+    method: EndpointMethod,
+    times: int = TIMES,
+    sampling: Sampling = PLAIN,
+    method_of_bans: str = "exact",
+) -> Counter[tuple[int, ...]]:
+    matcher = Matcher(bans, words)
+    plan = plan_method(method, sampling, server.features)
+    policy = replace(EXACT, do_sample=sampling.do_sample, method=method_of_bans, max_rewinds=10_000)
+
+    async def write(seed: int) -> tuple[int, ...]:
+        spec = spec_of(server.model, matcher, seed=seed, lookback=False, policy=policy)
+        text = StreamedText(server, spec, plan, sampling, seed=seed, end_token=0)
+        async for _ in text.events():
+            pass
+        assert text.traffic.requests <= len(server.requests)
+        return tuple(text.row.tokens)
+
+    async def write_all() -> Counter[tuple[int, ...]]:
+        return Counter([await write(seed) for seed in range(times)])
+
+    return asyncio.run(write_all())
+
+
+@pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS))
+def test_a_server_draws_as_rejection_sampling_would(case: str, way: str) -> None:
+    words, bans = CASES[case]
+    method, features = WAYS[way]
+    server = DrawingServer(Markov(len(words), seed=1), features)
+    assert p_value(draw(server, words, bans, method=method), expected_of(case, 1)) > 1e-4
+
+
+SETTINGS = {
+    "temperature": (Sampling(temperature=0.6), [TemperatureLogitsWarper(0.6)]),
+    "top-p": (Sampling(top_p=0.8), [TopPLogitsWarper(0.8)]),
+    "temperature and min-p": (
+        Sampling(temperature=1.5, min_p=0.1),
+        [TemperatureLogitsWarper(1.5), MinPLogitsWarper(0.1)],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "method"), [(s, m) for s in SETTINGS for m in ("reject", "thin", "auto")] + [("temperature", "bias")]
+)
+def test_the_settings_of_the_server_are_kept(setting: str, method: EndpointMethod) -> None:
+    sampling, processors = SETTINGS[setting]
+    bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
+    expected = rejection_distribution(Markov(4, seed=3, processors=processors), LETTERS, bans)
+    server = DrawingServer(Markov(4, seed=3), DRAWN)
+    assert p_value(draw(server, LETTERS, bans, method=method, sampling=sampling), expected) > 1e-4
+
+
+@pytest.mark.parametrize("method", ["thin", "bias", "auto"])
+def test_probabilities_that_are_not_told_leave_texts_exact(method: EndpointMethod) -> None:
+    bans = [anywhere("abcd"), anywhere("bb"), anywhere("ca", 0.3), anywhere("d", 0.5)]
+    expected = rejection_distribution(Markov(4, seed=5), LETTERS, bans)
+    server = DrawingServer(Markov(4, seed=5), RAW, forgets=0.3)
+    assert p_value(draw(server, LETTERS, bans, method=method), expected) > 1e-4
+
+
+@pytest.mark.parametrize("features", [RAW, ONE_SHOT], ids=["two requests", "one request"])
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_texts_are_those_of_the_loop(case: str, features: ServerFeatures) -> None:
+    words, bans = CASES[case]
+    for seed in range(5):
+        model = Markov(len(words), seed=seed, length=8)
+        expected, report = run(model, words, bans, do_sample=False, lookback=False)
+        greedy = Sampling(temperature=0)
+        drawn = draw(DrawingServer(model, features), words, bans, method="auto", times=1, sampling=greedy)
+        if report.conceded == 0:
+            assert list(drawn) == [expected]
+
+
+@pytest.mark.parametrize("method", ["thin", "bias"])
+def test_whole_texts_are_resampled_with_method_text(method: EndpointMethod) -> None:
+    words, bans = CASES["nested starts"]
+    server = DrawingServer(Markov(len(words), seed=1), RAW)
+    expected = conditioned_distribution(Markov(len(words), seed=1), words, bans)
+    assert p_value(draw(server, words, bans, method=method, method_of_bans="text"), expected) > 1e-4
+
+
+def test_a_bias_is_refused_where_the_server_truncates_after_it() -> None:
+    with pytest.raises(InputError, match="act after the bias"):
+        plan_method("bias", Sampling(top_p=0.9), DRAWN)
+    assert not plan_method("auto", Sampling(top_p=0.9), DRAWN).can_bias
+
+
+def test_raw_probabilities_serve_no_other_temperature() -> None:
+    assert plan_method("auto", Sampling(temperature=0.7), RAW).logprobs is None
+    with pytest.raises(InputError, match="processed_logprobs"):
+        plan_method("thin", Sampling(temperature=0.7), RAW)
+
+
+def test_a_penalty_needs_a_server_that_counts_the_prompt() -> None:
+    with pytest.raises(InputError, match="does not count the prompt"):
+        plan_method("reject", Sampling(repetition_penalty=1.2), RAW)
+    assert not plan_method("auto", Sampling(repetition_penalty=1.2), replace(DRAWN, penalizes_prompt=True)).can_bias
+
+
+@pytest.mark.parametrize("method", ["auto", "reject", "thin"])
+def test_greedy_texts_need_a_bias(method: EndpointMethod) -> None:
+    features = TEXTS_ONLY if method == "auto" else RAW
+    with pytest.raises(InputError, match="greedy texts need method='bias'"):
+        plan_method(method, Sampling(temperature=0), features)

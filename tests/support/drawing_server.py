@@ -1,0 +1,80 @@
+"""A server without a network: it draws from a Markov model, and tells what a real one would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+import torch
+
+from antislop.serving.sampling import Sampling
+from antislop.serving.streams.messages import Ended, Message, ServerFeatures, StreamedToken, StreamRequest
+from tests.support.toys import Markov
+
+
+@dataclass
+class DrawingServer:
+    """A `StreamClient`. forgets: the share of written tokens whose probability it does not tell."""
+
+    model: Markov
+    features: ServerFeatures
+    forgets: float = 0.0
+    requests: list[StreamRequest] = field(default_factory=list)
+    written: int = 0
+    _tables: dict[object, list[float]] = field(default_factory=dict)
+
+    async def stream(self, request: StreamRequest) -> AsyncGenerator[Message, None]:
+        """Yield tokens until the text or the request ends."""
+        assert not request.first_bias or self.features.has_first_bias
+        self.requests.append(request)
+        draws, tokens, bias = random.Random(request.seed), list(request.prompt), request.first_bias or request.bias
+        for _ in range(request.max_tokens):
+            message = self._write(tokens, bias, request, draws)
+            assert isinstance(message, StreamedToken) and message.token is not None
+            yield message
+            tokens.append(message.token)
+            bias = request.bias
+            if message.token in self.model.eos:
+                return
+        yield Ended("length")
+
+    async def draw(self, request: StreamRequest, count: int) -> list[Message]:
+        """Return draws of the next token."""
+        self.requests.append(request)
+        draws = random.Random(request.seed)
+        return [self._write(request.prompt, request.bias, request, draws) for _ in range(count)]
+
+    def _write(
+        self, tokens: Sequence[int], bias: Mapping[int, float], request: StreamRequest, draws: random.Random
+    ) -> Message:
+        ids = tuple(tokens[-2:])
+        drawn = self._probs(ids, request.sampling, bias)
+        self.written += 1
+        if request.sampling.do_sample:
+            token = draws.choices(range(len(drawn)), drawn)[0]
+        else:
+            token = max(range(len(drawn)), key=drawn.__getitem__)
+        if request.logprobs is None or draws.random() < self.forgets:
+            return StreamedToken(token)
+        assert request.logprobs in self.features.logprobs
+        told = drawn if request.logprobs == "drawn" else self._probs(ids, Sampling(), {})
+        top = sorted(range(len(told)), key=told.__getitem__, reverse=True)[: request.alternatives]
+        return StreamedToken(token, log(told[token]), alternatives=tuple((t, log(told[t])) for t in top))
+
+    def _probs(self, ids: tuple[int, ...], sampling: Sampling, bias: Mapping[int, float]) -> list[float]:
+        """Return what is drawn from: a bias acts first, then temperature and truncation."""
+        key = (ids, sampling, tuple(sorted(bias.items())))
+        if key not in self._tables:
+            logits = self.model.logits(torch.tensor([ids]))[0].double()
+            for token, value in bias.items():
+                logits[token] += value
+            probs = torch.softmax(logits / (sampling.temperature or 1.0), dim=-1)
+            if sampling.do_sample and sampling.top_p < 1:
+                ordered, order = probs.sort()
+                probs[order[ordered.cumsum(0) <= 1 - sampling.top_p]] = 0
+            if sampling.do_sample and sampling.min_p > 0:
+                probs[probs < sampling.min_p * probs.max()] = 0
+            self._tables[key] = (probs / probs.sum()).tolist()
+        return self._tables[key]
