@@ -32,7 +32,7 @@ FLOORS = (
     ("interpret",),
     ("sampler",),
     ("patching", "replaying"),
-    ("serving",),
+    ("serving", "vllm"),
     ("metrics",),
     ("rewards",),
     ("profiles",),
