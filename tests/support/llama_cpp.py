@@ -6,16 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class ServingProcess:
-    """url: without a path; the OpenAI routes are below `/v1`. pid: whose CPU time `/proc` tells."""
-
-    url: str
-    pid: int
+from tests.support.processes import ServingProcess
 
 
 @contextmanager
@@ -28,6 +21,7 @@ def serve_llama_cpp(path: Path, *, slots: int = 8, context: int = 512) -> Iterat
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         try:
