@@ -1,0 +1,1 @@
+"""Internal: the bodies of requests, from bytes to checked values."""

@@ -1,0 +1,174 @@
+"""The fields of a body, checked by pydantic."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from antislop.decoding.policy import Method
+from antislop.serving.sampling import Sampling
+from antislop.serving.server.bodies.foreign_fields import translate
+from antislop.serving.server.request_errors import RequestError, shorten
+
+MAX_CHOICES = 128
+"""Texts of one request."""
+MAX_STOPS = 64
+MAX_ALTERNATIVES = 20
+COLDEST = 0.01
+"""The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
+
+
+def _read_list(value: Any) -> Any:
+    """Return the list that a string contains as JSON, as some clients send it; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError('is a text; write a list, ["…"]') from None
+
+
+def _read_ids(value: Any) -> Any:
+    """Return the ids of a string such as "5, 17"."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return [int(part) for part in value.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError("is a text other than ids with commas between them") from None
+
+
+def _read_stop(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _read_seed(value: Any) -> Any:
+    return None if value == -1 and not isinstance(value, bool) else value
+
+
+def _read_top_k(value: Any) -> Any:
+    return 0 if value == -1 and not isinstance(value, bool) else value
+
+
+Phrases = Annotated[list[str], BeforeValidator(_read_list)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class StreamOptions(BaseModel):
+    """The options of a stream."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class TextBody(BaseModel):
+    """The fields that all texts have."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    best_of: int | None = None
+    seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, BeforeValidator(_read_seed)] = None
+    stop: Annotated[
+        list[Annotated[str, Field(max_length=256)]],
+        Field(max_length=MAX_STOPS),
+        BeforeValidator(_read_stop),
+    ] = []
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    genkey: Annotated[str, Field(max_length=256)] = ""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    typical_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Share = 0.0
+    top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_top_k)] = 0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+
+    banned_strings: Phrases = []
+    banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_list)] = []
+    custom_token_bans: Annotated[list[TokenId], BeforeValidator(_read_ids)] = []
+    banned_regex: Phrases = []
+    ban_weights: dict[str, Share] = {}
+    ban_method: Method = "exact"
+    use_global_bans: bool = True
+    exempt: Phrases = []
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        if 0 < self.temperature < COLDEST:
+            raise RequestError(
+                400,
+                f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {COLDEST}",
+                param="temperature",
+            )
+        names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+        return Sampling(**{name: getattr(self, name) for name in names})
+
+
+class CompletionBody(TextBody):
+    """A body of /v1/completions.
+
+    logprobs: the number of alternatives per token. add_bos_token: whether the tokenizer adds its special tokens to a
+    prompt that is a text.
+    """
+
+    prompt: Any = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    add_bos_token: bool = True
+
+
+class ChatBody(TextBody):
+    """A body of /v1/chat/completions."""
+
+    messages: Any = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+
+
+class EncodeBody(BaseModel):
+    """A body of /v1/token/encode and of KoboldCpp's /api/extra/tokencount, whose text is a `prompt`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    text: str
+    add_bos_token: bool = True
+
+
+class AbortBody(BaseModel):
+    """A body of /api/extra/abort."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    genkey: Annotated[str, Field(max_length=256)] = ""
+
+
+Body = TypeVar("Body", bound=TextBody)
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def read_body(kind: type[Body], fields: dict[str, Any]) -> tuple[Body, list[str]]:
+    """Return a checked body, and the names of the fields that have no effect on its texts. Raises `RequestError`."""
+    kept, unheeded = translate(fields, kind.model_fields.keys())
+    body = check(kind, kept)
+    if body.best_of not in (None, body.n):
+        raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
+    if "" in body.stop:
+        raise RequestError(400, "stop contains an empty text: leave it out", param="stop")
+    return body, unheeded
+
+
+def check(kind: type[Checked], fields: dict[str, Any]) -> Checked:
+    """Return the checked fields of a body. Raises `RequestError` for the first that can't be used."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(str(part) for part in first["loc"][:2])[:80] or "the body"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise RequestError(400, f"{name} is {shorten(first['input'])}: {reason}", param=name) from None

@@ -1,0 +1,1 @@
+"""Internal: the routes of the HTTP server."""

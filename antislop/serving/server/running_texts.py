@@ -1,0 +1,147 @@
+"""Texts under way: each a task that turns a backend's events into chunks, several of them one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+from antislop.serving.server.backend import Backend, TextRequest
+from antislop.serving.server.metrics import ServerMetrics
+from antislop.serving.server.text_stream import TextChunk, TextStream
+from antislop.trace.events import Event, Finished
+
+
+class FailedText(RuntimeError):
+    """Raised if the model gave no probabilities to draw from."""
+
+
+class Caller(NamedTuple):
+    """Who asks: the address and the name of the client's program, and the key by which it may abort its texts."""
+
+    address: str
+    program: str
+    genkey: str = ""
+
+
+class NumberedChunk(NamedTuple):
+    """A chunk, and the number of its text in the answer."""
+
+    number: int
+    chunk: TextChunk
+
+
+@dataclass
+class _RunningText:
+    """A text that is being written by a task of its own."""
+
+    number: int
+    request: TextRequest
+    stream: TextStream
+    queue: asyncio.Queue[NumberedChunk | Exception]
+    is_started: asyncio.Event
+    metrics: ServerMetrics
+    is_aborted: bool = False
+
+    async def run(self, backend: Backend) -> None:
+        """Queue the text's chunks; an error is queued in their place."""
+        began, reason = perf_counter(), "left"
+        self.metrics.active.inc()
+        try:
+            reason = await self._follow(backend.write(self.request), began)
+        except asyncio.CancelledError:
+            if not self.is_aborted:
+                raise
+            reason = "aborted"
+            self._put(TextChunk(finish_reason="stop"))
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is made
+            reason = "failed"
+            self.queue.put_nowait(error)
+        finally:
+            self.is_started.set()
+            self.metrics.active.dec()
+            self.metrics.count_text(
+                self.stream.report,
+                prompt=len(self.request.prompt),
+                kept=self.stream.kept,
+                reason=reason,
+                began=began,
+            )
+
+    async def _follow(self, events: AsyncGenerator[Event, None], began: float) -> str:
+        async with aclosing(events):
+            async for event in events:
+                self.is_started.set()
+                if isinstance(event, Finished) and event.reason == "failed":
+                    raise FailedText("no token could be drawn, since the model returned no probabilities")
+                chunk = self.stream.add(event)
+                if chunk is None:
+                    continue
+                if chunk.text and began:
+                    self.metrics.first_token.observe(perf_counter() - began)
+                    began = 0.0
+                self._put(chunk)
+                if chunk.finish_reason:
+                    return chunk.finish_reason
+        raise FailedText("the engine ended a text without a reason")
+
+    def _put(self, chunk: TextChunk) -> None:
+        self.queue.put_nowait(NumberedChunk(self.number, chunk))
+
+
+class RunningTexts:
+    """The texts of one answer. Iterate over `chunks`, and call `close` in any case.
+
+    Chunks that a slow client has not taken wait in memory: they are no more than its texts.
+    """
+
+    def __init__(self, streams: Iterable[tuple[TextRequest, TextStream]], metrics: ServerMetrics) -> None:
+        self._queue: asyncio.Queue[NumberedChunk | Exception] = asyncio.Queue()
+        self._is_started = asyncio.Event()
+        self._texts = [
+            _RunningText(number, request, stream, self._queue, self._is_started, metrics)
+            for number, (request, stream) in enumerate(streams)
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def streams(self) -> Sequence[TextStream]:
+        """The texts with their counts, in the order of their numbers."""
+        return [text.stream for text in self._texts]
+
+    async def start(self, backend: Backend) -> None:
+        """Begin all texts, and return when the first has a row. Raises the backend's errors."""
+        self._tasks = [asyncio.create_task(text.run(backend)) for text in self._texts]
+        await self._is_started.wait()
+        items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        for item in items:
+            if isinstance(item, Exception):
+                raise item
+            self._queue.put_nowait(item)
+
+    async def chunks(self) -> AsyncIterator[NumberedChunk]:
+        """Yield the chunks of all texts as they come. Raises the backend's errors."""
+        left = len(self._texts)
+        while left:
+            item = await self._queue.get()
+            if isinstance(item, Exception):
+                raise item
+            left -= item.chunk.finish_reason is not None
+            yield item
+
+    def abort(self) -> int:
+        """End the texts after what is settled, and return the number of those that were under way."""
+        running = [(text, task) for text, task in zip(self._texts, self._tasks, strict=False) if not task.done()]
+        for text, task in running:
+            text.is_aborted = True
+            task.cancel()
+        return len(running)
+
+    async def close(self) -> None:
+        """Free the rows of texts that are not finished."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

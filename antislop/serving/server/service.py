@@ -1,0 +1,218 @@
+"""What the routes share: from a checked body to texts under way, with one list of them for `abort`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
+from functools import partial
+from random import SystemRandom
+from typing import Any, Protocol
+
+from antislop.errors import InputError, first_line
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.lists.ban_list import BanList
+from antislop.sampler import SEED_STEP
+from antislop.serving.server.backend import Backend, BackendError, Busy, TextRequest
+from antislop.serving.server.bodies.bans import BanLimits, collect_bans
+from antislop.serving.server.bodies.fields import MAX_CHOICES, TextBody
+from antislop.serving.server.metrics import ServerMetrics
+from antislop.serving.server.request_errors import RequestError, refuse_busy
+from antislop.serving.server.running_texts import Caller, FailedText, RunningTexts
+from antislop.serving.server.text_stream import TextStream
+
+
+class ListCompiler(Protocol):
+    """Compiles the lists of requests, off the event loop."""
+
+    async def compile(self, own: CompiledBans, bans: BanList) -> CompiledBans:
+        """Return a compiled list. Raises `InputError` for a list that takes too long or can't be used."""
+
+
+class ThreadCompiler:
+    """Compiles each list in a thread, and keeps none."""
+
+    async def compile(self, own: CompiledBans, bans: BanList) -> CompiledBans:
+        """Return a compiled list. Raises `InputError` for a list that can't be used."""
+        return await asyncio.to_thread(own.with_bans, bans)
+
+
+class Service:
+    """Writes the texts of requests by a backend.
+
+    own_bans: the compiled list that applies unless a request says otherwise; a reload replaces it. limits: of the bans
+    in a body.
+    """
+
+    def __init__(
+        self, backend: Backend, *, compiler: ListCompiler | None = None, limits: BanLimits | None = None
+    ) -> None:
+        self.backend = backend
+        self.own_bans = backend.bans
+        self.metrics = ServerMetrics()
+        self.is_closing = False
+        self.began = int(time.time())
+        self.vocabulary_size = len(backend.tokenizer)
+        self._compiler = compiler or ThreadCompiler()
+        self._limits = limits or BanLimits()
+        self._running: dict[RunningTexts, Caller] = {}
+        self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="antislop-prompts")
+        self._end_tokens = frozenset(backend.tokenizer.all_special_ids)
+        self._random = SystemRandom()
+
+    # -- prompts ------------------------------------------------------------------------------------------------------
+
+    async def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = await self._read(lambda: self._tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
+        return ids
+
+    async def read_template(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Return the ids of a chat's messages. Raises the errors of the tokenizer's template."""
+        template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
+        ids: list[int] = await self._read(lambda: template(messages, tokenize=True))
+        return ids
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer turns messages into a prompt."""
+        return bool(self._tokenizer.chat_template)
+
+    @property
+    def chat_template(self) -> str:
+        """The tokenizer's template, "" if it has none."""
+        template = self._tokenizer.chat_template
+        return template if isinstance(template, str) else ""
+
+    def decode(self, token: int) -> bytes:
+        """Return the bytes of a token."""
+        return self.own_bans.vocabulary.surface(token)
+
+    async def _read(self, read: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+
+    # -- texts --------------------------------------------------------------------------------------------------------
+
+    async def plan(
+        self, body: TextBody, prompts: Sequence[Sequence[int]], *, default_tokens: int | None, alternatives: int | None
+    ) -> list[TextRequest]:
+        """Return the texts that a body asks for, `n` for each prompt. Raises `RequestError`.
+
+        default_tokens: of a body without `max_tokens`; None for all that the context leaves.
+        """
+        self.check_model(body.model)
+        if len(prompts) * body.n > MAX_CHOICES:
+            raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
+        lengths = [self._measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
+        bans = await self._compile(body)
+        seed = self._random.getrandbits(62) if body.seed is None else body.seed
+        numbered = [(prompt, length) for prompt, length in zip(prompts, lengths, strict=True) for _ in range(body.n)]
+        return [
+            TextRequest(
+                prompt=prompt,
+                bans=bans,
+                max_new_tokens=length,
+                sampling=body.sampling,
+                stop=tuple(body.stop),
+                seed=(seed + number * SEED_STEP) % 2**63,
+                method=body.ban_method,
+                alternatives=alternatives,
+            )
+            for number, (prompt, length) in enumerate(numbered)
+        ]
+
+    @asynccontextmanager
+    async def write(self, requests: Sequence[TextRequest], caller: Caller) -> AsyncIterator[RunningTexts]:
+        """Begin texts; their rows are free again afterwards. Raises `RequestError`."""
+        if self.is_closing:
+            raise refuse_busy("the server is shutting down", status=503, seconds=10)
+        texts = RunningTexts(((request, self._stream(request)) for request in requests), self.metrics)
+        self._running[texts] = caller
+        try:
+            with translate_errors():
+                await texts.start(self.backend)
+            yield texts
+        finally:
+            del self._running[texts]
+            await texts.close()
+
+    def abort(self, caller: Caller) -> int:
+        """End the texts of a caller, and return their number.
+
+        A caller with a key ends the texts that were asked for with it; one without a key those without, from the same
+        address and program.
+        """
+        chosen = [
+            texts
+            for texts, owner in self._running.items()
+            if owner.genkey == caller.genkey and (caller.genkey or owner == caller)
+        ]
+        return sum(texts.abort() for texts in chosen)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Take no more texts, and return when those under way are finished, or after `timeout` seconds."""
+        self.is_closing = True
+        await self.backend.close(timeout=timeout)
+        self._reader.shutdown(wait=False)
+
+    def _stream(self, request: TextRequest) -> TextStream:
+        vocabulary = request.bans.vocabulary
+        return TextStream(
+            vocabulary,
+            request.max_new_tokens,
+            stop=request.stop,
+            drops_space=vocabulary.drops_space_after(request.prompt),
+            end_tokens=self._end_tokens,
+        )
+
+    def check_model(self, name: str | None) -> None:
+        """Raise `RequestError` for the name of another model."""
+        if name is not None and name != self.backend.name:
+            message = f"the model {name[:80]!r} is not served here: pass {self.backend.name!r}, or leave it out"
+            raise RequestError(404, message, param="model", code="model_not_found")
+
+    def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
+        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
+        context = self.backend.context_length
+        left = context - len(prompt)
+        wanted = max_tokens or min(default or left, left)
+        if left < 1 or wanted > left:
+            asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
+            raise RequestError(
+                400,
+                f"the prompt has {len(prompt):,} tokens{asked}, but the model's context has {context:,} in all: "
+                + (f"ask for at most {left:,} new tokens" if left > 0 else "send a shorter prompt"),
+                param="max_tokens" if left > 0 else "prompt",
+                code="context_length_exceeded",
+            )
+        return wanted
+
+    async def _compile(self, body: TextBody) -> CompiledBans:
+        own = self.own_bans
+        bans = await asyncio.to_thread(collect_bans, body, own.bans, self._limits)
+        if bans is None:
+            return own
+        with translate_errors(param="bans"):
+            return await self._compiler.compile(own, bans)
+
+
+@contextmanager
+def translate_errors(*, param: str | None = None) -> Iterator[None]:
+    """Turn the errors of the library into those of HTTP."""
+    try:
+        yield
+    except (InputError, BackendError, FailedText) as error:
+        raise translate(error, param) from error
+
+
+def translate(error: Exception, param: str | None = None) -> RequestError:
+    """Return the answer to an error of the library."""
+    if isinstance(error, Busy):
+        return refuse_busy(first_line(error) or "the queue is full: try again later")
+    if isinstance(error, InputError):
+        return RequestError(400, first_line(error), param=param)
+    return RequestError(503, first_line(error) or "the engine failed", code="engine_failed")

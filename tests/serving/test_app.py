@@ -1,0 +1,148 @@
+"""The HTTP server, by the clients that people use: the same texts as from the sampler, and one sentence per error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import antislop
+from antislop import AntiSlop
+from antislop.serving.server.app import serve_backend
+from tests.support.backends import OneByOneBackend, run_server
+
+Tiny = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+PROMPT = "The old house"
+BANS = ["felt like", "the"]
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    model, tokenizer = antislop.tiny_model()
+    tokenizer.chat_template = TEMPLATE
+    return model, tokenizer
+
+
+@pytest.fixture(scope="module")
+def url(tiny: Tiny) -> Iterator[str]:
+    with run_server(serve_backend(OneByOneBackend(*tiny, bans=BANS), api_key="secret")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as connected:
+        yield connected
+
+
+@pytest.fixture
+def post(url: str) -> Any:
+    def send(body: Any, path: str = "/v1/completions", **options: Any) -> httpx.Response:
+        headers = {"Authorization": "Bearer secret", **options.pop("headers", {})}
+        return httpx.post(url + path, json=body, headers=headers, **options)
+
+    return send
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "max_tokens": 24, "seed": 3, **more}
+
+
+def test_a_streamed_text_equals_the_whole_one(client: openai.OpenAI) -> None:
+    whole = client.completions.create(prompt=PROMPT, **settings())
+    parts = client.completions.create(prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **settings())
+    chunks = list(parts)
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole.choices[0].text
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None and whole.usage.completion_tokens == 24
+
+
+def test_a_streamed_chat_equals_the_whole_one(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": [{"type": "text", "text": "Tell a story."}]}]
+    whole = client.chat.completions.create(messages=messages, **settings())
+    chunks = list(client.chat.completions.create(messages=messages, stream=True, **settings()))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert whole.choices[0].message.content
+
+
+def test_the_asynchronous_client_gets_the_same_texts(url: str, client: openai.OpenAI) -> None:
+    async def ask() -> tuple[str, str]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as connected:
+            whole = await connected.completions.create(prompt=PROMPT, **settings())
+            chunks = await connected.completions.create(prompt=PROMPT, stream=True, **settings())
+            return whole.choices[0].text, "".join([chunk.choices[0].text async for chunk in chunks])
+
+    whole, streamed = asyncio.run(ask())
+    assert whole == streamed == client.completions.create(prompt=PROMPT, **settings()).choices[0].text
+
+
+def test_a_greedy_text_is_that_of_the_sampler(tiny: Tiny, client: openai.OpenAI) -> None:
+    model, tokenizer = tiny
+    ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
+    expected = AntiSlop(tokenizer, BANS).generate(model, ids, do_sample=False, max_new_tokens=24)
+    text = tokenizer.decode(expected[0, ids.shape[1] :], skip_special_tokens=True)
+    for prompt in (PROMPT, ids[0].tolist()):
+        answer = client.completions.create(prompt=prompt, temperature=0, logprobs=0, **settings())
+        assert answer.choices[0].text == text
+    assert answer.choices[0].logprobs is not None
+    assert len(answer.choices[0].logprobs.tokens or []) == 24
+
+
+def test_several_prompts_and_texts_come_in_order(client: openai.OpenAI) -> None:
+    prompts = [PROMPT, "One day"]
+    answer = client.completions.create(prompt=prompts, n=2, **settings(max_tokens=8))
+    first = client.completions.create(prompt=PROMPT, **settings(max_tokens=8))
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.choices[0].text == first.choices[0].text
+    assert len({choice.text for choice in answer.choices}) == 4
+    assert answer.usage is not None and answer.usage.completion_tokens == 32
+
+
+def test_a_trace_tells_what_was_withdrawn(client: openai.OpenAI) -> None:
+    body = settings(
+        extra_body={"banned_strings": [" felt"], "use_global_bans": False}, extra_query={"trace": "1"}, max_tokens=40
+    )
+    answer = client.completions.create(prompt=PROMPT, **body)
+    (withdrawn,) = answer.choices[0].antislop["withdrawn"]  # type: ignore[attr-defined]
+    assert (withdrawn["ban"], withdrawn["text"], withdrawn["start"]) == (" felt", " felt", 0)
+    chunks = list(client.completions.create(prompt=PROMPT, stream=True, **body))
+    assert [item for chunk in chunks for item in getattr(chunk.choices[0], "antislop", {}).get("withdrawn", [])] == [
+        withdrawn
+    ]
+    assert answer.usage is not None and answer.usage.antislop["violations"] == 1  # type: ignore[attr-defined]
+
+
+def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
+    whole = client.completions.create(prompt=PROMPT, **settings()).choices[0].text
+    stop = whole[30:36]
+    answer = client.completions.create(prompt=PROMPT, stop=stop, **settings()).choices[0]
+    assert (answer.text, answer.finish_reason) == (whole[: whole.index(stop)], "stop")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer secret"}, 200),
+        ({"X-Api-Key": "secret"}, 200),
+        ({"Authorization": "Bearer sécret".encode()}, 401),
+    ],
+)
+def test_only_the_key_opens(url: str, headers: Any, status: int) -> None:
+    answer = httpx.get(f"{url}/v1/models", headers=headers)
+    assert answer.status_code == status
+    assert "secret" not in answer.text
+
+
+def test_health_needs_no_key(url: str) -> None:
+    assert httpx.get(f"{url}/health").json() == {"status": "ok", "active": 0}
