@@ -214,6 +214,11 @@ class Matcher:
         """The regexes that are no longer searched for because they took too long."""
         return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.slow]
 
+    @property
+    def transition_count(self) -> int:
+        """The number of transitions that are remembered: the memory that grows while tokens are read."""
+        return self._kept
+
     def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
         """Return the state after a prompt.
 

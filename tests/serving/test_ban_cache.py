@@ -1,0 +1,202 @@
+"""The cache of compiled lists: each is compiled once, and memory and threads are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+import pytest
+
+from antislop import Ban, BanError, BanList
+from antislop.errors import InputError
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.serving.server import ban_cache
+from antislop.serving.server.backend import Busy
+from antislop.serving.server.ban_cache import TRANSITION_BYTES, BanCache, count_bytes
+from tests.support.models import build_tokenizer
+
+OWN = CompiledBans.compile(BanList(["ab"]), build_tokenizer(), exempt=["cab"])
+
+
+class CountingBans(CompiledBans):
+    """Bans whose derived lists are counted, and compiled only while `may_compile` is set."""
+
+    compiled: list[BanList] = []  # noqa: RUF012 - one for all, emptied by each test
+    may_compile = Event()
+
+    def with_bans(self, bans: Any) -> CompiledBans:
+        assert self.may_compile.wait(timeout=60)
+        self.compiled.append(bans)
+        return super().with_bans(bans)
+
+
+@pytest.fixture
+def own() -> CountingBans:
+    CountingBans.compiled.clear()
+    CountingBans.may_compile.set()
+    return CountingBans(**vars(OWN))
+
+
+@contextmanager
+def caching(**options: Any) -> Iterator[BanCache]:
+    cache = BanCache(**options)
+    try:
+        yield cache
+    finally:
+        CountingBans.may_compile.set()
+        cache.close()
+
+
+def list_of(number: int) -> BanList:
+    return BanList([Ban(f"a{'b' * number}"), Ban("c", weight=0.25)])
+
+
+def test_a_list_that_many_ask_for_at_once_is_compiled_once(own: CountingBans) -> None:
+    async def ask() -> None:
+        with caching() as cache:
+            results = await asyncio.gather(*(cache.compile(own, list_of(n % 2)) for n in range(100)))
+            assert len({id(result) for result in results}) == len(own.compiled) == len(cache) == 2
+            assert await cache.compile(own, list_of(1)) is results[1]
+            assert results[1].bans[0].exempt == ("cab",)
+            assert await cache.compile(own, own.bans) is own
+
+    asyncio.run(ask())
+
+
+DIFFERENT = (
+    BanList(["ab c"]),
+    BanList([Ban("ab c", weight=0.5)]),
+    BanList([Ban("ab c", edges="anywhere")]),
+    BanList([Ban("ab c", case_sensitive=True)]),
+    BanList([Ban("ab c", exempt=["ab c d"])]),
+    BanList([Ban("ab c", from_token=1)]),
+    BanList([Ban("ab c", at_most=1)]),
+    BanList([Ban.regex("ab c")]),
+)
+
+
+def test_lists_that_differ_in_any_option_are_different_lists(own: CountingBans) -> None:
+    async def ask() -> None:
+        with caching() as cache:
+            results = [await cache.compile(own, bans) for bans in DIFFERENT]
+            assert [result.bans[0].weight for result in results[:2]] == [0, 0.5]
+            assert len({id(result) for result in results}) == len(DIFFERENT)
+            other = CountingBans(**{**vars(OWN), "exempt": ("b",)})
+            assert (await cache.compile(other, DIFFERENT[0])).bans[0].exempt == ("b",)
+
+    asyncio.run(ask())
+
+
+def test_the_least_recently_used_lists_are_dropped_beyond_the_limit_of_bytes(own: CountingBans) -> None:
+    async def ask() -> None:
+        size = count_bytes(OWN.with_bans(list_of(9)))
+        with caching(max_bytes=int(3.5 * size)) as cache:
+            for number in (1, 2, 3, 1, 4):
+                await cache.compile(own, list_of(number))
+            assert len(cache) == 3
+            assert cache.bytes <= 3.5 * size
+            assert len(own.compiled) == 4
+            await cache.compile(own, list_of(1))
+            assert len(own.compiled) == 4, "used a moment ago"
+            await cache.compile(own, list_of(2))
+            assert len(own.compiled) == 5
+
+    asyncio.run(ask())
+
+
+def test_a_list_that_grows_while_it_is_used_counts_with_its_growth(own: CountingBans) -> None:
+    async def ask() -> None:
+        with caching(max_bytes=500_000) as cache:
+            matcher = (await cache.compile(own, list_of(1))).matcher
+            state, before = matcher.start(), cache.bytes
+            for token in range(400):
+                state = matcher.feed(state, 2 + token * 7 % 40)
+            assert cache.bytes == before + TRANSITION_BYTES * matcher.transition_count
+            assert matcher.transition_count > 30
+            for number in range(2, 60):
+                await cache.compile(own, list_of(number))
+            assert cache.bytes <= 500_000
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("count", [30, 1000])
+def test_the_size_of_a_list_is_close_to_the_memory_that_it_takes(count: int) -> None:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        compiled = OWN.with_bans([f"{'abc'[n % 3]} {n:x} {'def'[n % 3]}" for n in range(count)])
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.6 * taken < count_bytes(compiled) < 1.3 * taken
+
+
+def test_a_list_that_takes_too_long_is_refused_and_kept_once_it_is_compiled(own: CountingBans) -> None:
+    async def ask() -> None:
+        with caching(seconds=0.05) as cache:
+            own.may_compile.clear()
+            for _ in range(3):
+                with pytest.raises(InputError, match=r"the list of 2 bans took longer than 0\.05 seconds"):
+                    await cache.compile(own, list_of(1))
+            own.may_compile.set()
+            while not len(cache):
+                await asyncio.sleep(0.005)
+            await cache.compile(own, list_of(1))
+            assert len(own.compiled) == 1
+
+    asyncio.run(ask())
+
+
+def test_lists_that_take_too_long_do_not_pile_up(own: CountingBans, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        with caching(seconds=0.05) as cache:
+            own.may_compile.clear()
+            asked = (cache.compile(own, list_of(number)) for number in range(8))
+            errors = await asyncio.gather(*asked, return_exceptions=True)
+            kinds = [type(error) for error in errors]
+            assert kinds == [InputError] * 2 + [Busy] * 3 + [Busy] * 3
+            assert "5 lists of bans are being compiled" in str(errors[-1])
+            assert "other lists" in str(errors[2])
+
+    monkeypatch.setattr(ban_cache, "FLIGHTS", 5)
+    asyncio.run(ask())
+
+
+def test_an_error_reaches_all_who_asked_and_is_not_kept(own: CountingBans, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fail(*_: Any) -> CompiledBans:
+        calls.append(1)
+        raise BanError("the regex is broken")
+
+    async def ask() -> None:
+        with caching() as cache:
+            for _ in range(2):
+                asked = (cache.compile(own, list_of(1)) for _ in range(3))
+                errors = await asyncio.gather(*asked, return_exceptions=True)
+                assert [str(error) for error in errors] == ["the regex is broken"] * 3
+            assert len(calls) == 2
+
+    monkeypatch.setattr(CountingBans, "with_bans", fail)
+    asyncio.run(ask())
+
+
+def test_a_request_that_leaves_does_not_stop_the_work_of_the_others(own: CountingBans) -> None:
+    async def ask() -> None:
+        with caching() as cache:
+            own.may_compile.clear()
+            first, second = (asyncio.ensure_future(cache.compile(own, list_of(1))) for _ in range(2))
+            await asyncio.sleep(0.01)
+            first.cancel()
+            await asyncio.sleep(0)
+            own.may_compile.set()
+            assert (await second).bans[0].phrase == "ab"
+
+    asyncio.run(ask())
