@@ -6,7 +6,6 @@ Knows neither tokenizers nor bans, and needs only the standard library.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +18,17 @@ from threading import TIMEOUT_MAX, Event
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from antislop.display import make_visible
 from antislop.errors import InputError
 from antislop.serving.dialects import DIALECTS, NEUTRAL, Answer, Api, EndpointError, check_answer
+from antislop.serving.failures import (
+    RETRIED_STATUSES,
+    advise,
+    choose_wait,
+    read_message,
+    read_seconds,
+    shorten,
+)
 
-RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses after which a request is sent again."""
-MAX_WAIT = 30.0
-"""Limit of seconds between two attempts."""
 ANSWER_BASE, ANSWER_PART = 1 << 20, 1 << 10
 """Limit of bytes of an answer: a base, and a part for each token of the prompt and for each alternative."""
 SEND_PIECE = 1 << 14
@@ -105,7 +107,7 @@ class Endpoint:
         except EndpointError as error:
             raise EndpointError(f"{self._url}: {error}") from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise EndpointError(f"{self._url} is no completions endpoint: it answered {_shorten(content)!r}") from None
+            raise EndpointError(f"{self._url} is no completions endpoint: it answered {shorten(content)!r}") from None
         return answer._replace(retries=retries)
 
     def close(self) -> None:
@@ -118,7 +120,7 @@ class Endpoint:
         server_wait, failure = 0.0, ""
         for attempt in range(self.retries + 1):
             if attempt:
-                _wait(max(server_wait, self.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)), stop)
+                _wait(choose_wait(attempt, backoff=self.backoff, server_wait=server_wait), stop)
             if stop is not None and stop.is_set():
                 raise EndpointError(f"{self._url} got no further request: the run was stopped")
             try:
@@ -138,7 +140,7 @@ class Endpoint:
                 ) from None
             if status == 200:
                 return content, attempt
-            failure = f"answered {status}: {_message(content)}" + _advise(status)
+            failure = f"answered {status}: {read_message(content)}" + advise(status)
             if status not in RETRIED_STATUSES:
                 raise EndpointError(f"{self._url} {failure}")
         raise EndpointError(f"{self._url} {failure} (tried {self.retries + 1} times)")
@@ -166,7 +168,7 @@ class Endpoint:
             self._idle.append(connection)
         else:  # a final answer may follow, and would be read as the answer to the next request
             connection.close()
-        return response.status, _seconds(response.headers.get("Retry-After")), content
+        return response.status, read_seconds(response.headers.get("Retry-After")), content
 
     def _connect(self, budget: _Budget) -> tuple[HTTPConnection, bool]:
         """Return an open connection, and whether an earlier request used it."""
@@ -272,34 +274,7 @@ def _pace(body: bytes, sock: socket, budget: _Budget) -> Iterator[bytes]:
 
 
 def _wait(seconds: float, stop: Event | None) -> None:
-    seconds = min(seconds, MAX_WAIT)
     if stop is None:
         time.sleep(seconds)
     else:
         stop.wait(seconds)
-
-
-def _seconds(header: str | None) -> float:
-    """Return the seconds of a Retry-After header; 0 for a date, which inference servers don't send."""
-    return float(header) if header and header.isdecimal() else 0.0
-
-
-def _message(content: bytes) -> str:
-    """Return the error message of the server."""
-    try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError):
-        return _shorten(content) or "an empty body"
-    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
-    message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
-    return make_visible(message[:500]) if isinstance(message, str) else _shorten(content)
-
-
-def _advise(status: int) -> str:
-    if status in (404, 405):
-        return " (base_url usually ends in /v1)"
-    return " (pass api_key)" if status in (401, 403) else ""
-
-
-def _shorten(content: bytes) -> str:
-    return make_visible(content[:200].decode(errors="replace"))

@@ -1,0 +1,214 @@
+"""The asyncio HTTP client: one request, its answer read as a stream of events. Knows no server's format."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from antislop.errors import InputError
+from antislop.serving.completions import Endpoint
+from antislop.serving.dialects import EndpointError
+from antislop.serving.failures import RETRIED_STATUSES, advise, choose_wait, read_message, read_seconds, shorten
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+MAX_LINE = 1 << 22
+"""Limit of bytes of an event; a server that sends all tokens with each one needs most."""
+MAX_ERROR = 1 << 16
+"""Limit of bytes that are read of a refusal."""
+
+KEPT_SECONDS = 4.0
+"""Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
+
+_Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
+
+
+class StreamBroken(EndpointError):
+    """Raised if a stream ends early. Its tokens are valid, and a new request can continue after them."""
+
+
+class Refused(EndpointError):
+    """Raised if another attempt would fail too. status: the server's, as of HTTP; 0 for an unreadable answer."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class _Failure(Exception):
+    """A failed attempt. wait: the seconds that the server demands. is_final: whether another attempt is useless."""
+
+    def __init__(self, problem: str, *, wait: float = 0.0, is_final: bool = False, status: int = 0) -> None:
+        super().__init__(problem)
+        self.wait, self.is_final, self.status = wait, is_final, status
+
+
+class Connection:
+    """The connections to one endpoint, for one event loop at a time.
+
+    streams: the limit of open requests; others wait. `Endpoint.timeout` limits the seconds to connect, and those
+    between two parts of an answer. Uses no proxies and follows no redirects.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, streams: int = 64) -> None:
+        self._endpoint = endpoint
+        self._streams = streams
+        self._session: ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def address(self, path: str) -> str:
+        """Return the URL of a path: `base_url` replaces `/v1`, and other paths are beside it."""
+        base = self._endpoint.base_url.rstrip("/")
+        if path.startswith("/v1/") and self._endpoint.api != "sglang":
+            return base + path.removeprefix("/v1")
+        return base.removesuffix("/v1") + path
+
+    def stream(self, url: str, body: dict[str, Any], *, max_bytes: int) -> AsyncGenerator[Any, None]:
+        """Yield the parsed events of a streamed answer.
+
+        Closing the generator closes the connection at once, which ends the text on the server. A failed request is
+        sent again as long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
+        """
+        return self._exchange(url, json.dumps(body).encode(), partial(_read_events, max_bytes=max_bytes))
+
+    async def ask(self, url: str, body: dict[str, Any] | None = None, *, max_bytes: int = 1 << 20) -> Any:
+        """Return the parsed answer to a POST, or to a GET without a body. Raises `EndpointError`."""
+        payload = None if body is None else json.dumps(body).encode()
+        async with aclosing(self._exchange(url, payload, partial(_read_whole, max_bytes=max_bytes))) as answers:
+            return await answers.__anext__()
+
+    async def close(self) -> None:
+        """Close all connections; they are opened again when needed."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _exchange(self, url: str, payload: bytes | None, read: _Reader) -> AsyncGenerator[Any, None]:
+        """Yield the parts of an answer, with retries before the first."""
+        server_wait, problem = 0.0, ""
+        for attempt in range(self._endpoint.retries + 1):
+            if attempt:
+                await asyncio.sleep(choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
+            has_begun = False
+            try:
+                async with self._request(url, payload) as response, aclosing(read(response)) as parts:
+                    async for part in parts:
+                        has_begun = True
+                        yield part
+                return
+            except _Failure as failure:
+                server_wait, problem = failure.wait, str(failure)
+                if failure.is_final:
+                    raise Refused(f"{url} {problem}", failure.status) from None
+                if has_begun:
+                    raise StreamBroken(f"{url} {problem}") from None
+        raise EndpointError(f"{url} {problem} (tried {self._endpoint.retries + 1} times)")
+
+    @asynccontextmanager
+    async def _request(self, url: str, payload: bytes | None) -> AsyncIterator[ClientResponse]:
+        """Open a request. Its connection is closed at the end, unless the answer was read whole: then it is kept."""
+        from aiohttp import ClientError
+
+        try:
+            session = self._open()
+            response = await session.request("GET" if payload is None else "POST", url, data=payload)
+            try:
+                if response.status != 200:
+                    raise await _refuse(response)
+                yield response
+            finally:
+                response.close()
+        except asyncio.TimeoutError:
+            raise _Failure(f"did not answer within {self._endpoint.timeout:g} s: raise timeout") from None
+        except ClientError as error:
+            raise _Failure(f"can't be reached ({error or type(error).__name__}): check base_url") from None
+
+    def _open(self) -> ClientSession:
+        """Return the session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._loop is not loop:
+            self._session, self._loop = _make_session(self._endpoint, streams=self._streams), loop
+        return self._session
+
+
+def _make_session(endpoint: Endpoint, *, streams: int) -> ClientSession:
+    try:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+    except ModuleNotFoundError:
+        raise InputError("aiohttp is missing: pip install 'antislop[endpoint]'") from None
+    headers = {"Content-Type": "application/json"}
+    if endpoint.api_key is not None:
+        headers["Authorization"] = f"Bearer {endpoint.api_key}"
+    return ClientSession(
+        connector=TCPConnector(limit=streams, keepalive_timeout=KEPT_SECONDS),
+        timeout=ClientTimeout(total=None, sock_connect=endpoint.timeout, sock_read=endpoint.timeout),
+        cookie_jar=DummyCookieJar(),
+        headers=headers,
+        trust_env=False,
+    )
+
+
+async def _refuse(response: ClientResponse) -> _Failure:
+    """Return the failure that a status and its message describe."""
+    status, content = response.status, await response.content.read(MAX_ERROR)
+    problem = f"answered {status}: {read_message(content)}" + advise(status)
+    wait = read_seconds(response.headers.get("Retry-After"))
+    return _Failure(problem, wait=wait, is_final=status not in RETRIED_STATUSES, status=status)
+
+
+async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
+    """Yield the parsed answer."""
+    content = bytearray()
+    async for block in response.content.iter_any():
+        content += block
+        if len(content) > max_bytes:
+            raise _too_large(max_bytes)
+    yield _parse(bytes(content))
+
+
+async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
+    """Yield the parsed events of a stream, without the last one, `[DONE]`."""
+    line_start, room, is_done = b"", max_bytes, False
+    async for block in response.content.iter_any():
+        room -= len(block)
+        *lines, line_start = (line_start + block).split(b"\n")
+        if room < 0 or len(line_start) > MAX_LINE:
+            raise _too_large(max_bytes if room < 0 else MAX_LINE)
+        for line in lines:
+            if line.startswith(b"data:"):
+                content = line[5:].strip()
+                is_done |= content == b"[DONE]"
+                if not is_done:
+                    yield _check_event(content)
+            elif line.startswith((b"error:", b"{")):  # a refusal with status 200
+                _check_event(line.removeprefix(b"error:").strip(), is_error=True)
+    if line_start.strip():
+        raise _Failure(f"ended within an event: {shorten(line_start)!r}")
+
+
+def _too_large(max_bytes: int) -> _Failure:
+    return _Failure(f"sent more than {max_bytes:,} bytes, too many for an answer: check base_url", is_final=True)
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise _Failure(f"answered no JSON: {shorten(content)!r}", is_final=True) from None
+
+
+def _check_event(content: bytes, *, is_error: bool = False) -> Any:
+    """Return an event, parsed; raises `_Failure` for an error that the server reports in a stream."""
+    event = _parse(content)
+    if is_error or (isinstance(event, dict) and "error" in event):
+        error = event.get("error", event) if isinstance(event, dict) else event
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) else 0
+        is_final = 400 <= status < 500 and status not in RETRIED_STATUSES
+        raise _Failure(f"reported an error: {read_message(content)}", is_final=is_final, status=status)
+    return event

@@ -1,0 +1,91 @@
+"""The tokens that llama.cpp writes and does not name in a stream.
+
+The server streams nothing while a text ends within a character; then it sends the text of the character, and the id of
+its last token only. The other ids follow from the text if only one sequence of that many tokens spells it. Otherwise
+they are asked for: an answer that is not streamed names all tokens.
+
+Why this is exact: what is hidden was drawn already, with the right probability, and must not be drawn anew, since then
+tokens that end within a character would be too rare. The same request with the same seed draws the same tokens, and its
+answer names them. But a server need not repeat its draws: its batches change rounding errors. An answer is therefore
+used only if it agrees with all that was seen of the first one: the number of hidden tokens, their text, the tokens
+before and after them. If it repeats the draw, it is the draw. If it is independent of it, then its hidden tokens, given
+what was seen, have the distribution of those of the first one. The stream that hid them then ends, because it continues
+its own tokens, and a new one continues those of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from antislop.hf.vocabulary import Vocabulary
+
+LEAD_BYTES = ((0xE0, 0xC0, 2), (0xF0, 0xE0, 3), (0xF8, 0xF0, 4))
+"""Mask and value of a character's first byte, and the number of its bytes."""
+
+
+class HiddenTokens(NamedTuple):
+    """A number of tokens that were written and not named.
+
+    text: what they spell together with the tokens after them. after: the ids of the latter. reason: that of the text's
+    end if they are its last tokens; then `text` and `after` are empty.
+    """
+
+    number: int
+    text: str
+    after: Sequence[int]
+    reason: Literal["stop", "length"] | None = None
+
+
+def ends_within_character(text: bytes) -> bool:
+    """Return whether the last character of a text lacks bytes, as the server decides it."""
+    for place in range(1, min(4, len(text)) + 1):
+        for mask, value, size in LEAD_BYTES:
+            if text[-place] & mask == value:
+                return place < size
+    return False
+
+
+class Speller:
+    """Finds tokens that end within a character by their text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._ids: dict[bytes, list[int]] = {}
+
+    def find(self, hidden: HiddenTokens) -> list[int] | None:
+        """Return the only tokens that hidden ones can be; None if several sequences or none spell their text."""
+        text, last = hidden.text.encode(), self._vocabulary.join(hidden.after)
+        if "\ufffd" in hidden.text or not last or not text.endswith(last):
+            return None
+        spellings = self._spell(text.removesuffix(last), 0, hidden.number)
+        tokens = next(spellings, None)
+        # Tokens without text can hide too, so a spelling of fewer tokens would be another possibility.
+        return tokens if tokens and len(tokens) == hidden.number and next(spellings, None) is None else None
+
+    def agree(self, tokens: Sequence[int], hidden: HiddenTokens) -> bool:
+        """Return whether the server would stream tokens as it did hidden ones and those after them."""
+        names, text = tokens[: hidden.number], b""
+        for token in names:
+            text += self._vocabulary.surface(token)
+            if not ends_within_character(text):
+                return False
+        return len(names) == hidden.number and list(tokens[hidden.number :]) == list(hidden.after)
+
+    def _spell(self, text: bytes, start: int, limit: int) -> Iterator[list[int]]:
+        """Yield the sequences of up to `limit` tokens, each ending within a character, that spell a text from there."""
+        if start == len(text):
+            yield []
+            return
+        for stop in range(start + 1, len(text) + 1) if limit else ():
+            if ends_within_character(text[:stop]):
+                for token in self._index().get(text[start:stop], ()):
+                    yield from ([token, *rest] for rest in self._spell(text, stop, limit - 1))
+
+    def _index(self) -> dict[bytes, list[int]]:
+        """Return the tokens that can end within a character, by their text."""
+        if not self._ids:
+            for token, surface in enumerate(self._vocabulary.surfaces):
+                if surface and not surface.isascii():
+                    self._ids.setdefault(surface, []).append(token)
+        return self._ids
