@@ -15,13 +15,13 @@ from transformers import PreTrainedTokenizerBase
 from antislop.hf.vocabulary import Vocabulary
 from antislop.serving.completions import ANSWER_BASE, ANSWER_PART, Endpoint
 from antislop.serving.dialects import EndpointError
-from antislop.serving.streams.connection import Connection, StreamBroken
+from antislop.serving.streams.connection import StreamConnection, StreamBroken
 from antislop.serving.streams.dialect import StreamDialect, check_id, check_settings, complete_body
 from antislop.serving.streams.hidden_tokens import HiddenTokens, Speller
 from antislop.serving.streams.llama_cpp import LlamaCppStream, read_reason
 from antislop.serving.streams.messages import Ended, Message, Server, ServerFeatures, StreamedToken, StreamRequest
 from antislop.serving.streams.openai import OpenaiStream
-from antislop.serving.streams.probe import Probe
+from antislop.serving.streams.probe import ServerProbe
 from antislop.serving.streams.sglang import SglangStream
 from antislop.serving.streams.vllm import VllmStream
 from antislop.serving.token_names import TokenNames
@@ -58,7 +58,7 @@ class StreamingClient:
         self._vocabulary = vocabulary
         self._names = TokenNames(tokenizer, vocabulary)
         self._speller = Speller(vocabulary)
-        self._connection = Connection(endpoint, streams=streams)
+        self._connection = StreamConnection(endpoint, streams=streams)
         self._features: ServerFeatures | None = None
         self._probing = asyncio.Lock()
 
@@ -66,7 +66,7 @@ class StreamingClient:
         """Return what the server can do; asked once, by few requests."""
         async with self._probing:
             if self._features is None:
-                probe = Probe(self._connection, self._endpoint, self._tokenizer, self._vocabulary)
+                probe = ServerProbe(self._connection, self._endpoint, self._tokenizer, self._vocabulary)
                 self._features = await probe.run()
             return self._features
 

@@ -48,7 +48,7 @@ class _Failure(Exception):
         self.wait, self.is_final, self.status = wait, is_final, status
 
 
-class Connection:
+class StreamConnection:
     """The connections to one endpoint, for one event loop at a time.
 
     streams: the limit of open requests; others wait. `Endpoint.timeout` limits the seconds to connect, and those
