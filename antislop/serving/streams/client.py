@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from antislop.hf.vocabulary import Vocabulary
 from antislop.serving.completions import ANSWER_BASE, ANSWER_PART, Endpoint
 from antislop.serving.dialects import EndpointError
-from antislop.serving.streams.connection import StreamConnection, StreamBroken
+from antislop.serving.streams.connection import StreamBroken, StreamConnection
 from antislop.serving.streams.dialect import StreamDialect, check_id, check_settings, complete_body
-from antislop.serving.streams.hidden_tokens import HiddenTokens, Speller
+from antislop.serving.streams.hidden_tokens import HiddenTokens, HiddenSpeller
 from antislop.serving.streams.llama_cpp import LlamaCppStream, read_reason
 from antislop.serving.streams.messages import Ended, Message, Server, ServerFeatures, StreamedToken, StreamRequest
 from antislop.serving.streams.openai import OpenaiStream
@@ -57,7 +57,7 @@ class StreamingClient:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._names = TokenNames(tokenizer, vocabulary)
-        self._speller = Speller(vocabulary)
+        self._speller = HiddenSpeller(vocabulary)
         self._connection = StreamConnection(endpoint, streams=streams)
         self._features: ServerFeatures | None = None
         self._probing = asyncio.Lock()

@@ -46,7 +46,7 @@ def ends_within_character(text: bytes) -> bool:
     return False
 
 
-class Speller:
+class HiddenSpeller:
     """Finds tokens that end within a character by their text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

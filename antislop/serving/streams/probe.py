@@ -13,7 +13,7 @@ from antislop.hf.vocabulary import Vocabulary
 from antislop.serving.completions import Endpoint
 from antislop.serving.dialects import EndpointError
 from antislop.serving.sampling import Sampling
-from antislop.serving.streams.connection import StreamConnection, Refused
+from antislop.serving.streams.connection import Refused, StreamConnection
 from antislop.serving.streams.dialect import StreamDialect, complete_body
 from antislop.serving.streams.llama_cpp import LlamaCppStream
 from antislop.serving.streams.messages import Logprobs, Server, ServerFeatures, StreamedToken, StreamRequest
