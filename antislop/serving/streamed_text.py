@@ -189,11 +189,13 @@ class StreamedText:
         """Return the token of a message. Raises `EndpointError` for one without an id."""
         self.traffic.written += 1
         if isinstance(message, Ended):
-            return Candidate(self._end_token if message.token is None else message.token, None)
-        if message.token is None:
+            token = self._end_token if message.token is None else message.token
+        elif message.token is not None:
+            token = message.token
+        else:
             raise EndpointError(
                 f"the server wrote {message.text!r}, which is no single token of the tokenizer: a server that names "
                 "tokens by their ids is needed"
             )
         alternatives = tuple((token, exp(logprob)) for token, logprob in message.alternatives)
-        return Candidate(message.token, None if message.logprob is None else exp(message.logprob), alternatives)
+        return Candidate(token, None if message.logprob is None else exp(message.logprob), alternatives)

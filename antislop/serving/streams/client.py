@@ -15,11 +15,19 @@ from transformers import PreTrainedTokenizerBase
 from antislop.hf.vocabulary import Vocabulary
 from antislop.serving.completions import ANSWER_BASE, ANSWER_PART, Endpoint
 from antislop.serving.dialects import EndpointError
-from antislop.serving.streams.connection import StreamBroken, StreamConnection
-from antislop.serving.streams.dialect import StreamDialect, check_id, check_settings, complete_body
-from antislop.serving.streams.hidden_tokens import HiddenTokens, HiddenSpeller
+from antislop.serving.streams.connection import StreamConnection
+from antislop.serving.streams.dialect import StreamDialect, check_id, check_settings, complete_body, end_stream
+from antislop.serving.streams.hidden_tokens import HiddenSpeller, HiddenTokens
 from antislop.serving.streams.llama_cpp import LlamaCppStream, read_reason
-from antislop.serving.streams.messages import Ended, Message, Server, ServerFeatures, StreamedToken, StreamRequest
+from antislop.serving.streams.messages import (
+    Ended,
+    Message,
+    Server,
+    ServerFeatures,
+    StreamBroken,
+    StreamedToken,
+    StreamRequest,
+)
 from antislop.serving.streams.openai import OpenaiStream
 from antislop.serving.streams.probe import ServerProbe
 from antislop.serving.streams.sglang import SglangStream
@@ -95,11 +103,12 @@ class StreamingClient:
             if unnamed is None:
                 return
             tokens = await self._name(request, seen, unnamed)
-            for token in tokens:
-                yield StreamedToken(token)
             seen += tokens
-            if unnamed.reason is not None or len(seen) == request.max_tokens:
-                yield Ended(unnamed.reason or "length")
+            reason = "length" if len(seen) == request.max_tokens and unnamed.reason is None else unnamed.reason
+            named = [StreamedToken(token) for token in tokens]
+            for last in named if reason is None else end_stream(named, reason):
+                yield last
+            if reason is not None:
                 return
             request = _continue(request, seen)
 
@@ -112,7 +121,7 @@ class StreamingClient:
         dialect = await self._start(request)
         if isinstance(dialect, VllmStream):
             answers = await self._ask(dialect, request, n=count)
-            return [message for message in answers if isinstance(message, StreamedToken)]
+            return [message for message in answers if message != Ended("length")]
         requests = [replace(request, seed=request.seed + i) for i in range(count)]
         draws = await asyncio.gather(*(self._ask(type(dialect)(each), each) for each in requests))
         return [messages[0] for messages in draws]

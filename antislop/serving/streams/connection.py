@@ -13,6 +13,7 @@ from antislop.errors import InputError
 from antislop.serving.completions import Endpoint
 from antislop.serving.dialects import EndpointError
 from antislop.serving.failures import RETRIED_STATUSES, advise, choose_wait, read_message, read_seconds, shorten
+from antislop.serving.streams.messages import StreamBroken
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -26,10 +27,6 @@ KEPT_SECONDS = 4.0
 """Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
 
 _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
-
-
-class StreamBroken(EndpointError):
-    """Raised if a stream ends early. Its tokens are valid, and a new request can continue after them."""
 
 
 class Refused(EndpointError):

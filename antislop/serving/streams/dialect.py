@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
 from reprlib import repr as shorten
 from typing import Any, ClassVar, Protocol
@@ -11,7 +11,7 @@ from antislop.serving.completions import Endpoint
 from antislop.serving.dialects import LOWEST, ROUNDING, EndpointError
 from antislop.serving.sampling import Sampling
 from antislop.serving.streams.hidden_tokens import HiddenTokens
-from antislop.serving.streams.messages import Message, Server, StreamRequest
+from antislop.serving.streams.messages import Ended, Message, Server, StreamedToken, StreamRequest
 
 
 class StreamDialect(Protocol):
@@ -48,6 +48,19 @@ def name_ids(bias: Mapping[int, float]) -> dict[str, float]:
     return {str(token): min(max(value, LOWEST), -LOWEST) for token, value in bias.items()}
 
 
+def end_stream(tokens: Sequence[StreamedToken], reason: Any) -> Iterator[Message]:
+    """Yield the last tokens of a stream and its end; the last token is the end token if the model ended the text."""
+    if reason not in ("stop", "length"):
+        raise EndpointError(f"the server ended the text because of {shorten(reason)}, not 'stop' or 'length'")
+    if reason == "stop" and tokens:
+        *tokens, last = tokens
+        yield from tokens
+        yield Ended(reason, last.token, last.logprob, last.alternatives)
+    else:
+        yield from tokens
+        yield Ended(reason)
+
+
 def check_id(value: Any) -> int:
     """Return the id of a token; raises `EndpointError` for any other value."""
     if type(value) is not int or value < 0:
@@ -63,6 +76,11 @@ def check_logprob(value: Any) -> float:
         f"the answer has {shorten(value)} as a log-probability: numbers up to 0 are needed; "
         "check the options that the server was started with"
     )
+
+
+def check_alternatives(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
+    """Return pairs of a token and its log-probability."""
+    return tuple((check_id(token), check_logprob(logprob)) for token, logprob in pairs)
 
 
 def read_probability(value: Any) -> float:

@@ -53,11 +53,14 @@ class StreamedToken(NamedTuple):
 class Ended(NamedTuple):
     """The end of a stream. reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
 
-    token: the end token, if the server names it and has not sent it as a `StreamedToken`.
+    token, logprob, alternatives: of the end token, as in `StreamedToken`; None if the server does not name it. It is
+    not sent as a `StreamedToken` too, since servers end texts at tokens that the tokenizer does not know as ends.
     """
 
     reason: Literal["stop", "length"]
     token: int | None = None
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 Message: TypeAlias = StreamedToken | Ended

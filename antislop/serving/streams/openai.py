@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from antislop.serving.dialects import EndpointError
-from antislop.serving.streams.dialect import name_ids
-from antislop.serving.streams.messages import Ended, Message, StreamedToken, StreamRequest
+from antislop.serving.streams.dialect import end_stream, name_ids
+from antislop.serving.streams.messages import Message, StreamedToken, StreamRequest
 
 
 class OpenaiStream:
@@ -52,10 +52,7 @@ class OpenaiStream:
                         "the answer does not say which tokens its text has: a server with logprobs is needed"
                     )
                 texts = []
-            for text in texts:
-                yield StreamedToken(None, None, text)
+            yield from (StreamedToken(None, None, text) for text in texts)
             reason = choice.get("finish_reason")
             if reason is not None:
-                if reason not in ("stop", "length"):
-                    raise EndpointError(f"the server ended the text with finish_reason {reason!r}")
-                yield Ended(reason)
+                yield from end_stream([], reason)

@@ -24,6 +24,8 @@ TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 """The probe's prompt."""
 OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
 """Servers by the `owned_by` of their models."""
+MAX_ALTERNATIVES = 20
+"""What vLLM returns unless it was started with another `--max-logprobs`."""
 MANY_TOKENS = 1025
 """One more biased token than vLLM's second runner accepts."""
 FORCE, FIRST_FORCE = 100.0, 200.0
@@ -106,6 +108,7 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
+            max_alternatives=MAX_ALTERNATIVES,
             logprobs=_name_logprobs([token.logprob for token in written]),
             has_bias=bool(bias) and tokens[-1] == always,
             bias_limit=None if len(bias) == len(many) else MANY_TOKENS - 1,
@@ -124,6 +127,7 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
+            max_alternatives=MAX_ALTERNATIVES,
             logprobs=frozenset({"raw", "drawn"} if is_drawn else {"raw"}),
             has_bias=written[0].token == token,
             penalizes_prompt=True,
@@ -136,6 +140,7 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
+            max_alternatives=MAX_ALTERNATIVES,
             logprobs=_name_logprobs([written[0].logprob]),
             has_bias=written[0].token == token,
             penalizes_prompt=True,
@@ -182,7 +187,8 @@ def _name_logprobs(logprobs: Sequence[float | None]) -> frozenset[Logprobs]:
 def describe(features: ServerFeatures) -> str:
     """Return one line: the server, its model, and what it can do.
 
-    >>> describe(ServerFeatures(server="vllm", model="tiny", has_ids=True, has_bias=True, context_length=512))
+    >>> describe(ServerFeatures(server="vllm", model="tiny", has_ids=True,
+            max_alternatives=MAX_ALTERNATIVES, has_bias=True, context_length=512))
     'vllm, model tiny, 512 tokens: names tokens by id, no log-probabilities, logit_bias'
     """
     kinds = " and ".join(f"{kind}" for kind in sorted(features.logprobs))

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from antislop.serving.dialects import EndpointError
-from antislop.serving.streams.dialect import check_id, check_logprob, name_ids
-from antislop.serving.streams.messages import Ended, Message, StreamedToken, StreamRequest
+from antislop.serving.streams.dialect import check_alternatives, check_id, check_logprob, end_stream, name_ids
+from antislop.serving.streams.messages import Message, StreamedToken, StreamRequest
 
 
 class SglangStream:
@@ -51,7 +51,7 @@ class SglangStream:
             "sampling_params": params,
             "stream": True,
             "return_logprob": self._has_logprobs,
-            "top_logprobs_num": 0,
+            "top_logprobs_num": request.alternatives,
             "return_text_in_logprobs": False,
         }
 
@@ -64,16 +64,19 @@ class SglangStream:
             raise EndpointError(f"the answer has {len(ids)} token ids for {count} new tokens")
         self._received += count
         logprobs: list[Any] = [None] * count
+        tops: list[Any] = [()] * count
         if self._has_logprobs and count:
             logprobs = [check_logprob(entry[0]) for entry in info["output_token_logprobs"][-count:]]
-        for token, logprob in zip(ids[len(ids) - count :], logprobs, strict=True):
-            yield StreamedToken(check_id(token), logprob)
-        if info.get("finish_reason") is not None:
-            yield end(info["finish_reason"])
-
-
-def end(reason: Any) -> Ended:
-    """Return the end of a text; raises `EndpointError` if the server aborted it."""
-    if reason["type"] not in ("stop", "length"):
-        raise EndpointError(f"the server ended the text: {reason.get('message', reason['type'])}")
-    return Ended(reason["type"])
+            if self._request.alternatives:
+                tops = [((entry[1], entry[0]) for entry in top) for top in info["output_top_logprobs"][-count:]]
+        tokens = [
+            StreamedToken(check_id(token), logprob, "", check_alternatives(top))
+            for token, logprob, top in zip(ids[len(ids) - count :], logprobs, tops, strict=True)
+        ]
+        reason = info.get("finish_reason")
+        if reason is None:
+            yield from tokens
+        elif reason["type"] == "abort":
+            raise EndpointError(f"the server aborted the text: {reason.get('message', 'without a message')}")
+        else:
+            yield from end_stream(tokens, reason["type"])

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from antislop.serving.dialects import EndpointError
-from antislop.serving.streams.dialect import check_id, check_logprob, name_ids
-from antislop.serving.streams.messages import Ended, Message, StreamedToken, StreamRequest
+from antislop.serving.streams.dialect import check_alternatives, check_id, check_logprob, end_stream, name_ids
+from antislop.serving.streams.messages import Message, StreamedToken, StreamRequest
 
 
 class VllmStream:
-    """Events hold one token or several; the last one has a `finish_reason`, and names the end token like any other."""
+    """Events hold one token or several; the last one has a `finish_reason`, and the end token as its last one."""
 
     path: ClassVar[str] = "/v1/completions"
     missing: ClassVar[tuple[str, ...]] = ("typical_p",)
@@ -40,7 +40,8 @@ class VllmStream:
             "presence_penalty": 0.0,
             "min_tokens": 0,
             "ignore_eos": False,
-            "logprobs": 0 if request.logprobs else None,
+            "logprobs": request.alternatives if request.logprobs else None,
+            "return_tokens_as_token_ids": bool(request.alternatives),
         }
         if request.bias:
             body["logit_bias"] = name_ids(request.bias)
@@ -52,26 +53,23 @@ class VllmStream:
     def read(self, event: Any) -> Iterable[Message]:
         """Yield the messages of one event."""
         for choice in event["choices"]:
-            yield from read_choice(choice, has_logprobs=self._request.logprobs is not None)
+            tokens, reason = list(self._read_tokens(choice)), choice.get("finish_reason")
+            yield from tokens if reason is None else end_stream(tokens, reason)
+
+    def _read_tokens(self, choice: Any) -> Iterable[StreamedToken]:
+        ids, text = choice.get("token_ids"), choice.get("text", "")
+        if ids is None:
+            raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
+        logprobs = choice["logprobs"] if self._request.logprobs and ids else None
+        for place, token in enumerate(ids):
+            written = StreamedToken(check_id(token), None, "" if place else text)
+            if logprobs is not None:
+                written = written._replace(logprob=check_logprob(logprobs["token_logprobs"][place]))
+            if logprobs is not None and self._request.alternatives:
+                written = written._replace(alternatives=_read_alternatives(logprobs["top_logprobs"][place]))
+            yield written
 
 
-def read_choice(choice: Any, *, has_logprobs: bool) -> Iterable[Message]:
-    """Yield the messages of a part of an answer, or of one of several answers."""
-    ids, reason = choice.get("token_ids"), choice.get("finish_reason")
-    if ids is None:
-        raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
-    logprobs = choice["logprobs"]["token_logprobs"] if has_logprobs and ids else [None] * len(ids)
-    text = choice.get("text", "")
-    for place, (token, logprob) in enumerate(zip(ids, logprobs, strict=True)):
-        known = None if logprob is None else check_logprob(logprob)
-        yield StreamedToken(check_id(token), known, "" if place else text)
-    if reason is not None:
-        yield end(reason, choice.get("stop_reason"), has_token=bool(ids))
-
-
-def end(reason: Any, stop_reason: Any, *, has_token: bool) -> Ended:
-    """Return the end of a stream; `stop_reason` is an end token other than the tokenizer's."""
-    if reason not in ("stop", "length"):
-        raise EndpointError(f"the server ended the text with finish_reason {reason!r}, not 'stop' or 'length'")
-    token = stop_reason if isinstance(stop_reason, int) and not has_token else None
-    return Ended(reason, token)
+def _read_alternatives(top: Any) -> tuple[tuple[int, float], ...]:
+    """Return the alternatives at a place, whose names are of the form "token_id:5"."""
+    return check_alternatives((int(name.removeprefix("token_id:")), logprob) for name, logprob in top.items())
