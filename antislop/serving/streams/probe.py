@@ -187,9 +187,8 @@ def _name_logprobs(logprobs: Sequence[float | None]) -> frozenset[Logprobs]:
 def describe(features: ServerFeatures) -> str:
     """Return one line: the server, its model, and what it can do.
 
-    >>> describe(ServerFeatures(server="vllm", model="tiny", has_ids=True,
-            max_alternatives=MAX_ALTERNATIVES, has_bias=True, context_length=512))
-    'vllm, model tiny, 512 tokens: names tokens by id, no log-probabilities, logit_bias'
+    >>> describe(ServerFeatures(server="vllm", model="tiny", has_ids=True, context_length=512))
+    'vllm, model tiny, 512 tokens: names tokens by id, no log-probabilities'
     """
     kinds = " and ".join(f"{kind}" for kind in sorted(features.logprobs))
     parts = [
