@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from functools import partial
 from random import SystemRandom
-from typing import Any, Protocol
+from typing import Any
 
 from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
 from antislop.sampler import SEED_STEP
 from antislop.serving.server.backend import Backend, BackendError, Busy, TextRequest
+from antislop.serving.server.ban_cache import BanCache
 from antislop.serving.server.bodies.bans import BanLimits, collect_bans
 from antislop.serving.server.bodies.fields import MAX_CHOICES, TextBody
 from antislop.serving.server.metrics import ServerMetrics
@@ -25,38 +26,21 @@ from antislop.serving.server.running_texts import Caller, FailedText, RunningTex
 from antislop.serving.server.text_stream import TextStream
 
 
-class ListCompiler(Protocol):
-    """Compiles the lists of requests, off the event loop."""
-
-    async def compile(self, own: CompiledBans, bans: BanList) -> CompiledBans:
-        """Return a compiled list. Raises `InputError` for a list that takes too long or can't be used."""
-
-
-class ThreadCompiler:
-    """Compiles each list in a thread, and keeps none."""
-
-    async def compile(self, own: CompiledBans, bans: BanList) -> CompiledBans:
-        """Return a compiled list. Raises `InputError` for a list that can't be used."""
-        return await asyncio.to_thread(own.with_bans, bans)
-
-
 class Service:
     """Writes the texts of requests by a backend.
 
-    own_bans: the compiled list that applies unless a request says otherwise; a reload replaces it. limits: of the bans
-    in a body.
+    own_bans: the compiled list that applies unless a request says otherwise; `replace_bans` sets another. limits: of
+    the bans in a body. For one event loop.
     """
 
-    def __init__(
-        self, backend: Backend, *, compiler: ListCompiler | None = None, limits: BanLimits | None = None
-    ) -> None:
+    def __init__(self, backend: Backend, *, limits: BanLimits | None = None) -> None:
         self.backend = backend
         self.own_bans = backend.bans
         self.metrics = ServerMetrics()
         self.is_closing = False
         self.began = int(time.time())
         self.vocabulary_size = len(backend.tokenizer)
-        self._compiler = compiler or ThreadCompiler()
+        self._lists = BanCache()
         self._limits = limits or BanLimits()
         self._running: dict[RunningTexts, Caller] = {}
         self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
@@ -140,6 +124,10 @@ class Service:
             del self._running[texts]
             await texts.close()
 
+    async def replace_bans(self, bans: BanList) -> None:
+        """Use another list for all requests to come. Raises `InputError`, and keeps the list, if it can't be used."""
+        self.own_bans = await asyncio.to_thread(self.own_bans.with_bans, bans)
+
     def abort(self, caller: Caller) -> int:
         """End the texts of a caller, and return their number.
 
@@ -158,6 +146,7 @@ class Service:
         self.is_closing = True
         await self.backend.close(timeout=timeout)
         self._reader.shutdown(wait=False)
+        self._lists.close()
 
     def _stream(self, request: TextRequest) -> TextStream:
         vocabulary = request.bans.vocabulary
@@ -197,7 +186,7 @@ class Service:
         if bans is None:
             return own
         with translate_errors(param="bans"):
-            return await self._compiler.compile(own, bans)
+            return await self._lists.compile(own, bans)
 
 
 @contextmanager

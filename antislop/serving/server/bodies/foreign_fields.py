@@ -83,7 +83,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "smoothing_factor": (0,),
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
-    "adaptive_target": (-1, 0),
+    "adaptive_target": (-1, -0.01, 0),
     "repetition_decay": (0,),
     "encoder_repetition_penalty": (1,),
     "no_repeat_ngram_size": (0,),

@@ -1,0 +1,279 @@
+"""Whatever a client sends: an answer or one sentence, never an internal error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import example, given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+import antislop
+from antislop.serving.server.app import serve_backend
+from antislop.serving.server.bodies.fields import ChatBody, CompletionBody
+from antislop.serving.server.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, NEUTRAL, UNHEEDED
+from tests.support.backends import SlowBackend, play_tokens
+
+JSON_HEADERS = {"Content-Type": "application/json"}
+ROUTES = ["/v1/completions", "/v1/chat/completions", "/v1/token/encode", "/api/extra/tokencount", "/api/extra/abort"]
+FIELDS = sorted({*CompletionBody.model_fields, *ChatBody.model_fields, *ALIASES, *NEUTRAL, *UNHEEDED, "text"})
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    loaded = antislop.tiny_model()[1]
+    loaded.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def backend(tokenizer: PreTrainedTokenizerBase) -> SlowBackend:
+    return SlowBackend(tokenizer, lambda request: play_tokens([60, 61, 62][: request.max_new_tokens]), bans=["a cat"])
+
+
+@pytest.fixture(scope="module")
+def app(backend: SlowBackend) -> FastAPI:
+    return serve_backend(backend)
+
+
+def send(app: FastAPI, *requests: tuple[str, str, bytes | None, dict[str, str]]) -> list[httpx.Response]:
+    """Send requests, and raise what the app raises."""
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return [
+                await client.request(method, path, content=body, headers=headers)
+                for method, path, body, headers in requests
+            ]
+
+    return asyncio.run(run())
+
+
+def post(app: FastAPI, body: Any, path: str = "/v1/completions") -> httpx.Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return send(app, ("POST", path, data, JSON_HEADERS))[0]
+
+
+def expect_no_fault(answer: httpx.Response) -> None:
+    assert 200 <= answer.status_code < 500
+    if answer.status_code >= 400:
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"] and "\n" not in error["message"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(2**70) | st.just(-(2**63)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": VALUES}), max_size=2)
+BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4)
+USUAL = st.fixed_dictionaries({"prompt": st.just("a") | VALUES, "messages": MESSAGES, "text": st.text(max_size=3)})
+
+
+@given(BODIES, USUAL, st.sampled_from(ROUTES))
+def test_a_body_of_any_values_is_answered_or_refused(
+    app: FastAPI, body: dict[str, Any], usual: dict[str, Any], path: str
+) -> None:
+    names = {"/v1/completions": ["prompt"], "/v1/chat/completions": ["messages"]}.get(path, ["text"])
+    expect_no_fault(post(app, {**{name: usual[name] for name in names}, **body}, path))
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), st.sampled_from(ROUTES))
+@example(b"[" * 200_000, "/v1/completions")
+@example(b'{"prompt": ' + b"[" * 200_000, "/v1/completions")
+@example(b'{"prompt": "\\ud800"}', "/v1/completions")
+@example(b'{"prompt": "\xff"}', "/v1/completions")
+@example(b'{"prompt": "a", "prompt": "b"}', "/v1/completions")
+@example(b'{"prompt": "a", "temperature": NaN}', "/v1/completions")
+@example(b'{"prompt": "a", "temperature": 1e999}', "/v1/completions")
+@example(b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "/v1/completions")
+@example(b'\xef\xbb\xbf{"prompt": "a"}', "/v1/completions")
+@example(b"null", "/v1/chat/completions")
+def test_bytes_that_are_no_body_are_refused(app: FastAPI, data: bytes, path: str) -> None:
+    answer = post(app, data, path)
+    expect_no_fault(answer)
+    assert answer.status_code >= 400 or path == "/api/extra/abort"
+
+
+@given(st.text("abc/%?#._-é", max_size=20), st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"]))
+def test_any_path_is_answered_or_refused(app: FastAPI, path: str, method: str) -> None:
+    answer = send(app, (method, "http://server/" + path, None, {}))[0]
+    assert 200 <= answer.status_code < 500
+
+
+def too_many(count: int) -> list[str]:
+    return [f"phrase {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"banned_strings": too_many(10_001)}, "more than 10,000 phrases"),
+        ({"banned_strings": ["x" * 257]}, "banned_strings has an entry of 257 characters; at most 256"),
+        ({"banned_regex": ["x"] * 101}, "banned_regex has 101 patterns; at most 100"),
+        ({"banned_regex": ["("]}, "does not compile"),
+        ({"banned_strings": "delve"}, 'write a list, ["…"]'),
+        ({"banned_strings": [""]}, "contains no visible character"),
+        ({"ban_weights": {"delve": 0.5}}, "'delve', which is in no list"),
+        ({"ban_weights": {"a cat": 2}}, "ban_weights.a cat is 2"),
+        ({"ban_method": "magic"}, "ban_method is 'magic'"),
+        ({"max_tokens": 600}, "the prompt has 2 tokens and 600 new ones, but the model's context has 512 in all"),
+        ({"prompt": "a " * 600}, "send a shorter prompt"),
+        ({"prompt": [5, 10**6]}, "the prompt contains the id 1000000"),
+        ({"prompt": ["a", 5]}, "a list of either was expected"),
+        ({"prompt": []}, "a text, a list of ids"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"temperature": 1e-9}, "pass 0 for the likeliest token"),
+        ({"n": 129}, "n is 129"),
+        ({"prompt": ["a", "b"], "n": 100}, "more than 128 texts"),
+        ({"echo": True}, "echo is True, but is not supported"),
+        ({"logit_bias": {"5": 1}}, "logit_bias is {'5': 1}, but is not supported"),
+        ({"best_of": 2}, "best_of is 2, but is not supported"),
+        ({"tools": [{}]}, "tools is [{}], but is not supported"),
+        ({"tempreature": 1}, "the field 'tempreature' is unknown"),
+        ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
+        ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),
+        ({"stop": ["", "a"]}, "stop contains an empty text"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_with_a_sentence(app: FastAPI, more: dict[str, Any], message: str) -> None:
+    answer = post(app, {"prompt": "a", **more})
+    expect_no_fault(answer)
+    assert answer.status_code in (400, 404)
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_body_of_more_than_a_mebibyte_is_too_large(app: FastAPI) -> None:
+    assert post(app, {"prompt": "a" * 2**20}).status_code == 413
+
+
+def test_other_content_types_are_refused(app: FastAPI) -> None:
+    """A page of another site can send plain text without being asked."""
+    assert (
+        send(app, ("POST", "/v1/completions", b'{"prompt": "a"}', {"Content-Type": "text/plain"}))[0].status_code == 415
+    )
+
+
+def test_a_null_is_a_field_that_was_left_out(app: FastAPI) -> None:
+    body = {name: None for name in FIELDS if name not in ("text", "prompt", "messages", "top_logprobs", "model_fields")}
+    assert post(app, {"prompt": "a", **body}).status_code == 200
+
+
+SILLYTAVERN: dict[str, Any] = {
+    "prompt": "a",
+    "max_new_tokens": 2,
+    "max_tokens": 2,
+    "temperature": 0.7,
+    "top_p": 0.5,
+    "typical_p": 1,
+    "typical": 1,
+    "min_p": 0,
+    "repetition_penalty": 1.2,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "top_k": 40,
+    "skew": 0,
+    "min_tokens": 0,
+    "add_bos_token": True,
+    "smoothing_factor": 0,
+    "smoothing_curve": 1,
+    "dry_allowed_length": 2,
+    "dry_multiplier": 0,
+    "dry_base": 1.75,
+    "dry_sequence_breakers": '["\\n", ":", "\\"", "*"]',
+    "dry_penalty_last_n": 0,
+    "max_tokens_second": 0,
+    "stopping_strings": ["\nUser:"],
+    "stop": ["\nUser:"],
+    "truncation_length": 8192,
+    "ban_eos_token": False,
+    "skip_special_tokens": True,
+    "include_reasoning": True,
+    "top_a": 0,
+    "tfs": 1,
+    "mirostat_mode": 0,
+    "mirostat_tau": 5,
+    "mirostat_eta": 0.1,
+    "custom_token_bans": "",
+    "banned_strings": ["a testament to", "shivers down"],
+    "api_type": "tabby",
+    "api_server": "http://127.0.0.1:8000/",
+    "xtc_threshold": 0.1,
+    "xtc_probability": 0,
+    "nsigma": 0,
+    "top_n_sigma": 0,
+    "min_keep": 0,
+    "adaptive_target": -0.01,
+    "adaptive_decay": 0.9,
+    "rep_pen": 1.2,
+    "rep_pen_range": 0,
+    "repetition_decay": 0,
+    "repetition_penalty_range": 0,
+    "temperature_last": True,
+    "speculative_ngram": False,
+    "guidance_scale": 1,
+    "negative_prompt": "",
+    "repeat_penalty": 1.2,
+    "repeat_last_n": 0,
+    "n_predict": 2,
+    "num_predict": 2,
+    "num_ctx": 8192,
+    "mirostat": 0,
+    "ignore_eos": False,
+    "rep_pen_slope": 1,
+    "n": 1,
+}
+"""What SillyTavern sends to a TabbyAPI with its default settings and two banned strings."""
+
+
+def test_the_body_of_sillytavern_is_accepted(app: FastAPI, backend: SlowBackend) -> None:
+    kobold = {**SILLYTAVERN, "api_type": "koboldcpp", "sampler_order": [6, 0, 1, 3, 4, 2, 5], "trim_stop": True}
+    for body in (SILLYTAVERN, {**kobold, "dry_sequence_breakers": ["\n", ":"]}):
+        answer = post(app, body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["X-Antislop-Unheeded"] == "temperature_last"
+        assert [ban.phrase for ban in backend.written[-1].bans.bans] == ["a cat", "a testament to", "shivers down"]
+        assert backend.written[-1].stop == ("\nUser:",)
+
+
+def test_no_field_is_of_two_kinds() -> None:
+    kinds = [set(kind) for kind in (ALIASES, HARMLESS, NEUTRAL, DEPENDENT, UNHEEDED)]
+    assert len(set().union(*kinds)) == sum(map(len, kinds))
+    assert not set().union(*kinds) & {*CompletionBody.model_fields, *ChatBody.model_fields}
+    assert set(DEPENDENT.values()) <= set(NEUTRAL)
+
+
+def bans_of(backend: SlowBackend) -> dict[str, float]:
+    return {ban.phrase: ban.weight for ban in backend.written[-1].bans.bans}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, {"a cat": 0}),
+        ({"use_global_bans": False}, {}),
+        ({"banned_strings": '["delve"]'}, {"a cat": 0, "delve": 0}),
+        ({"banned_tokens": ["delve"], "use_global_bans": False}, {"delve": 0}),
+        ({"banned_tokens": [7], "use_global_bans": False}, {"7": 0}),
+        ({"custom_token_bans": "7, 9", "use_global_bans": False}, {"7": 0, "9": 0}),
+        ({"banned_regex": ["x+y"], "ban_weights": {"A Cat": 0.5}}, {"a cat": 0.5, "x+y": 0}),
+    ],
+)
+def test_bans_of_a_body_join_those_of_the_server(
+    app: FastAPI, backend: SlowBackend, more: dict[str, Any], expected: dict[str, float]
+) -> None:
+    assert post(app, {"prompt": "a", **more}).status_code == 200
+    assert bans_of(backend) == expected
+
+
+def test_exempt_phrases_are_exempt_of_all_bans(app: FastAPI, backend: SlowBackend) -> None:
+    assert post(app, {"prompt": "a", "exempt": ["a cat's eye"], "banned_strings": ["eye"]}).status_code == 200
+    assert {ban.exempt for ban in backend.written[-1].bans.bans} == {("a cat's eye",)}
