@@ -54,6 +54,11 @@ COMMANDS = {
     ),
     "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
     "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
+    "serve": Command(
+        "serving.serve",
+        "serve",
+        "Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui.",
+    ),
     "eval": Command(
         "evaluate",
         "evaluate",

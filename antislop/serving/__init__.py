@@ -1,4 +1,4 @@
-"""Models behind an HTTP endpoint."""
+"""Models behind an HTTP endpoint: as a client of one, and as a server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from antislop.serving.coverage import Coverage
     from antislop.serving.dialects import EndpointError
     from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
+    from antislop.serving.server.entry import app
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
@@ -19,6 +20,7 @@ else:
             "coverage": ["Coverage"],
             "dialects": ["EndpointError"],
             "endpoint": ["EndpointCompletion", "EndpointSampler"],
+            "server.entry": ["app"],
         },
     )
 
@@ -28,4 +30,5 @@ __all__ = [
     "EndpointCompletion",
     "EndpointError",
     "EndpointSampler",
+    "app",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from antislop import AntiSlop
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import Bans
-from antislop.serving.server.backend import Busy, TextRequest
+from antislop.serving.server.backend import BackendError, Busy, TextRequest
 from antislop.trace.events import Event
 
 END = object()
@@ -43,7 +45,7 @@ class SlowBackend:
         self.context_length = context_length
         self.active = 0
         self.written: list[TextRequest] = []
-        self.is_closed = False
+        self.is_closed = self.is_cut = False
         self._play, self._pause, self._limit = play, pause, limit
 
     async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
@@ -54,6 +56,8 @@ class SlowBackend:
         try:
             for event in self._play(request):
                 await asyncio.sleep(self._pause)
+                if self.is_cut:
+                    raise BackendError("the server is shutting down")
                 if isinstance(event, Exception):
                     raise event
                 yield event
@@ -62,7 +66,9 @@ class SlowBackend:
 
     async def close(self, *, timeout: float | None = None) -> None:
         self.is_closed = True
-        while self.active and timeout != 0:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while self.active:
+            self.is_cut = self.is_cut or time.monotonic() >= end
             await asyncio.sleep(0.01)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -14,17 +15,24 @@ from starlette.responses import JSONResponse, Response
 from antislop import __version__
 from antislop.serving.server.access import AccessGate
 from antislop.serving.server.backend import Backend
+from antislop.serving.server.reloading import BanReloader
 from antislop.serving.server.request_errors import RequestError
 from antislop.serving.server.routes import chats, completions, models, monitoring, page
 from antislop.serving.server.service import Service
 
 
-def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
-    """Return the app of a service, which it closes when the server shuts down."""
+def make_app(service: Service, *, api_key: str | None = None, reloader: BanReloader | None = None) -> FastAPI:
+    """Return the app of a service, which it closes when the server shuts down.
+
+    reloader: of the service's bans, if their files are watched.
+    """
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.ensure_future(reloader.watch(service)) if reloader else None
         yield
+        if watch:
+            watch.cancel()
         await service.close()
 
     app = FastAPI(title="antislop", version=__version__, lifespan=live, docs_url=None, redoc_url=None)

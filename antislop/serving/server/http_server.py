@@ -1,0 +1,78 @@
+"""Run an app by uvicorn: finish what runs at the first signal, cut it off at the second."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from antislop.errors import InputError
+from antislop.serving.server.service import Service
+
+SHUTDOWN_SECONDS = 120.0
+"""How long texts under way may take after a signal."""
+LAST_SECONDS = 5
+"""How long answers may take to be sent once the texts are finished or cut off."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises `InputError` with a sentence if the port can't be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise InputError(f"the host {host!r} is unknown ({error.strerror}): pass --host 127.0.0.1") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InputError(f"port {port} of {host} can't be used ({error.strerror}): pass another --port") from error
+    return listener
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that answers 503 while it finishes its texts, and then exits.
+
+    say: told what a signal does. seconds: how long texts may take after the first signal; the second cuts them off.
+    signal: the first one that came, None before.
+    """
+
+    def __init__(self, app: FastAPI, *, say: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=LAST_SECONDS
+        )
+        super().__init__(config)
+        self.signal: int | None = None
+        self._service: Service = app.state.service
+        self._say = say
+        self._seconds = seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Finish the texts under way at the first signal, cut them off at the second, and exit at the third."""
+        self.signal = self.signal or sig
+        if self._loop is None or len(self._closing) > 1:
+            self.should_exit = self.force_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._begin_closing)
+
+    def _begin_closing(self) -> None:
+        seconds = 0.0 if self._closing else self._seconds
+        if seconds and (count := self._service.backend.active):
+            self._say(f"finishing {count} texts; the same signal again cuts them off")
+        self._closing.append(asyncio.ensure_future(self._close(seconds)))
+
+    async def _close(self, seconds: float) -> None:
+        await self._service.close(timeout=seconds)
+        self.should_exit = True
