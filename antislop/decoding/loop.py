@@ -63,8 +63,8 @@ def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
 def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
     """Generate as `decode` does; yield the (row, event) pairs that follow each forward pass as one list."""
     while (yield from _admit(scheduler, engine)):
-        for walker in scheduler.walkers:
-            walker.draft()
+        scheduler.drop_canceled()
+        _draft(scheduler.walkers)
         yield _advance(scheduler.walkers, engine.forward(scheduler.rows))
         yield from _fork(scheduler, engine)
 
@@ -75,6 +75,12 @@ def _admit(scheduler: Scheduler, engine: Engine) -> Generator[list[tuple[Row, Ev
         yield _advance([walker], engine.replace(scheduler.rows, walker.row.place))
         yield from _fork(scheduler, engine)
     return not scheduler.idle
+
+
+def _draft(walkers: Sequence[Walker]) -> None:
+    """Propose tokens for all rows; a function, so that a loop that waits for texts refers to no finished one."""
+    for walker in walkers:
+        walker.draft()
 
 
 def _advance(walkers: Sequence[Walker], forward_pass: ForwardPass) -> list[tuple[Row, Event]]:

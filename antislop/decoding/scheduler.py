@@ -70,9 +70,9 @@ class Scheduler:
             return number
 
     def cancel(self, number: int) -> None:
-        """End a text without further events: before the next forward pass if it is being written. Any thread may call.
+        """End a text that was submitted without further events, at the latest before the next forward pass.
 
-        Does nothing if the text is finished.
+        Does nothing if the text is finished. Any thread may call this.
         """
         with self._changed:
             waiting = next((text for text in self._submitted if text[0] == number), None)
@@ -102,7 +102,7 @@ class Scheduler:
         A row that is finished by then takes another text at once. While the scheduler is idle and open, this waits for
         a text to be submitted. If it is idle afterwards, all texts are finished.
         """
-        self._drop_canceled()
+        self.drop_canceled()
         for place in range(self._places):
             while (len(self.walkers) <= place or self.walkers[place].row.is_finished) and (row := self._next_row()):
                 row.place = place
@@ -132,12 +132,13 @@ class Scheduler:
         self._places = max(self._places, len(self.walkers))
         return copy
 
-    def _drop_canceled(self) -> None:
+    def drop_canceled(self) -> None:
         """Finish the rows of canceled texts, and forget finished rows behind the last text."""
         with self._changed:
             canceled, self._canceled = self._canceled, set()
-        for walker in self.walkers:
-            walker.row.is_finished |= walker.row.number in canceled
+        for row in self.rows:
+            if row.number in canceled:
+                row.is_finished, row.history = True, None
         while self._is_in_flight and self.walkers and self.walkers[-1].row.is_finished:
             self.walkers.pop()  # with its states and probabilities
 

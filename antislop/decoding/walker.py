@@ -17,6 +17,7 @@ from antislop.control.branches import SampleRule
 from antislop.decoding.ledger import Node, draw_uniform
 from antislop.decoding.policy import Exhausted
 from antislop.decoding.row import NO_DRAFT, Row
+from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import State, Violation
 from antislop.trace.events import (
     Admitted,
@@ -55,7 +56,7 @@ class Walker:
         # to trials that would be rejected: without them, the accepted texts keep their shares.
         self._start = 0 if self.policy.method == "text" else None
         self.events: list[Event] = []
-        self._dropped = 0  # the number of the matcher's slow bans that were reported
+        self._dropped: set[Ban] = set()  # the matcher's slow bans that were reported
         self._is_together = row.history is not None and row.history.is_together
         self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
         self._reason: Reason = "done"
@@ -133,8 +134,8 @@ class Walker:
         violations, is_done = row.state.violations, row.spec.settings.is_done(row)
         if is_done:
             violations = in_order((*violations, *self.matcher.finish(row.state)))
-        if len(self.matcher.slow) > self._dropped:
-            self._note_dropped()
+        if slow := self.matcher.slow:
+            self._note_dropped(slow)
         if violations and not self._judge(edge, violations):
             return False
         row.node = row.node.child(edge, depth=len(row.tokens))
@@ -168,10 +169,9 @@ class Walker:
             row.end = None  # the answer that ended it was about withdrawn text
         row.is_waiting = row.end is not None or len(row.tokens) > step_count
 
-    def _note_dropped(self) -> None:
-        slow = self.matcher.slow
-        self.events.extend(map(Dropped, slow[self._dropped :]))
-        self._dropped = len(slow)
+    def _note_dropped(self, slow: Sequence[Ban]) -> None:
+        self.events.extend(Dropped(ban) for ban in slow if ban not in self._dropped)
+        self._dropped.update(slow)
 
     def _feed(self, state: State, token: int) -> State:
         began = time.perf_counter()

@@ -74,6 +74,11 @@ class TextMatcher:
         for _, search in self._searches:
             search.begin()
 
+    def restore(self) -> None:
+        """Search again for the regexes that took too long."""
+        for _, search in self._searches:
+            search.restore()
+
     def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
         """Return the states after the same text, of which no character can belong to a later hit."""
         pairs = zip(self._searches, others.searches, strict=True)

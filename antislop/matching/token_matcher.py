@@ -214,6 +214,10 @@ class Matcher:
         """The regexes that are no longer searched for because they took too long."""
         return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.slow]
 
+    def restore(self) -> None:
+        """Search again for the regexes that took too long: they have all of their time once more."""
+        self._texts.restore()
+
     @property
     def transition_count(self) -> int:
         """The number of transitions that are remembered: the memory that grows while tokens are read."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
+from functools import partial
 from queue import Queue
+from random import Random
 from threading import Thread
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
 from antislop.decoding.batch_engine import BatchEngine
-from antislop.decoding.loop import decode
+from antislop.decoding.loop import ForwardPass, decode, decode_in_steps
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
-from antislop.trace.events import Drawn, Finished, Rewound
+from antislop.trace.events import Drawn, Event, Finished, Rewound
+from tests.conftest import DEPTH
 from tests.support.markov import MarkovModel
 from tests.support.toys import Markov, Words, spec_of
 
@@ -163,3 +168,137 @@ def test_a_text_that_ends_immediately_frees_its_row() -> None:
 
 def test_a_scheduler_without_texts_ends_immediately() -> None:
     assert list(decode(Scheduler(places=3), engine_of(rows=3))) == []
+
+
+def write_canceling(numbers: set[int], *, seed: int) -> tuple[dict[int, Row], list[tuple[Row, Event]]]:
+    """Write 20 texts on 4 places, and cancel some at random moments; return all rows and the events since then."""
+    rng, scheduler, engine = Random(seed), Scheduler(places=4, is_open=True), engine_of(rows=4)
+    for spec in specs():
+        scheduler.submit(spec)
+    scheduler.close()
+    rows: dict[int, Row] = {}
+    late: list[tuple[Row, Event]] = []
+    left, gone = set(numbers), set[int]()
+    for step in decode_in_steps(scheduler, engine):
+        rows |= {row.number: row for row, _ in step}
+        late += [(row, event) for row, event in step if row.number in gone]
+        for number in [number for number in left if rng.random() < 0.1]:
+            scheduler.cancel(number)
+            left.remove(number)
+            if number not in rows or not rows[number].is_finished:
+                gone.add(number)
+    assert scheduler.idle
+    assert not scheduler.rows, "finished texts take no memory"
+    return {number: row for number, row in rows.items() if number not in gone}, late
+
+
+@pytest.mark.parametrize("seed", range(4 * DEPTH))
+def test_texts_that_are_canceled_end_before_the_next_pass_and_leave_the_others_as_they_are(seed: int) -> None:
+    alone = [write([spec], places=1)[0] for spec in specs()]
+    canceled = set(Random(seed).sample(range(20), 12))
+    rows, late = write_canceling(canceled, seed=seed)
+    assert {number: row.tokens for number, row in rows.items()} == {number: alone[number] for number in rows}
+    assert set(rows) >= set(range(20)) - canceled
+    assert len(rows) < 16
+    assert not late
+
+
+def test_a_canceled_text_has_no_events_after_the_pass_that_was_running() -> None:
+    scheduler, engine = Scheduler(places=2, is_open=True), engine_of(rows=2)
+    canceled, other = scheduler.submit(specs()[0]), scheduler.submit(specs()[1])
+    steps = decode_in_steps(scheduler, engine)
+    for _ in range(5):
+        next(steps)
+    scheduler.cancel(canceled)
+    scheduler.close()
+    assert {row.number for step in steps for row, _ in step} == {other}
+
+
+def test_canceling_a_text_that_is_finished_or_unknown_does_nothing() -> None:
+    scheduler = Scheduler(places=1, is_open=True)
+    first = scheduler.submit(specs()[0])
+    scheduler.cancel(first + 7)
+    steps = decode_in_steps(scheduler, engine_of(rows=1))
+    while not any(isinstance(event, Finished) for _, event in next(steps)):
+        pass
+    scheduler.cancel(first)
+    second = scheduler.submit(specs()[1])
+    scheduler.close()
+    finished = {row.number for step in steps for row, event in step if isinstance(event, Finished)}
+    assert finished == {second}
+
+
+def test_a_text_may_be_made_when_a_row_is_free_for_it() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> TextSpec | None:
+        made.append(number)
+        return None if number == 1 else specs()[number]
+
+    scheduler = Scheduler(places=1, is_open=True)
+    for number in range(3):
+        scheduler.submit(partial(make, number))
+    scheduler.close()
+    begun = []
+    for step in decode_in_steps(scheduler, engine_of(rows=1)):
+        begun.append(len(made))
+        last = step[-1][0]
+    assert made == [0, 1, 2]
+    assert begun[0] == 1, "the others wait for the row"
+    assert last.number == 2
+
+
+class FailingEngine:
+    """An engine that fails in one forward pass."""
+
+    def __init__(self, engine: BatchEngine, *, at: int) -> None:
+        self._engine = engine
+        self._left = at
+        self.replace = engine.replace
+
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("out of memory")
+        return self._engine.forward(rows)
+
+
+def test_texts_that_wait_are_written_after_an_error_of_the_engine() -> None:
+    alone = [write([spec], places=1)[0] for spec in specs()]
+    scheduler = Scheduler(places=3, is_open=True)
+    for spec in specs():
+        scheduler.submit(spec)
+    scheduler.close()
+    rows: dict[int, Row] = {}
+    steps = decode_in_steps(scheduler, FailingEngine(engine_of(rows=3), at=30))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        rows.update((row.number, row) for step in steps for row, _ in step)
+    lost = {row.number for row in scheduler.abandon()}
+    assert lost == {number for number, row in rows.items() if not row.is_finished}
+    assert len(lost) == 3
+    rows |= {row.number: row for row, _ in decode(scheduler, engine_of(rows=3))}
+    assert all(rows[number].tokens == alone[number] for number in range(20) if number not in lost)
+
+
+def test_finished_texts_are_freed_while_the_scheduler_waits() -> None:
+    scheduler, finished = Scheduler(places=2, is_open=True), Queue[int]()
+    texts = WeakSet[Row]()
+
+    def read() -> None:
+        for step in decode_in_steps(scheduler, engine_of(rows=2)):
+            texts.update(row for row, _ in step)
+            for number in [row.number for row, event in step if isinstance(event, Finished)]:
+                finished.put(number)
+            step.clear()
+
+    thread = Thread(target=read, daemon=True)
+    thread.start()
+    numbers = {scheduler.submit(spec) for spec in specs()[:5]}
+    assert {finished.get(timeout=60) for _ in numbers} == numbers
+    deadline = time.monotonic() + 10
+    while texts and time.monotonic() < deadline:
+        gc.collect()
+    assert not texts
+    assert thread.is_alive()
+    scheduler.close()
+    thread.join(timeout=60)

@@ -88,6 +88,11 @@ class RegexSearch(TextSearch[RegexState]):
     def slow(self) -> Sequence[int]:
         return self._slow
 
+    def restore(self) -> None:
+        self._slow.clear()
+        self._groups = self._join()
+        self.begin()
+
     def forget(self, state: RegexState) -> RegexState:
         return state._replace(starts=())
 

@@ -62,6 +62,10 @@ class TextSearch(ABC, Generic[S]):
         """The patterns that are no longer searched for because they took too long."""
         return ()
 
+    def restore(self) -> None:
+        """Search for the slow patterns again."""
+        return
+
 
 class FoldTrack(Protocol[S]):
     """The patterns of a search that compare under the same folding."""

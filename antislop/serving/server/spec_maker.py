@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache, partial
 from secrets import randbits
+from time import monotonic
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,12 +21,15 @@ from antislop.errors import InputError
 from antislop.hf.calls import Call, catch_call
 from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row
+from antislop.matching.token_matcher import Matcher
 from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import TextRequest
 
 STOPS_KEPT = 64
 """Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
 SEEDS = 2**63
+RESTORE_AFTER = 60.0
+"""Seconds after which a regex that took too long in one text is searched for again in the next ones."""
 
 
 class SpecMaker:
@@ -47,6 +51,7 @@ class SpecMaker:
         self._on_exhausted: OnExhausted = on_exhausted
         # By sampling. Texts that are written at the same time are then processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
+        self._slow_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self._find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
 
     def check(self, request: TextRequest) -> None:
@@ -75,6 +80,7 @@ class SpecMaker:
 
     def make(self, request: TextRequest) -> TextSpec:
         """Return the text of a request. Raises `ValueError` for what the model can't do."""
+        self._restore_slow(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
         policy = Policy(request.sampling.do_sample, request.method, self._on_exhausted, max_rewinds=100)
         spec = prepare_row(self.catch_call(request), request.bans, seed=seed, policy=policy)
@@ -94,6 +100,12 @@ class SpecMaker:
         if request.stop:
             arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
+
+    def _restore_slow(self, matcher: Matcher) -> None:
+        """Have a matcher search again for what took too long a while ago: a text of one client must not end a ban."""
+        if matcher.slow and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
+            del self._slow_since[matcher]
+            matcher.restore()
 
     def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
         return StopStringCriteria(self._tokenizer, list(stop))
