@@ -264,6 +264,10 @@ def test_a_dropped_regex_is_in_the_report_of_every_text_from_then_on() -> None:
     assert report.dropped == [slow]
     _, report = run(Markov(1, length=3), words, [slow], matcher=matcher)
     assert report.dropped == [slow]
+    matcher.restore()
+    assert matcher.slow == []
+    _, report = run(Markov(1, length=3), words, [slow], matcher=matcher)
+    assert report.dropped == []
 
 
 def test_a_search_of_a_text_names_the_regex_that_is_too_slow() -> None:

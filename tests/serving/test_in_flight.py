@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from random import Random
 from typing import Any, TypeVar
 
 import pytest
@@ -13,14 +16,21 @@ import torch
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban
+from antislop.caches.cache import TransformersCache
+from antislop.callbacks.settings import Settings
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.walker import Walker
 from antislop.errors import InputError
+from antislop.matching.token_matcher import State
 from antislop.serving.sampling import Sampling
-from antislop.serving.server.backend import Busy, TextRequest
+from antislop.serving.server.backend import BackendError, Busy, TextRequest
 from antislop.serving.server.in_flight import InFlightBackend
 from antislop.serving.server.spec_maker import settings_of
-from antislop.trace.events import Event, Settled
+from antislop.trace.events import Drawn, Event, Settled
 from antislop.trace.report import Report
-from tests.support.models import build_model, build_tokenizer
+from tests.conftest import DEPTH
+from tests.support.models import build_model, build_tokenizer, poisoned
 
 T = TypeVar("T")
 
@@ -53,7 +63,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def request_of(backend: InFlightBackend, number: int = 0, **changes: Any) -> TextRequest:
     prompt = [0, *(2 + (number * step) % 15 for step in range(1, 3 + number % 4))]
     request = TextRequest(
-        prompt=prompt, bans=backend.bans, max_new_tokens=12 + number % 9, sampling=Sampling(), seed=number
+        prompt=prompt, bans=backend.bans, max_new_tokens=8 + number % 9, sampling=Sampling(), seed=number
     )
     return replace(request, **changes)
 
@@ -122,7 +132,7 @@ def test_a_greedy_text_is_that_of_the_sampler(model: PreTrainedModel) -> None:
 
     events = run(write())
     prompt = torch.tensor([[0, *(2 + (3 * step) % 15 for step in range(1, 6))]])
-    expected = AntiSlop(TOKENIZER, BANS).generate(model, prompt, do_sample=False, max_new_tokens=15)
+    expected = AntiSlop(TOKENIZER, BANS).generate(model, prompt, do_sample=False, max_new_tokens=11)
     assert tokens_of(events) == expected[0, 6:].tolist()
 
 
@@ -159,3 +169,247 @@ def test_texts_beyond_the_queue_are_refused(model: PreTrainedModel) -> None:
             assert all(await asyncio.gather(*texts))
 
     run(write())
+
+
+LISTS: tuple[list[Ban], ...] = (
+    [],
+    *([Ban(letter, edges="anywhere")] for letter in "abcdef"),
+    [Ban("ab", edges="anywhere"), Ban("ba", edges="anywhere"), Ban("cd", edges="anywhere")],
+    [Ban.regex("[bdf][ace]")],
+    [Ban("ea", edges="anywhere"), Ban.wildcard("a*")],
+)
+
+
+def test_lists_in_one_batch_never_mix(model: PreTrainedModel) -> None:
+    """Each text is the text alone with its own list, and contains none of its own bans."""
+
+    async def write() -> list[tuple[TextRequest, list[Event]]]:
+        async with serving(model, batch_size=8, queue_length=1000 * DEPTH) as backend:
+            lists, rng = [backend.bans.with_bans(bans) for bans in LISTS], Random(DEPTH)
+            requests = [
+                request_of(backend, rng.randrange(10**6), bans=rng.choice(lists), sampling=rng.choice(SAMPLINGS))
+                for _ in range(100 * DEPTH)
+            ]
+            return list(zip(requests, await asyncio.gather(*(read(backend, r) for r in requests)), strict=True))
+
+    rewinds = 0
+    for request, events in run(write()):
+        tokens, counts = write_alone(model, request)
+        assert tokens_of(events) == tokens
+        begin, text = (request.bans.vocabulary.decode(ids) for ids in (request.prompt, [*request.prompt, *tokens]))
+        assert counts["conceded"] or not [m for m in request.bans.bans.find(text) if m.end > len(begin)]
+        rewinds += counts["rewinds"]
+    assert rewinds > 50 * DEPTH
+
+
+async def leave(backend: InFlightBackend, request: TextRequest, *, after: int) -> None:
+    """Read a text's first events and leave; after 0 events before it begins."""
+    if after == 0:
+        task = asyncio.ensure_future(read(backend, request))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return
+    events = backend.write(request)
+    for _ in range(after):
+        await anext(events, None)
+    await events.aclose()
+
+
+def test_texts_whose_readers_leave_free_their_rows_and_change_no_others(model: PreTrainedModel) -> None:
+    async def write() -> tuple[list[TextRequest], list[list[Event]]]:
+        async with serving(model, batch_size=4, queue_length=400 * DEPTH) as backend:
+            rng, kept = Random(1), [vary(backend, number) for number in range(12)]
+            leaving = [
+                leave(backend, vary(backend, rng.randrange(100)), after=rng.randrange(30)) for _ in range(60 * DEPTH)
+            ]
+            works = [*(read(backend, request) for request in kept), *leaving]
+            rng.shuffle(leaving)
+            results = await asyncio.gather(*works)
+            assert backend.active == 0
+            assert await became_idle(backend)
+            return kept, [result for result in results if result is not None]
+
+    for request, events in zip(*run(write()), strict=True):
+        assert tokens_of(events) == write_alone(model, request)[0]
+
+
+async def became_idle(backend: InFlightBackend) -> bool:
+    for _ in range(1000):
+        if not backend._scheduler.rows:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@contextmanager
+def counting(model: PreTrainedModel, *, fail_at: Collection[int] = ()) -> Iterator[list[int]]:
+    """Count a model's forward passes, and let some of them fail; yield the numbers of tokens that were read."""
+    passes: list[int] = []
+
+    def count(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        passes.append(kwargs["input_ids"].numel())
+        if len(passes) - 1 in fail_at:
+            raise RuntimeError("out of memory\nwith details")
+
+    hook = model.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield passes
+    finally:
+        hook.remove()
+
+
+def test_a_text_whose_reader_leaves_is_written_for_one_pass_more_at_most(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=2) as backend:
+            for number in range(8):
+                events = backend.write(request_of(backend, number, max_new_tokens=400))
+                for _ in range(5 + number):
+                    await anext(events)
+                with counting(model) as passes:
+                    await events.aclose()
+                    assert await became_idle(backend)
+                    await asyncio.sleep(0.02)
+                    assert len(passes) <= 2, "the running one, and one that had begun to be prepared"
+
+    run(write())
+
+
+def test_a_failing_pass_ends_the_texts_that_are_written_and_no_others(model: PreTrainedModel) -> None:
+    async def write() -> tuple[list[TextRequest], list[Any]]:
+        async with serving(model, batch_size=3) as backend:
+            requests = [request_of(backend, number) for number in range(10)]
+            with counting(model, fail_at=[16]):
+                return requests, await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+
+    requests, results = run(write())
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert 1 <= len(errors) <= 3
+    assert {type(error) for error in errors} == {BackendError}
+    assert {str(error) for error in errors} == {"the model failed: RuntimeError: out of memory"}
+    for request, result in zip(requests, results, strict=True):
+        if not isinstance(result, BaseException):
+            assert tokens_of(result) == write_alone(model, request)[0]
+
+
+def test_a_model_that_always_fails_fails_each_text_and_hangs_none(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=3) as backend:
+            requests = [request_of(backend, number) for number in range(10)]
+            with counting(model, fail_at=range(1000)):
+                results = await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+            assert {type(result) for result in results} == {BackendError}
+            assert tokens_of(await read(backend, requests[0])), "usable again"
+
+    run(write())
+
+
+def test_a_text_without_probabilities_fails_alone(model: PreTrainedModel) -> None:
+    async def write() -> tuple[TextRequest, list[Any]]:
+        async with serving(model) as backend:
+            requests = [request_of(backend, number, prompt=[0, 16 if number == 1 else 3]) for number in range(4)]
+            banned = backend.bans.with_bans([Ban.tokens([16])])
+            requests = [replace(request, bans=banned) for request in requests]
+            with poisoned(model, 16):
+                return requests[2], await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+
+    request, results = run(write())
+    assert [isinstance(result, BackendError) for result in results] == [False, True, False, False]
+    assert "NaN or infinite" in str(results[1])
+    assert tokens_of(results[2]) == write_alone(model, request)[0]
+
+
+def test_closing_finishes_the_texts_under_way_and_refuses_others(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        backend = InFlightBackend(model, TOKENIZER, bans=BANS, batch_size=2)
+        texts = [asyncio.ensure_future(read(backend, request_of(backend, number))) for number in range(6)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(backend.close())
+        await asyncio.sleep(0)
+        with pytest.raises(Busy, match="shutting down"):
+            await read(backend, request_of(backend))
+        assert all(tokens_of(events) for events in await asyncio.gather(*texts))
+        await closing
+        assert backend._thread is not None
+        assert not backend._thread.is_alive()
+        await backend.close()
+
+    run(write())
+
+
+def test_closing_cuts_off_what_takes_too_long(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        backend = InFlightBackend(model, TOKENIZER, bans=BANS, batch_size=2)
+        texts = [
+            asyncio.ensure_future(read(backend, request_of(backend, number, max_new_tokens=500))) for number in range(6)
+        ]
+        await asyncio.sleep(0.05)
+        await backend.close(timeout=0.05)
+        results = await asyncio.gather(*texts, return_exceptions=True)
+        assert {type(result) for result in results} == {BackendError}
+        assert backend.active == 0
+        assert backend._thread is not None
+        assert not backend._thread.is_alive()
+
+    run(write())
+
+
+def test_a_backend_that_wrote_nothing_closes_at_once(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        backend = InFlightBackend(model, TOKENIZER)
+        await backend.close()
+        with pytest.raises(Busy):
+            await read(backend, request_of(backend))
+
+    run(write())
+
+
+def count_live() -> Counter[str]:
+    gc.collect()
+    kinds = (Row, TextSpec, Node, State, Settings, Walker, TransformersCache, Report)
+    return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
+
+
+def test_nothing_of_a_text_stays_behind(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=4, queue_length=500) as backend:
+            counts = []
+            for turn in range(3 * DEPTH):
+                rng = Random(turn)
+                works: list[Coroutine[Any, Any, Any]] = [read(backend, vary(backend, n)) for n in range(10)]
+                works += [leave(backend, vary(backend, n), after=rng.randrange(20)) for n in range(10)]
+                await asyncio.gather(*works)
+                del works
+                assert await became_idle(backend)
+                counts.append(count_live())
+            assert set(counts[-1]) == {"TransformersCache"}
+            assert counts[-1] == counts[0]
+            assert not backend._texts
+
+    run(write())
+
+
+def test_the_choices_of_a_text_are_recorded_for_it_alone(model: PreTrainedModel) -> None:
+    async def write() -> list[list[Event]]:
+        async with serving(model) as backend:
+            requests = [request_of(backend, number, alternatives=(None, 0, 3)[number]) for number in range(3)]
+            return list(await asyncio.gather(*(read(backend, request) for request in requests)))
+
+    for events, size in zip(run(write()), (None, 0, 3), strict=True):
+        choices = [event.choice for event in events if isinstance(event, Drawn)]
+        assert choices
+        assert {None if choice is None else len(choice.alternatives) for choice in choices} == {size}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "at least 1"),
+        ({"queue_length": -1}, "queue_length -1"),
+        ({"max_model_len": 600}, "max_model_len is 600; 2 to 512 tokens"),
+        ({"on_exhausted": "raise"}, "one text would end all others"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(model: PreTrainedModel, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        InFlightBackend(model, TOKENIZER, **options)
