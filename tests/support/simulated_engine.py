@@ -1,0 +1,169 @@
+"""What vLLM, llama.cpp, SGLang and a bare OpenAI clone do with a request, without a network: bodies in, events out.
+
+Each draws from any function of the tokens, in its own order of bias, penalties, temperature and truncation, with its
+own defaults for what a request leaves out, and tells it in its own format. From their source, their documentation, and
+the real ones; not from the client under test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from antislop.hf.vocabulary import Vocabulary
+
+Floats = NDArray[np.float64]
+EngineKind = Literal["vllm", "llama.cpp", "sglang", "openai"]
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "vllm": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
+    "llama.cpp": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.0},
+    "sglang": {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
+    "openai": {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "repetition_penalty": 1.1},
+}
+ORDERS = {
+    "vllm": ("bias", "penalties", "temperature", "min_p", "top_k", "top_p"),
+    "llama.cpp": ("bias", "penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"),
+    "sglang": ("bias", "penalties", "temperature", "top_k", "top_p", "min_p"),
+    "openai": ("bias", "penalties", "temperature", "top_k", "top_p", "min_p"),
+}
+TOLD_AFTER = {"sglang": "temperature"}
+"""The step after which log-probabilities are told, if it is neither the first nor the last one."""
+
+
+class RequestRefused(Exception):
+    """A request that the server answers with a status and a message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Draw:
+    """A written token, and the log-probabilities [vocab] of the model, and of what it was drawn from."""
+
+    token: int
+    raw: Floats
+    drawn: Floats
+    told: Floats
+
+
+@dataclass
+class SimulatedEngine:
+    """A server of one kind.
+
+    model: returns the logits [vocab] after some tokens. end_tokens: those that end a text; by default the tokenizer's.
+    has_first_bias, tells_drawn: vLLM's plugin, and its `--logprobs-mode processed_logprobs`. bias_limit: as of vLLM's
+    second runner, 0 for speculative decoding. repeats: whether a seed repeats its draws. asked: all bodies so far.
+    """
+
+    model: Callable[[list[int]], Tensor]
+    tokenizer: PreTrainedTokenizerBase
+    kind: EngineKind = "vllm"
+    end_tokens: frozenset[int] = frozenset()
+    context_length: int = 512
+    has_first_bias: bool = False
+    tells_drawn: bool = False
+    bias_limit: int | None = None
+    repeats: bool = True
+    is_incremental: bool = False
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+    written: int = 0
+
+    def __post_init__(self) -> None:
+        self.vocabulary = Vocabulary.of(self.tokenizer)
+        self.size = len(self.vocabulary.surfaces)
+        self.end_tokens = self.end_tokens or frozenset({self.tokenizer.eos_token_id} - {None})
+        self._fresh_seeds = random.Random(0)
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token."""
+        return self.vocabulary.surface(token)
+
+    def draw(self, prompt: Sequence[int], asked: Mapping[str, Any], *, count: int, seed: int) -> Iterator[Draw]:
+        """Yield tokens until the count is reached or the text ends."""
+        numbers = random.Random(seed if self.repeats else self._fresh_seeds.getrandbits(60))
+        tokens, room = list(prompt), min(count, self.context_length - len(prompt))
+        for place in range(room):
+            logits = self.model(tokens)
+            raw = (logits if isinstance(logits, Tensor) else torch.as_tensor(logits)).double().numpy()
+            draw = self._draw(raw, tokens, asked, numbers, is_first=place == 0)
+            self.written += 1
+            yield draw
+            if draw.token in self.end_tokens:
+                return
+            tokens.append(draw.token)
+
+    def _draw(
+        self, raw: Floats, tokens: list[int], asked: Mapping[str, Any], numbers: random.Random, *, is_first: bool
+    ) -> Draw:
+        scores, told = raw.copy(), None
+        settings = {**DEFAULTS[self.kind], **asked}
+        order = asked.get("order") or ORDERS[self.kind]
+        for step in order:
+            self._apply(step, scores, tokens, settings, is_first=is_first)
+            told = log_softmax(scores) if step == TOLD_AFTER.get(self.kind) else told
+        is_greedy = settings["temperature"] == 0
+        drawn = log_softmax(scores)
+        if is_greedy:
+            token = int(scores.argmax())
+        else:
+            sums = np.exp(drawn).cumsum()
+            token = int(np.searchsorted(sums, numbers.random() * sums[-1], side="right"))
+        return Draw(token, log_softmax(raw), drawn, drawn if told is None else told)
+
+    def _apply(
+        self, step: str, scores: Floats, tokens: list[int], settings: Mapping[str, Any], *, is_first: bool
+    ) -> None:
+        """Change scores in place."""
+        if step == "bias":
+            for token, value in settings.get("bias", {}).items():
+                scores[token] += value if self.kind in ("llama.cpp", "sglang") else max(-100.0, min(100.0, value))
+            for token, value in settings.get("first_bias", {}).items() if is_first and self.has_first_bias else ():
+                scores[token] += value
+        elif step == "penalties" and settings["repetition_penalty"] != 1:
+            last = settings.get("penalized", len(tokens))
+            seen = sorted(set(tokens[-last:])) if last else []
+            factor = settings["repetition_penalty"]
+            scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
+        elif step == "temperature" and settings["temperature"] > 0:
+            scores /= settings["temperature"]
+        elif step in ("top_k", "top_p", "min_p", "typ_p"):
+            truncate(step, scores, settings)
+
+
+def log_softmax(scores: Floats) -> Floats:
+    """Return natural log-probabilities [vocab]; -inf for truncated tokens."""
+    shifted = scores - scores.max()
+    with np.errstate(divide="ignore"):
+        result: Floats = shifted - np.log(np.exp(shifted).sum())
+    return result
+
+
+def truncate(step: str, scores: Floats, settings: Mapping[str, Any]) -> None:
+    """Set the scores of unlikely tokens to -inf."""
+    value = settings.get(step, settings.get("typical_p", 1.0))
+    if step == "top_k" and 0 < value < len(scores):
+        scores[scores < np.sort(scores)[-value]] = -np.inf
+    elif step == "min_p" and value > 0:
+        scores[scores < scores.max() + np.log(value)] = -np.inf
+    elif step == "top_p" and value < 1:
+        order = np.argsort(-scores, kind="stable")
+        before = np.exp(log_softmax(scores))[order].cumsum() - np.exp(log_softmax(scores))[order]
+        scores[order[before >= value]] = -np.inf
+    elif step == "typ_p" and value < 1:
+        logprobs = log_softmax(scores)
+        probs = np.exp(logprobs)
+        entropy = -(probs[probs > 0] * logprobs[probs > 0]).sum()
+        order = np.argsort(np.abs(-logprobs - entropy), kind="stable")
+        before = probs[order].cumsum() - probs[order]
+        scores[order[before >= value]] = -np.inf
