@@ -25,6 +25,7 @@ def serve(path: str, slots: int, context: int) -> xllamacpp.Server:
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.warmup = False
+    params.endpoint_metrics = True
     params.verbosity = -1
     return xllamacpp.Server(params)
 

@@ -1,0 +1,206 @@
+"""Bans on real servers, against the same server without bans: llama.cpp, and vLLM if a Python with it is configured."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+from antislop.lists.bundled import FOLDER
+from antislop.serving import Endpoint, EndpointSampler
+from eval.speed.cases import Bench
+from eval.speed.measuring import ASSETS, Result, Skipped, Subject
+from eval.speed.plain_streams import Engine, count_written, read_texts
+from tests.support.gguf_file import write_gguf
+from tests.support.llama_cpp import serve_llama_cpp
+from tests.support.processes import ServingProcess
+from tests.support.vllm_server import FIRST_BIAS, PYTHON, serve_vllm
+
+STREAMS = 8
+TEXTS = 24  # per round and contestant
+RATE = 30  # violations per 1,000 kept tokens
+CALIBRATED = range(1000, 1000 + TEXTS)  # seeds of the texts that the list is chosen with
+LISTED = 500  # phrases of the list that never matches
+NO_MATCH_GOAL = 0.95
+GOALS: Mapping[Engine, Mapping[str, float]] = {
+    "llama.cpp": {"speed": 0.8, "written": 1.15, "requests": 0.08},
+    "vllm": {"speed": 0.6, "cpu": 1.3, "written": 1.15, "requests": 0.08},
+}
+"""With violations, relative to the server alone or per kept token."""
+
+
+class Run(NamedTuple):
+    """What the texts of one round cost. written: as the server counts it."""
+
+    kept: int
+    requests: int
+    written: float
+    seconds: float
+    server_seconds: float
+    client_seconds: float
+    violations: int = 0
+
+    @property
+    def speed(self) -> float:
+        """Kept tokens per second."""
+        return self.kept / self.seconds
+
+
+SERVERS: Sequence[tuple[str, Engine, Sequence[str]]] = (
+    ("llama.cpp", "llama.cpp", ()),
+    ("vLLM", "vllm", ()),
+    ("vLLM with FirstTokenBias", "vllm", FIRST_BIAS),
+)
+"""The name, the kind and the options of each server."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model on a running server."""
+
+    subject: Subject
+    title: str
+    engine: Engine
+    process: ServingProcess
+
+    def prompts(self) -> list[list[int]]:
+        """Return the ids of the prompts of a round."""
+        return [self.subject.tokenizer(self.subject.prompt(number))["input_ids"] for number in range(TEXTS)]
+
+    def written(self) -> float:
+        """Return the number of tokens that the server has written so far."""
+        with urlopen(f"{self.process.url}/metrics", timeout=30) as answer:
+            return count_written(answer.read().decode(), self.engine)
+
+    def measure(self, write: Callable[[int], tuple[int, int, int]], seed: int) -> Run:
+        """Let a contestant write the texts of a round; it returns kept tokens, requests and violations."""
+        written, server = self.written(), self.process.cpu_seconds()
+        wall, client = time.perf_counter(), time.process_time()
+        kept, requests, violations = write(seed)
+        wall, client = time.perf_counter() - wall, time.process_time() - client
+        time.sleep(0.3)  # the server notices that the last client left
+        server = self.process.cpu_seconds() - server
+        return Run(kept, requests, self.written() - written, wall, server, client, violations)
+
+    def read_plainly(self, seed: int) -> tuple[int, int, int]:
+        """Read texts without bans."""
+        counts = read_texts(
+            self.process.url, self.engine, self.prompts(), streams=STREAMS, tokens=self.subject.tokens, seed=seed
+        )
+        return counts.kept, counts.requests, 0
+
+    def sample(self, sampler: EndpointSampler, seed: int) -> tuple[int, int, int]:
+        """Write texts under bans."""
+        settings = {"batch_size": STREAMS, "max_new_tokens": self.subject.tokens, "seed": seed}
+        texts = [*sampler.generate_many(self.prompts(), **settings)]
+        for text in texts:
+            if text.error is not None:
+                raise text.error
+        kept = sum(len(text.tokens) for text in texts)
+        return kept, sum(_count_requests(text) for text in texts), sum(text.report.violations for text in texts)
+
+
+def _count_requests(text: Any) -> int:
+    return int((text.traffic or text.coverage).requests if hasattr(text, "traffic") else text.coverage.requests)
+
+
+def measure_endpoints(bench: Bench) -> Iterator[Result]:
+    """Compare two lists on each server with the server's own streams."""
+    if bench.subject.is_random:
+        raise Skipped("endpoints is for models that write text, so it is not measured.")
+    for title, engine, options in SERVERS:
+        with serve(bench.subject, engine, options) as process:
+            yield from compare_with_plain(bench, Served(bench.subject, title, engine, process))
+
+
+@contextmanager
+def serve(subject: Subject, engine: Engine, options: Sequence[str]) -> Iterator[ServingProcess]:
+    """Serve a model; raise `Skipped` if the engine is not configured."""
+    with tempfile.TemporaryDirectory() as folder:
+        if engine == "llama.cpp":
+            path = Path(folder) / "model.gguf"
+            write_gguf(subject.model, subject.tokenizer, path)
+            with serve_llama_cpp(path, slots=STREAMS) as process:
+                yield process
+            return
+        python = os.environ.get(PYTHON)
+        if not python:
+            raise Skipped(f"endpoints: {PYTHON} names no Python with vLLM, so vLLM is not measured.")
+        model = FOLDER / "tiny" if subject.name == "tiny" else ASSETS / "models" / subject.name
+        with serve_vllm(python, model, Path(folder) / "log.txt", *options, slots=STREAMS) as process:
+            yield process
+
+
+def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
+    """Let the contestants write in turn in each round, another one first each time."""
+    contestants = {"alone": served.read_plainly}
+    frequent = bench.calibrate(RATE, bench.contestant, CALIBRATED, tries=3)
+    lists = {"no match": bench.absent[:LISTED], "violations": frequent}
+    for name, phrases in lists.items():
+        contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases))
+    old = make_sampler(bench, served, frequent, method="alternatives")
+    contestants["alternatives"] = functools.partial(served.sample, old)
+    runs: dict[str, list[Run]] = {name: [] for name in contestants}
+    for number in range(bench.race.rounds + 1):
+        names = [*contestants]
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            runs[name].append(served.measure(contestants[name], seed=1000 * number))
+    yield from report({name: laps[1:] for name, laps in runs.items()}, served)  # the first round warms up
+
+
+def make_sampler(bench: Bench, served: Served, phrases: Sequence[str], *, method: str = "auto") -> EndpointSampler:
+    """Return a sampler of the server that keeps bans by a method."""
+    options = {"method": method} if "method" in inspect.signature(EndpointSampler.__init__).parameters else {}
+    return EndpointSampler(bench.sampler(phrases), Endpoint(f"{served.process.url}/v1"), **options)
+
+
+def report(runs: Mapping[str, Sequence[Run]], served: Served) -> Iterator[Result]:
+    """Yield the ratios to the server alone, and the costs of a kept token."""
+    for name, laps in runs.items():
+        result = functools.partial(Result, served.subject.name, "endpoints")
+        case = f"{served.title}, {name}"
+        if name == "alone":
+            yield result(case, [run.speed for run in laps], "tokens/s", note=describe(laps))
+            continue
+        pairs = [*zip(laps, runs["alone"], strict=True)]
+        goals = find_goals(name, served.engine)
+        speed = [own.speed / other.speed for own, other in pairs]
+        yield result(f"{case}: speed", speed, "×", goals.get("speed"), note=describe(laps))
+        cpu = [own.server_seconds / own.kept / (other.server_seconds / other.kept) for own, other in pairs]
+        yield result(f"{case}: server CPU / kept", cpu, "×", goals.get("cpu"), is_floor=False)
+        for count in ("written", "requests"):
+            values = [getattr(run, count) / run.kept for run in laps]
+            yield result(f"{case}: {count} / kept", values, "", goals.get(count), is_floor=False)
+
+
+def find_goals(name: str, engine: Engine) -> Mapping[str, float]:
+    """Return the goals of a contestant by what is measured."""
+    if name == "no match":
+        return {"speed": NO_MATCH_GOAL}
+    return GOALS[engine] if name == "violations" else {}
+
+
+def describe(laps: Sequence[Run]) -> str:
+    """Return the medians that are no ratios."""
+    median = {
+        name: statistics.median(1000 * getattr(run, name) / run.kept for run in laps)
+        for name in ("server_seconds", "client_seconds", "violations")
+    }
+    return (
+        f"{statistics.median(run.speed for run in laps):.0f} kept tokens/s; server "
+        f"{median['server_seconds']:.2f} ms, client {median['client_seconds']:.2f} ms of CPU per kept token; "
+        f"{median['violations']:.1f} violations per 1,000"
+    )
+
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {"endpoints": measure_endpoints}
