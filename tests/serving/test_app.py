@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import antislop
+import antislop.serving
 from antislop import AntiSlop
-from antislop.serving.server.app import serve_backend
-from tests.support.backends import OneByOneBackend, run_server
+from tests.support.backends import run_server
 
 Tiny = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 PROMPT = "The old house"
@@ -32,7 +32,8 @@ def tiny() -> Tiny:
 
 @pytest.fixture(scope="module")
 def url(tiny: Tiny) -> Iterator[str]:
-    with run_server(serve_backend(OneByOneBackend(*tiny, bans=BANS), api_key="secret")) as address:
+    app = antislop.serving.app(*tiny, bans=BANS, batch_size=4, name="tiny", api_key="secret")
+    with run_server(app) as address:
         yield address
 
 

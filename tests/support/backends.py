@@ -1,4 +1,4 @@
-"""Backends of the HTTP server: one that writes text after text, and one that plays events at a given pace."""
+"""A backend of the HTTP server that plays events at a given pace, and a real server for an app."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import uvicorn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
-from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import Bans
 from antislop.serving.server.backend import BackendError, Busy, TextRequest
-from antislop.trace.events import Event
-
-END = object()
+from antislop.trace.events import Drawn, Event, Finished, Settled
 
 
 class SlowBackend:
@@ -72,53 +68,6 @@ class SlowBackend:
             await asyncio.sleep(0.01)
 
 
-class OneByOneBackend(SlowBackend):
-    """Write each text by a call of `AntiSlop.events`, one after another, as the oracle of faster backends."""
-
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, bans: Bans = (), **options: Any):
-        self._lock = threading.Lock()
-        super().__init__(tokenizer, lambda request: list(self._write(model, request)), bans=bans, **options)
-
-    def _write(self, model: PreTrainedModel, request: TextRequest) -> Iterator[Event]:
-        sampler = make_sampler(request.bans, method=request.method)
-        with self._lock:
-            if request.seed is not None:
-                torch.manual_seed(request.seed)
-            yield from sampler.events(
-                model, torch.tensor([list(request.prompt)]), **settings_of(request), **record_of(request)
-            )
-
-
-def make_sampler(bans: CompiledBans, **options: Any) -> AntiSlop:
-    """Return a sampler of compiled bans."""
-    return AntiSlop(bans.tokenizer, bans.bans, **options)
-
-
-def settings_of(request: TextRequest) -> dict[str, Any]:
-    """Return the arguments of `generate` for a request."""
-    sampling = request.sampling
-    chosen: dict[str, Any] = {
-        "max_new_tokens": request.max_new_tokens,
-        "do_sample": sampling.do_sample,
-        "repetition_penalty": sampling.repetition_penalty,
-        "stop_strings": list(request.stop) or None,
-    }
-    if sampling.do_sample:
-        chosen |= {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p or None,
-            "typical_p": sampling.typical_p,
-        }
-    return chosen
-
-
-def record_of(request: TextRequest) -> dict[str, Any]:
-    """Return the arguments that record choices, if the request asks for them."""
-    return {} if request.alternatives is None else {"record": "top", "record_top_k": max(1, request.alternatives)}
-
-
 @contextmanager
 def run_server(app: Any) -> Iterator[str]:
     """Run an app by uvicorn on a free port of 127.0.0.1, and yield its URL."""
@@ -140,8 +89,6 @@ def run_server(app: Any) -> Iterator[str]:
 
 def play_tokens(tokens: Sequence[int]) -> Iterator[Event]:
     """Yield the events of a text that is written without a rewind."""
-    from antislop.trace.events import Drawn, Finished, Settled
-
     for token in tokens:
         yield Drawn(token)
         yield Settled((token,))

@@ -6,12 +6,16 @@ import asyncio
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI
 
 from antislop.errors import InputError
-from antislop.serving.server.service import Service
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from antislop.serving.server.service import Service
 
 SHUTDOWN_SECONDS = 120.0
 """How long texts under way may take after a signal."""

@@ -1,0 +1,98 @@
+"""The command that serves a model: where it is, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from antislop.cli.main import app
+
+COMMAND = [sys.executable, "-m", "antislop", "serve", "--port", "0", "--api-key-env", "SERVE_KEY", "--no-bans"]
+HEADERS = {"Authorization": "Bearer secret"}
+
+
+def invoke(*args: str) -> Result:
+    result = CliRunner().invoke(app, ["serve", *args], env={"COLUMNS": "80"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_a_model_is_served_until_a_signal_comes() -> None:
+    environment = {**os.environ, "SERVE_KEY": "secret"}
+    with subprocess.Popen([*COMMAND, "--ban", "the"], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(5)]
+        assert "serving tiny at http://127.0.0.1:" in lines[0], lines + process.stderr.readlines()
+        url = re.findall(r"http://[\d.:]+", lines[0])[0]
+        assert f"{url}/v1\n" in lines[1] and "TabbyAPI or KoboldCpp" in lines[2]
+        assert "secret" not in "".join(lines)
+        with httpx.Client(transport=httpx.HTTPTransport(retries=50), headers=HEADERS, timeout=60) as client:
+            answer = client.post(f"{url}/v1/completions", json={"prompt": "The old house", "max_tokens": 8})
+            assert answer.json()["usage"]["completion_tokens"] == 8
+            assert client.get(f"{url}/v1/models", headers={"Authorization": "x"}).status_code == 401
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == ""
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--tokenizer", "x"), "--tokenizer has no effect without --upstream"),
+        (("--upstream", "http://127.0.0.1:1/v1"), "--upstream needs --tokenizer"),
+        (("--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "x", "--dtype", "float16"), "--dtype has no effect"),
+        (
+            ("--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "x", "--batch-size", "2"),
+            "--batch-size has no effect",
+        ),
+        (("--reload-bans",), "--reload-bans watches the files of --bans"),
+        (("--reload-bans", "--bans", "-"), "--reload-bans watches the files of --bans"),
+        (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
+        (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
+    ],
+)
+def test_what_can_not_be_served_is_refused_with_a_sentence(args: tuple[str, ...], message: str) -> None:
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("antislop: ") and result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        result = invoke("--port", str(listener.getsockname()[1]), "--model", "/no/such/model", "--no-bans")
+    assert result.exit_code == 2
+    assert "can't be used" in result.stderr and "pass another --port" in result.stderr
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str, *args: Any) -> Any:
+        return None if name == "uvicorn" else find_spec(name, *args)
+
+    monkeypatch.setattr("importlib.util.find_spec", find)
+    result = invoke("--no-bans")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "antislop: serving needs the package uvicorn: pip install 'antislop[serve]'\n",
+    )
+
+
+def test_serving_to_all_without_a_key_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from antislop import BanList
+    from antislop.cli.serving.serve import _announce
+
+    for host, has_key, is_warned in (("0.0.0.0", False, True), ("0.0.0.0", True, False), ("::1", False, False)):
+        _announce("tiny", host, 8000, BanList(["a"]), has_key=has_key)
+        assert ("anybody who reaches" in capsys.readouterr().err) == is_warned
