@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 from antislop.hf.pretrained import load_model
+from antislop.serving import Endpoint
+from antislop.serving.sampling import Sampling
+from antislop.serving.streams.client import StreamingClient
+from antislop.serving.streams.messages import StreamRequest
 from tests.support.llama_cpp import serve_llama_cpp
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")
@@ -77,3 +82,20 @@ def test_a_server_ends_with_its_context(tmp_path: Path, tiny: Any) -> None:
         assert post(server, "/tokenize", {"content": "a"})["tokens"]
     with pytest.raises(OSError, match="refused"):
         post(server, "/tokenize", {"content": "a"})
+
+
+def test_texts_that_follow_each_other_need_no_second_attempts(llama_cpp: Any, tiny: Any) -> None:
+    """The server closes the connection after a stream, although its answer keeps it alive."""
+
+    async def read() -> int:
+        vocabulary = antislop.AntiSlop(tiny[1], ["a testament to"]).compiled.vocabulary
+        client = StreamingClient(Endpoint(f"{llama_cpp.url}/v1", retries=0), tiny[1], vocabulary)
+        request = StreamRequest(prompt=[0, 5], max_tokens=3, seed=1, sampling=Sampling(), logprobs="raw")
+        try:
+            for _ in range(4):
+                messages = [message async for message in client.stream(request)]
+            return len(messages)
+        finally:
+            await client.close()
+
+    assert asyncio.run(read()) == 4

@@ -148,7 +148,9 @@ class StreamingClient:
         ended: Ended | None = None
         url = self._connection.address(dialect.path)
         body = complete_body(dialect.ask(), self._endpoint)
-        async with aclosing(self._connection.stream(url, body, max_bytes=_limit_bytes(request))) as events:
+        async with aclosing(
+            self._connection.stream(url, body, max_bytes=_limit_bytes(request), is_last=not dialect.keeps_connection)
+        ) as events:
             async for event in events:
                 for message in self._read(dialect, event):
                     if isinstance(message, Ended):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from antislop.errors import InputError
@@ -65,13 +66,16 @@ class StreamConnection:
             return base + path.removeprefix("/v1")
         return base.removesuffix("/v1") + path
 
-    def stream(self, url: str, body: dict[str, Any], *, max_bytes: int) -> AsyncGenerator[Any, None]:
-        """Yield the parsed events of a streamed answer.
+    def stream(
+        self, url: str, body: dict[str, Any], *, max_bytes: int, is_last: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the parsed events of a streamed answer. is_last: close its connection afterwards.
 
         Closing the generator closes the connection at once, which ends the text on the server. A failed request is
         sent again as long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
         """
-        return self._exchange(url, json.dumps(body).encode(), partial(_read_events, max_bytes=max_bytes))
+        headers = {"Connection": "close"} if is_last else {}
+        return self._exchange(url, json.dumps(body).encode(), partial(_read_events, max_bytes=max_bytes), headers)
 
     async def ask(self, url: str, body: dict[str, Any] | None = None, *, max_bytes: int = 1 << 20) -> Any:
         """Return the parsed answer to a POST, or to a GET without a body. Raises `EndpointError`."""
@@ -85,7 +89,9 @@ class StreamConnection:
         if session is not None:
             await session.close()
 
-    async def _exchange(self, url: str, payload: bytes | None, read: _Reader) -> AsyncGenerator[Any, None]:
+    async def _exchange(
+        self, url: str, payload: bytes | None, read: _Reader, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> AsyncGenerator[Any, None]:
         """Yield the parts of an answer, with retries before the first."""
         server_wait, problem = 0.0, ""
         for attempt in range(self._endpoint.retries + 1):
@@ -93,7 +99,7 @@ class StreamConnection:
                 await asyncio.sleep(choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
             has_begun = False
             try:
-                async with self._request(url, payload) as response, aclosing(read(response)) as parts:
+                async with self._request(url, payload, headers) as response, aclosing(read(response)) as parts:
                     async for part in parts:
                         has_begun = True
                         yield part
@@ -107,13 +113,15 @@ class StreamConnection:
         raise EndpointError(f"{url} {problem} (tried {self._endpoint.retries + 1} times)")
 
     @asynccontextmanager
-    async def _request(self, url: str, payload: bytes | None) -> AsyncIterator[ClientResponse]:
+    async def _request(
+        self, url: str, payload: bytes | None, headers: Mapping[str, str]
+    ) -> AsyncIterator[ClientResponse]:
         """Open a request. Its connection is closed at the end, unless the answer was read whole: then it is kept."""
         from aiohttp import ClientError
 
         try:
             session = self._open()
-            response = await session.request("GET" if payload is None else "POST", url, data=payload)
+            response = await session.request("GET" if payload is None else "POST", url, data=payload, headers=headers)
             try:
                 if response.status != 200:
                     raise await _refuse(response)

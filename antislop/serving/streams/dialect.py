@@ -15,10 +15,15 @@ from antislop.serving.streams.messages import Ended, Message, Server, StreamedTo
 
 
 class StreamDialect(Protocol):
-    """Reads one stream; made before the request is sent. path: of the URL. missing: settings that the server lacks."""
+    """Reads one stream; made before the request is sent.
+
+    path: of the URL. missing: settings that the server lacks. keeps_connection: whether a connection can be used again
+    after a stream; llama.cpp promises it and closes the connection.
+    """
 
     path: ClassVar[str]
     missing: ClassVar[tuple[str, ...]]
+    keeps_connection: ClassVar[bool]
 
     def __init__(self, request: StreamRequest) -> None:
         """Remember the request, of which the answer is read."""

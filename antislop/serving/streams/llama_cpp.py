@@ -23,6 +23,7 @@ class LlamaCppStream:
 
     path: ClassVar[str] = "/completion"
     missing: ClassVar[tuple[str, ...]] = ()
+    keeps_connection: ClassVar[bool] = False
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
