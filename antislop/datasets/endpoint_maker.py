@@ -15,15 +15,19 @@ from antislop.matching.bans import Ban
 from antislop.records.journal import Record
 from antislop.serving.completions import Endpoint
 from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
+from antislop.serving.exact_methods import EndpointMethod
 
 
 class EndpointMaker(RecordMakerBase):
     """Makes records with an endpoint.
 
-    tokenizer: of the served model. options: see `RecordMakerBase`; its settings are those of `EndpointSampler`.
+    tokenizer: of the served model. method, alternatives: see `EndpointSampler`. options: see `RecordMakerBase`; its
+    settings are those of `EndpointSampler`.
 
-    Each record has `outside`, the mean probability beyond the returned alternatives, and `ran_out`, the number of
-    positions at which the settings allow a token beyond them. If the server fails, the record has an error.
+    Each record has `method`, and per kept token `requests_per_token` and `written_per_token`, the tokens that were
+    received. With method="alternatives" it also has `outside`, the mean probability beyond the returned alternatives,
+    and `ran_out`, the number of positions at which the settings allow a token beyond them. If the server fails, the
+    record has an error.
     """
 
     def __init__(
@@ -32,14 +36,19 @@ class EndpointMaker(RecordMakerBase):
         tokenizer: PreTrainedTokenizerBase,
         bans: BanList | Iterable[str | Ban],
         *,
+        method: EndpointMethod = "auto",
         alternatives: int = 20,
         **options: Any,
     ) -> None:
         super().__init__(tokenizer, bans, **options)
         self._served = {
-            arm: EndpointSampler(sampler, endpoint, alternatives=alternatives)
+            arm: EndpointSampler(sampler, endpoint, method=method, alternatives=alternatives)
             for arm, sampler in self._samplers.items()
         }
+
+    def describe_server(self) -> str:
+        """Return what the server can do, and how bans are kept on it. Raises `EndpointError` if it can't be reached."""
+        return next(iter(self._served.values())).describe_server()
 
     def _write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
@@ -52,4 +61,12 @@ class EndpointMaker(RecordMakerBase):
     def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
         record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
         assert isinstance(completion, EndpointCompletion)
-        return record | {"outside": round(completion.coverage.outside_mean, 6), "ran_out": completion.coverage.ran_out}
+        kept, traffic, coverage = max(1, len(completion.tokens)), completion.traffic, completion.coverage
+        record |= {
+            "method": completion.method,
+            "requests_per_token": round(traffic.requests / kept, 4),
+            "written_per_token": round(traffic.written / kept, 4),
+        }
+        if completion.method == "alternatives":
+            record |= {"outside": round(coverage.outside_mean, 6), "ran_out": coverage.ran_out}
+        return record

@@ -29,13 +29,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
-from antislop.datasets.samples import Arm, MadeRecord, SampleSpec
+from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
 from antislop.errors import InputError, first_line
-from antislop.hf.pretrained import ModelSpec, load_model
+from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
+from antislop.serving.completions import Endpoint
 
 BATCHES_OF_A_BLOCK = 4
 """Batches per block. A batch runs half empty at the end of a block, which costs about a tenth of the time."""
@@ -55,7 +57,8 @@ class Cluster:
     model: the argument of `load_model`, which each worker calls. batch_size: texts in flight per worker.
     workers: by default one per GPU of the cluster, or one per machine if there are no GPUs. address: of the cluster,
     "auto" or host:port; by default the cluster that this process is connected to, or else a local one, which is stopped
-    at the end. settings, seed, pairs, options: see `ModelRecordMaker`.
+    at the end. settings, seed, pairs, options: see `ModelRecordMaker`. endpoint: a server that all workers use in the
+    place of models of their own; `model` is its tokenizer's then, and the options are those of `EndpointMaker`.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Cluster:
         pairs: PairFormat | None = None,
         workers: int | None = None,
         address: str | None = None,
+        endpoint: Endpoint | None = None,
         **options: Any,
     ) -> None:
         if workers is not None and workers < 1:
@@ -79,6 +83,7 @@ class Cluster:
         self._model = replace(spec, name=str(Path(str(spec.name)).resolve())) if is_folder else spec
         self._bans = list(bans)
         self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
+        self._endpoint = endpoint
         self._block_size = BATCHES_OF_A_BLOCK * batch_size
         self._workers = workers
         self._address = address
@@ -110,7 +115,13 @@ class Cluster:
         data = ray.data.from_arrow_refs(blocks)
         results = data.map_batches(
             Worker,
-            fn_constructor_kwargs={"model": self._model, "bans": self._bans, "arm": arm, "options": self._options},
+            fn_constructor_kwargs={
+                "model": self._model,
+                "bans": self._bans,
+                "arm": arm,
+                "options": self._options,
+                "endpoint": self._endpoint,
+            },
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=crew.workers, max_tasks_in_flight_per_actor=1),
@@ -131,24 +142,38 @@ class Worker:
     Never raises: an error becomes the row of a block, since Ray would return a long traceback.
     """
 
-    def __init__(self, *, model: ModelSpec, bans: Sequence[str | Ban], arm: Arm, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        *,
+        model: ModelSpec,
+        bans: Sequence[str | Ban],
+        arm: Arm,
+        options: dict[str, Any],
+        endpoint: Endpoint | None = None,
+    ) -> None:
         self._model = model
+        self._endpoint = endpoint
         self._bans = bans
         self._arm = arm
         self._options = options
-        self._maker: ModelRecordMaker | None = None
+        self._maker: RecordMaker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
         """Return the columns number and done of a block; done is JSON: the fields of each `MadeRecord`, or an error."""
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
-            self._maker = self._maker or ModelRecordMaker(*load_model(self._model), self._bans, **self._options)
+            self._maker = self._maker or self._make_maker()
             result: Any = [
                 (sample.record, sample.pairs, sample.counts) for sample in self._maker.make(specs, arm=self._arm)
             ]
         except Exception as error:  # noqa: BLE001
             result = first_line(error) if isinstance(error, ValueError) else _name(error)
         return {"number": [number], "done": [json.dumps(result)]}
+
+    def _make_maker(self) -> RecordMaker:
+        if self._endpoint is None:
+            return ModelRecordMaker(*load_model(self._model), self._bans, **self._options)
+        return EndpointMaker(self._endpoint, load_tokenizer(self._model), self._bans, **self._options)
 
 
 def _name(error: Exception) -> str:

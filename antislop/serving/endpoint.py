@@ -1,99 +1,72 @@
-"""`AntiSlop` for models behind an HTTP endpoint: the same loop, matcher and ledger.
-
-A node of the ledger is filled with the alternatives that the server returns. A rewind sends a shorter prompt, which is
-still in the server's prefix cache. The server's own continuation is a draft, and the distributions along it come with
-the same answer, so that one request yields several tokens.
-
-Exactness: within the returned alternatives, everything in docs/exactness.md holds. A token beyond them is never
-written; `Coverage` counts the positions at which that can matter. There are none with `top_k` up to the number of
-alternatives, or with a `min_p` that excludes the last alternative.
-
-Drafts: if the server draws its continuation from the distributions that it returns, the sampler draws its tokens
-coupled with it (`Node.draw_beside`) and keeps nearly all of it. The sampler must then use each answer, whatever its
-tokens are: discarding answers because of their tokens would make these tokens rarer. llama.cpp leaves some tokens out
-of its answers; its drafts are therefore the likeliest continuation, which involves no chance and so can't be biased.
-"""
+"""`AntiSlop` for models behind an HTTP endpoint."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from dataclasses import dataclass, replace
 from itertools import count, islice, repeat
-from threading import Event as Flag
-from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias, get_args
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
-from transformers.generation import EosTokenCriteria, StopStringCriteria
 
-from antislop.callbacks.settings import Settings
-from antislop.decoding.loop import ForwardPass, decode
-from antislop.decoding.policy import Policy
-from antislop.decoding.row import NO_DRAFT, Draft, Row, TextSpec
-from antislop.decoding.scheduler import Scheduler
+from antislop.decoding.policy import Method
+from antislop.decoding.row import Row
+from antislop.errors import InputError
 from antislop.hf.arguments import check_prompts, pair, refuse_one_list
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.in_flight import Completion
 from antislop.lists.ban_list import Bans
 from antislop.sampler import SEED_STEP, AntiSlop
+from antislop.serving.alternatives import AlternativesText, AlternativesWriter
 from antislop.serving.completions import Endpoint
 from antislop.serving.coverage import Coverage
-from antislop.serving.dialects import Answer, EndpointError, Position
+from antislop.serving.dialects import EndpointError
+from antislop.serving.exact_methods import EndpointMethod, plan_method
+from antislop.serving.loop_thread import LoopThread
+from antislop.serving.streamed_text import StreamedText
+from antislop.serving.streams.client import StreamingClient
+from antislop.serving.streams.messages import ServerFeatures
+from antislop.serving.streams.probe import describe
+from antislop.serving.text_settings import TextSettings, make_spec
 from antislop.serving.token_names import TokenNames
+from antislop.serving.traffic import Traffic
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
 
-GAP_TRIES = 16
-"""Limit of requests for one token, if the server leaves it out of its answers."""
+EndpointPrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""A text, its ids, or the messages of a chat, which the tokenizer's template turns into ids."""
+REJECTION_TRIES = 10
+"""Times as many rewinds to one position are allowed if nothing is subtracted there."""
 
 
 @dataclass(frozen=True)
 class EndpointCompletion(Completion):
-    """A text from an endpoint. error: why the text ends early, after its last settled token, or None."""
+    """A text from an endpoint. error: why the text ends early, after its last settled token, or None.
+
+    coverage: the probability beyond the alternatives; with the other methods nothing is beyond them. traffic: the
+    requests. method: the way that was used.
+    """
 
     coverage: Coverage
+    traffic: Traffic
+    method: EndpointMethod
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The settings that all texts share."""
+class _Order:
+    """A text to be written."""
 
-    processors: LogitsProcessorList
-    criteria: StoppingCriteriaList
-    policy: Policy
-    max_new_tokens: int
-
-    def make_spec(self, prompt: Sequence[int], bans: CompiledBans, *, seed: int) -> TextSpec:
-        """Return the spec of a text, with its own random generator."""
-        return TextSpec(
-            prompt=torch.tensor([prompt]),
-            matcher=bans.matcher,
-            state=bans.read_prompt(prompt),
-            policy=self.policy,
-            settings=Settings(
-                logits_processor=self.processors,
-                stopping_criteria=self.criteria,
-                rows=1,
-                shares_processors=True,
-                shares_criteria=True,
-            ),
-            capacity=self.max_new_tokens,
-            generator=torch.Generator().manual_seed(seed),
-        )
+    ids: list[int]
+    settings: TextSettings
+    bans: CompiledBans
+    seed: int
+    number: int = 0
+    ban_method: Method | None = None
 
 
 class EndpointSampler:
@@ -101,16 +74,22 @@ class EndpointSampler:
 
     sampler: bans, options, and the tokenizer, which must be that of the served model; it serves any number of
     endpoints.
-    alternatives: number of log-probabilities to request at each position; vLLM returns up to 20 unless it was started
-    with a larger `--max-logprobs`. They must be those of the unmodified model, which is vLLM's default
-    (`--logprobs-mode`).
-    tokens_per_request: number of tokens that the server drafts per request. The distribution of the texts does not
-    depend on it; with 1, the texts don't depend on the server's random numbers.
-    eos_token_id: the tokens that end a text; by default those of the tokenizer.
+    method: how bans are kept. The first four let the server draw each token, by its own settings and over its whole
+    vocabulary, and are exact; a combination that is not is refused. "auto" chooses the cheapest at each token, from
+    what the server returns; "reject" works with every server and asks again from the start of a violation; "thin"
+    keeps a ledger of the probabilities that the server returns, and keeps a token by chance; "bias" sends what is left
+    as logit_bias, for one token. "alternatives" draws in this process among the likeliest tokens, and never writes any
+    other: for criteria and settings that the server does not have.
+    eos_token_id: the tokens that end a text, beside those of the tokenizer and of the server.
+    alternatives: for method="alternatives", the number of log-probabilities to request at each position; vLLM returns
+    up to 20 unless it was started with a larger `--max-logprobs`. They must be those of the unmodified model, which is
+    vLLM's default (`--logprobs-mode`).
+    tokens_per_request: for the same, the number of tokens that the server drafts per request. The distribution of the
+    texts does not depend on it; with 1, the texts don't depend on the server's random numbers.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
-    `stop_strings`, `stopping_criteria`, as in `generate`. Raises `ValueError` for values out of range, and for a
-    sampler with `draft_bans`.
+    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`. Raises `ValueError` for
+    values out of range, and for a sampler with `draft_bans`.
     """
 
     def __init__(
@@ -118,6 +97,7 @@ class EndpointSampler:
         sampler: AntiSlop,
         endpoint: Endpoint,
         *,
+        method: EndpointMethod = "auto",
         alternatives: int = 20,
         tokens_per_request: int = 8,
         eos_token_id: int | Sequence[int] | None = None,
@@ -125,8 +105,11 @@ class EndpointSampler:
         for name, value in (("alternatives", alternatives), ("tokens_per_request", tokens_per_request)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; at least 1 is expected")
+        if method not in get_args(EndpointMethod):
+            raise InputError(f"method is {method!r}; it is one of {', '.join(map(repr, get_args(EndpointMethod)))}")
         if sampler.draft_bans:
             raise ValueError("draft_bans needs the model in this process: leave it out for an endpoint")
+        self.method = method
         self._sampler = sampler
         self._endpoint = endpoint
         self._alternatives = alternatives
@@ -136,11 +119,12 @@ class EndpointSampler:
         end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._eos = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._names = TokenNames(self._tokenizer, self._bans.vocabulary)
-        self._lock = Lock()  # one text computes at a time; all of them can wait for the server at once
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
+        self.features: ServerFeatures | None = None  # of the server, once it was probed
 
     def generate_many(
         self,
-        prompts: Iterable[str | Sequence[int]],
+        prompts: Iterable[EndpointPrompt],
         *,
         bans: Iterable[Bans | None] | None = None,
         batch_size: int = 16,
@@ -150,231 +134,256 @@ class EndpointSampler:
     ) -> Iterator[EndpointCompletion]:
         """Generate from many prompts, with up to `batch_size` texts in flight, and yield each text when it is finished.
 
-        prompts: texts, which the tokenizer turns into ids with its special tokens, or ids; read when a text can start.
-        seed: it and a prompt's index determine the random numbers of its text, whatever the order and the batch size;
-        if `tokens_per_request` is above 1, the server must also honor seeds. seeds: one for each prompt instead, read
-        after it. bans: a list for each prompt, read after it; None for the list of the sampler.
+        prompts: texts, which the tokenizer turns into ids with its special tokens, ids, or chats; read when a text can
+        start. seed: it and a prompt's index determine the random numbers of its text, whatever the order and the batch
+        size, if the server honors seeds. seeds: one for each prompt instead, read after it. bans: a list for each
+        prompt, read after it; None for the list of the sampler.
 
         If the server fails, a text ends early and has an `error`; the other texts continue.
         """
-        check_prompts(prompts)
+        check_prompts(prompts)  # type: ignore[arg-type]  # chats are a third kind here
         refuse_one_list(bans)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
-        plan = self._plan(**settings)
+        text_settings = self._read_settings(settings)
         if seed is not None and seeds is not None:
             raise ValueError("both seed and seeds were passed: pass one seed for all prompts, or one for each")
         if seeds is None:
-            seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
+            seeds = count(_random_seed() if seed is None else seed, SEED_STEP)
         lists = CompiledLists(self._bans)
         inputs = enumerate(pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans"))
-        texts = (
-            self._start(prompt, plan, bans=lists.compile(text_bans)[0], number=number, seed=text_seed)
+        orders = (
+            _Order(self._encode(prompt), text_settings, lists.compile(text_bans)[0], text_seed, number)
             for number, ((prompt, text_seed), text_bans) in inputs
         )
-        running: set[Future[EndpointCompletion]] = set()
-        stop = Flag()
-        pool = ThreadPoolExecutor(batch_size)
+        return self._complete_many(orders, batch_size=batch_size)
+
+    def stream(self, prompt: EndpointPrompt, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
+        """Yield one text in settled pieces, which no rewind withdraws."""
+        vocabulary, ids = self._bans.vocabulary, self._encode(prompt)
+        events = self.events(ids, seed=seed, **settings)
+        return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
+
+    def events(self, prompt: EndpointPrompt, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
+        """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
+        order = self._order(prompt, self._bans, seed, settings)
+        if self.method == "alternatives":
+            try:
+                yield from self._start_alternatives(order, self._make_writer()).events()
+            finally:
+                self._endpoint.close()
+            return
+        thread = LoopThread()
         try:
+            yield from thread.iterate(self._stream(order))
+        finally:
+            thread.close(self.close())
+
+    def events_async(
+        self,
+        prompt: EndpointPrompt,
+        *,
+        bans: CompiledBans | None = None,
+        ban_method: Method | None = None,
+        seed: int | None = None,
+        **settings: Any,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of one text in the running event loop; closing the generator ends the text on the server.
+
+        bans: a compiled list in the place of the sampler's. ban_method: in the place of the sampler's `method`. Not for
+        method="alternatives", which uses threads. Call `close` before the loop ends.
+        """
+        if self.method == "alternatives":
+            raise InputError("method='alternatives' needs threads: use events or generate_many")
+        order = self._order(prompt, bans or self._bans, seed, settings)
+        return self._stream(replace(order, ban_method=ban_method or self._sampler.method))
+
+    async def probe(self) -> ServerFeatures:
+        """Return what the server can do, by a few requests, once. Raises `EndpointError`."""
+        if self.features is None:
+            self.features = await self._client().probe()
+        return self.features
+
+    def describe_server(self) -> str:
+        """Return a line on what the server can do. Raises `EndpointError` if it can't be reached."""
+        if self.method == "alternatives":
+            return f"method alternatives: among the {self._alternatives} likeliest tokens at each position"
+        thread = LoopThread()
+        try:
+            return describe(thread.submit(self.probe()).result())
+        finally:
+            thread.close(self.close())
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def _read_settings(self, settings: Mapping[str, Any]) -> TextSettings:
+        self._bans.vocabulary.refuse_changes(self._tokenizer)
+        text_settings = TextSettings(**settings)
+        text_settings.make_criteria(self._tokenizer, self._eos)
+        if self.method == "alternatives":
+            text_settings.make_warpers()
+        return text_settings
+
+    def _order(
+        self, prompt: EndpointPrompt, bans: CompiledBans, seed: int | None, settings: Mapping[str, Any]
+    ) -> _Order:
+        seed = _random_seed() if seed is None else seed
+        return _Order(self._encode(prompt), self._read_settings(settings), bans, seed)
+
+    def _encode(self, prompt: EndpointPrompt) -> list[int]:
+        if isinstance(prompt, str):
+            ids = self._tokenizer(prompt)["input_ids"]
+        elif prompt and isinstance(prompt[0], Mapping):
+            ids = self._tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+        else:
+            ids = prompt
+        if not ids:
+            raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
+        return list(ids)
+
+    def _complete_many(self, orders: Iterator[_Order], *, batch_size: int) -> Iterator[EndpointCompletion]:
+        running: set[Future[EndpointCompletion]] = set()
+        with self._open(batch_size) as submit:
             while True:
-                running |= {pool.submit(text.complete, stop) for text in islice(texts, batch_size - len(running))}
+                running |= set(map(submit, islice(orders, batch_size - len(running))))
                 if not running:
                     return
                 futures, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from sorted((future.result() for future in futures), key=lambda finished: finished.number)
+
+    def _open(self, batch_size: int) -> AbstractContextManager[Callable[[_Order], Future[EndpointCompletion]]]:
+        """Return a function that starts a text; on exit, all texts that are not finished end."""
+        return self._open_threads(batch_size) if self.method == "alternatives" else self._open_loop()
+
+    @contextmanager
+    def _open_loop(self) -> Iterator[Callable[[_Order], Future[EndpointCompletion]]]:
+        thread = LoopThread()
+        try:
+            yield lambda order: thread.submit(self._write(order))
         finally:
-            stop.set()
+            thread.close(self.close())
+
+    @contextmanager
+    def _open_threads(self, batch_size: int) -> Iterator[Callable[[_Order], Future[EndpointCompletion]]]:
+        writer, pool = self._make_writer(), ThreadPoolExecutor(batch_size)
+        try:
+            yield lambda order: pool.submit(self._write_alternatives, order, writer)
+        finally:
+            writer.stop.set()
             pool.shutdown(cancel_futures=True)
             self._endpoint.close()
 
-    def stream(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[str]:
-        """Yield one text in settled pieces, which no rewind withdraws."""
-        vocabulary = self._bans.vocabulary
-        ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
-        events = self.events(ids, seed=seed, **settings)
-        return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
+    def _client(self) -> StreamingClient:
+        """Return the client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = StreamingClient(self._endpoint, self._tokenizer, self._bans.vocabulary)
+        return self._clients[loop]
 
-    def events(self, prompt: str | Sequence[int], *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
-        """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
-        plan = self._plan(**settings)
-        seed = int(torch.randint(2**31, ())) if seed is None else seed
-        try:
-            yield from self._start(prompt, plan, seed=seed).events()
-        finally:
-            self._endpoint.close()
+    async def _start(self, order: _Order) -> StreamedText:
+        """Return a text that is ready to be written. Raises `InputError` for settings that can't be exact here."""
+        features = await self.probe()
+        sampling, length = order.settings.sampling, len(order.ids) + order.settings.max_new_tokens
+        plan = plan_method(self.method, sampling, features)
+        if features.context_length is not None and length > features.context_length:
+            raise EndpointError(
+                f"the prompt's {len(order.ids):,} tokens and max_new_tokens={order.settings.max_new_tokens:,} are more "
+                f"than the server's context of {features.context_length:,}: lower max_new_tokens"
+            )
+        policy = self._sampler.make_policy(do_sample=sampling.do_sample)
+        policy = replace(policy, method=order.ban_method or policy.method)
+        if policy.method == "token" and plan.logprobs is None:
+            raise InputError("the first-token rule needs the log-probabilities of the written tokens: use 'exact'")
+        if plan.logprobs is None:
+            policy = replace(
+                policy,
+                max_rewinds=policy.max_rewinds * REJECTION_TRIES,
+                max_withdrawn_ratio=policy.max_withdrawn_ratio * REJECTION_TRIES,
+            )
+        end_tokens = sorted({*self._eos, *features.end_tokens})
+        spec = make_spec(
+            order.ids,
+            order.bans,
+            policy=policy,
+            warpers=TextSettings(max_new_tokens=1).make_warpers(),
+            criteria=order.settings.make_criteria(self._tokenizer, end_tokens),
+            capacity=order.settings.max_new_tokens,
+            seed=order.seed,
+        )
+        end_token = self._eos[0] if self._eos else min(end_tokens, default=None)
+        return StreamedText(self._client(), spec, plan, sampling, seed=order.seed, end_token=end_token)
 
-    def _plan(
-        self,
-        *,
-        max_new_tokens: int,
-        do_sample: bool = True,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        stop_strings: str | list[str] | None = None,
-        stopping_criteria: Sequence[StoppingCriteria] = (),
-    ) -> _Plan:
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
-        warpers: list[LogitsProcessor] = []  # in the order of `generate`
-        if do_sample:
-            warpers += [TemperatureLogitsWarper(float(temperature))] if temperature != 1 else []
-            warpers += [TopKLogitsWarper(top_k)] if top_k else []
-            warpers += [TopPLogitsWarper(top_p)] if top_p is not None and top_p < 1 else []
-            warpers += [MinPLogitsWarper(min_p)] if min_p is not None else []
-        criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=self._eos)] if self._eos else []
-        if stop_strings:
-            criteria.append(StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings))
-        self._bans.vocabulary.refuse_changes(self._tokenizer)
-        criteria.extend(stopping_criteria)
-        policy = self._sampler.make_policy(do_sample=do_sample)
-        return _Plan(LogitsProcessorList(warpers), StoppingCriteriaList(criteria), policy, max_new_tokens)
+    async def _stream(self, order: _Order) -> AsyncGenerator[Event, None]:
+        async with aclosing((await self._start(order)).events()) as events:
+            async for event in events:
+                if isinstance(event, Conceded):
+                    self._sampler.warn(event)
+                yield event
 
-    def _start(
-        self,
-        prompt: str | Sequence[int],
-        plan: _Plan,
-        *,
-        seed: int,
-        bans: CompiledBans | None = None,
-        number: int = 0,
-    ) -> _Text:
-        ids: list[int] = list(self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
-        if not ids:
-            raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
-        with self._lock:
-            spec = plan.make_spec(ids, bans or self._bans, seed=seed)
-        return _Text(self, spec, number=number, seed=seed)
-
-
-class _Text:
-    """One text, and the loop's engine for it: a forward pass is a request, and its answer contains a draft."""
-
-    def __init__(self, sampler: EndpointSampler, spec: TextSpec, *, number: int, seed: int) -> None:
-        self._sampler = sampler
-        self._vocabulary = sampler._bans.vocabulary
-        self._row = Row(spec)
-        self._number = number
-        self._server_seeds = random.Random(seed)
-        self._sent_tokens: list[int] = []  # generated tokens in the prompt of the latest request
-        self._leaves_gaps = False
-        self._stop: Flag | None = None
-        self._coverage = Coverage()
-
-    def complete(self, stop: Flag) -> EndpointCompletion:
+    async def _write(self, order: _Order) -> EndpointCompletion:
         """Generate to the end, or until the server fails."""
-        self._stop = stop
-        report, error = Report(surfaces=self._vocabulary), None
+        report, error, row, traffic = Report(surfaces=self._bans.vocabulary), None, None, Traffic()
         try:
-            for event in self.events():
+            text = await self._start(order)
+            row, traffic = text.row, text.traffic
+            async for event in text.events():
+                report.add(event)
+                if isinstance(event, Conceded):
+                    self._sampler.warn(event)
+        except EndpointError as failure:
+            error = failure
+        return self._complete(order, row, report, Coverage(), traffic, error=error)
+
+    def _make_writer(self) -> AlternativesWriter:
+        return AlternativesWriter(
+            self._endpoint, self._names, self._alternatives, self._tokens_per_request, self._sampler.warn
+        )
+
+    def _start_alternatives(self, order: _Order, writer: AlternativesWriter) -> AlternativesText:
+        with writer.lock:
+            spec = make_spec(
+                order.ids,
+                order.bans,
+                policy=self._sampler.make_policy(do_sample=order.settings.do_sample),
+                warpers=order.settings.make_warpers(),
+                criteria=order.settings.make_criteria(self._tokenizer, self._eos),
+                capacity=order.settings.max_new_tokens,
+                seed=order.seed,
+            )
+        return AlternativesText(writer, spec, seed=order.seed)
+
+    def _write_alternatives(self, order: _Order, writer: AlternativesWriter) -> EndpointCompletion:
+        """Generate to the end, or until the server fails."""
+        text = self._start_alternatives(order, writer)
+        report, error = Report(surfaces=self._bans.vocabulary), None
+        try:
+            for event in text.events():
                 report.add(event)
         except EndpointError as failure:
             error = failure
         if report.reason == "failed":
             error = EndpointError("the server's log-probabilities leave no token that can be drawn: use another server")
-        row = self._row
-        tokens = row.tokens if error is None else row.tokens[: row.settled]
-        prompt = row.ids[0, : row.prompt_length].tolist()
-        text = self._vocabulary.decode(tokens, after=prompt)
-        return EndpointCompletion(self._number, text, tokens, report, self._coverage, error=error)
+        traffic = Traffic(text.coverage.requests, text.coverage.retries, text.written)
+        return self._complete(order, text.row, report, text.coverage, traffic, error=error)
 
-    def events(self) -> Iterator[Event]:
-        """Yield the events of the text; hold the lock while computing, but not during requests."""
-        events = decode(Scheduler(rows=[self._row]), self)
-        while True:
-            with self._sampler._lock:
-                event = next(events, None)
-            if event is None:
-                return
-            if isinstance(event[1], Conceded):
-                self._sampler._sampler.warn(event[1])
-            yield event[1]
+    def _complete(
+        self,
+        order: _Order,
+        row: Row | None,
+        report: Report,
+        coverage: Coverage,
+        traffic: Traffic,
+        *,
+        error: EndpointError | None,
+    ) -> EndpointCompletion:
+        tokens = [] if row is None else row.tokens if error is None else row.tokens[: row.settled]
+        text = self._bans.vocabulary.decode(tokens, after=order.ids)
+        return EndpointCompletion(order.number, text, tokens, report, coverage, traffic, self.method, error=error)
 
-    def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        """Request the distribution of the next token, and the server's draft."""
-        row = rows[0]
-        fed, cut = self._compare(row)
-        positions, is_drawn, is_draft = self._ask(row)
-        logits, tokens = self._read(positions)
-        row.draft = NO_DRAFT
-        if is_draft:
-            proposals = logits.exp() if is_drawn else None
-            row.draft = Draft(tokens, proposals, read=len(logits) - 1)
-        self._coverage.measure(row, logits)
-        return ForwardPass(logits[None], [fed], [cut])
 
-    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        """Begin a new text; the server keeps no state between requests."""
-        return self.forward(rows[place : place + 1])
-
-    def _compare(self, row: Row) -> tuple[int, int]:
-        """Return the number of tokens that were added since the latest request, and the number removed."""
-        pairs = list(zip(row.tokens, self._sent_tokens, strict=False))
-        shared = next((i for i, (token, sent_token) in enumerate(pairs) if token != sent_token), len(pairs))
-        cut, fed = len(self._sent_tokens) - shared, len(row.tokens) - shared
-        fed += 0 if self._coverage.requests else row.prompt_length
-        self._sent_tokens = list(row.tokens)
-        return fed, cut
-
-    def _ask(self, row: Row) -> tuple[list[Position], bool, bool]:
-        """Return the server's answer, whether its tokens were drawn, and whether they are a draft."""
-        draft_length = min(self._sampler._tokens_per_request, row.capacity - len(row.tokens))
-        if draft_length > 1 and self._coverage.requests:  # the first answer shows whether the server leaves gaps
-            greedy = not row.spec.policy.do_sample or self._leaves_gaps
-            answer = self._request(row, draft_length, greedy=greedy)
-            if not answer.has_gaps:
-                return answer.positions, not greedy, True
-            if not greedy:
-                raise EndpointError("the server left tokens out of its answer: set tokens_per_request to 1")
-        for _ in range(GAP_TRIES):
-            answer = self._request(row, 1)
-            if answer.positions and not answer.has_gaps:
-                return answer.positions[:1], False, False
-        raise EndpointError(f"the server left the next token out of {GAP_TRIES} answers")
-
-    def _request(self, row: Row, max_tokens: int, *, greedy: bool = False) -> Answer:
-        """Send a request; release the lock meanwhile, so that other texts can compute."""
-        sampler, seed = self._sampler, self._server_seeds.getrandbits(31)
-        sampler._lock.release()
-        try:
-            answer = sampler._endpoint.complete(
-                row.ids[0].tolist(),
-                max_tokens=max_tokens,
-                alternatives=sampler._alternatives,
-                seed=seed,
-                greedy=greedy,
-                stop=self._stop,
-            )
-        finally:
-            sampler._lock.acquire()
-        self._leaves_gaps |= answer.leaves_gaps
-        self._coverage.requests += 1
-        self._coverage.retries += answer.retries
-        return answer
-
-    def _read(self, positions: Sequence[Position]) -> tuple[Tensor, list[int]]:
-        """Return log-probabilities [positions, vocab], -inf beyond the alternatives, and the server's tokens.
-
-        Both end at the first token that is not among its alternatives: it is never drawn, so the rest is not used.
-        """
-        names, tokens, rows = self._sampler._names, list[int](), list[Tensor]()
-        for position in positions:
-            alternatives = names.read(position.logprobs, limit=self._sampler._alternatives)
-            self._coverage.unreadable += min(len(position.logprobs), self._sampler._alternatives) - len(alternatives)
-            if not alternatives:
-                break
-            logits = torch.full((names.size,), -torch.inf)
-            logits[list(alternatives)] = torch.tensor(list(alternatives.values()))
-            rows.append(logits)
-            token = names.find(position.token)
-            is_alternative = token in alternatives
-            # A token without an id is replaced by one of probability 0: neither is ever drawn.
-            tokens.append(int(logits.argmin()) if token is None or not is_alternative else token)
-            if not is_alternative:
-                break
-        if not rows:
-            raise EndpointError(
-                "none of the alternatives is a token of the tokenizer: pass the tokenizer of the served model"
-            )
-        return torch.stack(rows), tokens
+def _random_seed() -> int:
+    return int(torch.randint(2**31, ()))

@@ -32,7 +32,7 @@ class MethodPlan:
 
     logprobs: the kind of log-probability to request; None for rejecting alone. has_first_bias: a request may bias its
     first token only, so that one request does what otherwise takes two. alternatives: the number of likeliest tokens to
-    request, of which many may complete the same ban.
+    request, of which many may complete the same ban. names_ends: the end token is the last token of a stream.
     """
 
     method: EndpointMethod
@@ -42,6 +42,7 @@ class MethodPlan:
     bias_limit: int | None = None
     has_first_bias: bool = False
     alternatives: int = 0
+    names_ends: bool = False
 
     def choose(self, node: SparseNode) -> ExactMethod:
         """Return the way to draw the next token at a node."""
@@ -76,7 +77,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
     if method == "bias" and cause:
         raise InputError(f"method='bias' is not exact here: {cause}; use method='auto'")
     if method == "reject":
-        return MethodPlan(method, None, can_thin=False, can_bias=False)
+        return MethodPlan(method, None, can_thin=False, can_bias=False, names_ends=features.has_ids)
     can_bias = cause is None and method != "thin"
     return MethodPlan(
         method,
@@ -87,6 +88,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
         has_first_bias=features.has_first_bias,
         # A sampled text rarely returns to the same ban; a greedy one does so until other tokens are likelier.
         alternatives=0 if sampling.do_sample else min(CANDIDATES, features.max_alternatives),
+        names_ends=features.has_ids,
     )
 
 

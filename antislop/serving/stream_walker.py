@@ -48,9 +48,9 @@ class StreamWalker(Walker):
             self.node.note(other, known)
         return self._add(token, Drawn(token))
 
-    def fail(self) -> None:
-        """End the text here, because nothing is left that the server could write."""
-        self._finish("exhausted")
+    def finish(self) -> None:
+        """End a text without tokens."""
+        self._finish("done")
 
     def release(self) -> list[Event]:
         """Return the events since the last call."""

@@ -20,7 +20,7 @@ from antislop.serving.dialects import EndpointError
 from antislop.serving.exact_methods import HEAVY, MethodPlan
 from antislop.serving.sampling import Sampling
 from antislop.serving.stream_walker import StreamWalker
-from antislop.serving.streams.messages import Ended, Message, StreamBroken, StreamRequest
+from antislop.serving.streams.messages import Ended, Message, StreamBroken, StreamedToken, StreamRequest
 from antislop.serving.traffic import Traffic
 from antislop.trace.events import Event
 
@@ -58,14 +58,22 @@ class Candidate(NamedTuple):
 class StreamedText:
     """A text that is being written.
 
-    plan: the exact ways of its settings. end_token: counts as written if the server ends a text without a token.
-    seed: determines the seeds of the requests.
+    plan: the exact ways of its settings. seed: determines the seeds of the requests. end_token: is added to the text if
+    the server does not name the token that ended it.
     """
 
     def __init__(
-        self, client: StreamClient, spec: TextSpec, plan: MethodPlan, sampling: Sampling, *, seed: int, end_token: int
+        self,
+        client: StreamClient,
+        spec: TextSpec,
+        plan: MethodPlan,
+        sampling: Sampling,
+        *,
+        seed: int,
+        end_token: int | None = None,
     ) -> None:
         self.row = Row(spec)
+        self.row.history = spec.settings.follow([self.row])
         self.traffic = Traffic()
         self._walker = StreamWalker(self.row)
         self._client = client
@@ -73,6 +81,7 @@ class StreamedText:
         self._sampling = sampling
         self._seeds = random.Random(seed)
         self._end_token = end_token
+        self._has_ended = False  # the server ended the text by the latest token that was read
         self._prompt: list[int] = spec.prompt[0].tolist()
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -88,11 +97,23 @@ class StreamedText:
                             yield event
                         if self.row.is_finished or not stays:
                             break
+                if self._has_ended and not self.row.is_finished:
+                    self._end()
+                    for event in self._walker.release():
+                        yield event
             except StreamBroken:  # all that was received is judged: go on from there
                 self.traffic.retries += 1
             stalls = 0 if self.traffic.written > written else stalls + 1
             if stalls > MAX_STALLS:
                 raise EndpointError(f"the server answered {stalls} requests in a row without a token: try again later")
+
+    def _end(self) -> None:
+        """End the text where the server did: its end token may be none of those that are known here."""
+        self._has_ended = False
+        if self.row.tokens:
+            self._walker.end_at(len(self.row.tokens))
+        else:
+            self._walker.finish()
 
     async def _candidates(self) -> AsyncGenerator[Candidate, None]:
         """Yield the tokens of one request, until the ledger needs another one."""
@@ -111,18 +132,21 @@ class StreamedText:
 
     async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[Candidate, None]:
         """Yield tokens until one is not kept."""
-        async for candidate in self._read(self._request()):
-            if is_thinned and not self._keeps(candidate):
-                return
-            yield candidate
+        async with aclosing(self._read(self._request())) as candidates:
+            async for candidate in candidates:
+                if is_thinned and not self._keeps(candidate):
+                    return
+                yield candidate
 
     async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
         """Yield the first of some draws that is kept."""
         self.traffic.requests += 1
         for message in await self._client.draw(self._request(max_tokens=1), DRAWS):
             candidate = self._receive(message)
-            if self._keeps(candidate):
-                yield candidate
+            if candidate is None or self._keeps(candidate):
+                if candidate is not None:
+                    yield candidate
+                self._has_ended = isinstance(message, Ended)
                 return
 
     async def _stream_biased(self, node: SparseNode) -> AsyncGenerator[Candidate, None]:
@@ -134,13 +158,15 @@ class StreamedText:
         else:
             request = self._request(bias=bias, max_tokens=1)
         is_first = True
-        async for candidate in self._read(request):
-            if not is_first and not self._keeps(candidate):
-                return
-            if is_first and candidate.probability is not None and self._plan.logprobs == "drawn":
-                candidate = candidate._replace(probability=candidate.probability * left)  # all of the rest is `left`
-            is_first = False
-            yield candidate
+        async with aclosing(self._read(request)) as candidates:
+            async for candidate in candidates:
+                if is_first and candidate.probability is not None and self._plan.logprobs == "drawn":
+                    yield candidate._replace(probability=candidate.probability * left)  # all of the rest is `left`
+                elif is_first or self._keeps(candidate):
+                    yield candidate
+                else:
+                    return
+                is_first = False
 
     def _keeps(self, candidate: Candidate) -> bool:
         """Return whether a token drawn from the whole distribution counts; count it otherwise."""
@@ -181,18 +207,20 @@ class StreamedText:
                         )
                     return
                 received += 1
-                yield self._receive(message)
+                candidate = self._receive(message)
+                if candidate is not None:
+                    yield candidate
                 if isinstance(message, Ended):
+                    self._has_ended = True  # reached only if all tokens have stayed
                     return
 
-    def _receive(self, message: Message) -> Candidate:
-        """Return the token of a message. Raises `EndpointError` for one without an id."""
+    def _receive(self, message: Message) -> Candidate | None:
+        """Return the token of a message, None for an end without one. Raises `EndpointError` for one without an id."""
         self.traffic.written += 1
-        if isinstance(message, Ended):
-            token = self._end_token if message.token is None else message.token
-        elif message.token is not None:
-            token = message.token
-        else:
+        token = self._end_token if message.token is None and isinstance(message, Ended) else message.token
+        if token is None and isinstance(message, Ended):
+            return None
+        if token is None:
             raise EndpointError(
                 f"the server wrote {message.text!r}, which is no single token of the tokenizer: a server that names "
                 "tokens by their ids is needed"

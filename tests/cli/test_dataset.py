@@ -26,7 +26,8 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import BanList
-from antislop.cli import jobs
+from antislop.cli.jobs import host
+from antislop.cli.jobs import job as jobs
 from antislop.cli.main import app
 from antislop.datasets import hub
 from antislop.datasets.summary import measure_slop
@@ -59,7 +60,7 @@ def folder(
 ) -> Path:
     """An empty current folder with a file of prompts, and a model that is loaded once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jobs, "load_model", lambda _: bundled)
+    monkeypatch.setattr(host, "load_model", lambda _: bundled)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
     return tmp_path
 
@@ -69,7 +70,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTra
     """A tokenizer that has a chat template."""
     tokenizer = copy.deepcopy(bundled[1])
     tokenizer.chat_template = CHAT
-    monkeypatch.setattr(jobs, "load_model", lambda _: (bundled[0], tokenizer))
+    monkeypatch.setattr(host, "load_model", lambda _: (bundled[0], tokenizer))
 
 
 def make(*args: str, source: str = "p.txt", out: str = "out.jsonl", env: dict[str, str] | None = None) -> Result:

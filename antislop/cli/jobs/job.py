@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 
-from antislop.cli.options import GenerationOptions, GrammarOptions, PromptOptions
+from antislop.cli.options import GenerationOptions, PromptOptions
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
-from antislop.cli.terminal import as_input_error, console, say, warn
-from antislop.errors import InputError
+from antislop.cli.terminal import console, say, warn
 from antislop.files import open_bytes
-from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Journal, Record
 from antislop.records.prompts import Prompt, fingerprint_text, read_prompts
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets.pair_file import PairFile
-    from antislop.datasets.pairs import PairFormat
     from antislop.datasets.samples import Arm, RecordMaker
     from antislop.datasets.summary import Summary
     from antislop.datasets.writing import Resumed
@@ -39,40 +34,6 @@ MAX_NAME = 40
 """Number of characters of a prompt that are shown if it has no key."""
 LINE_EVERY = 10.0
 """Seconds between two lines of progress if there is no terminal."""
-
-
-class EngineChoice(str, Enum):
-    """The place of the model: this process, a Ray cluster, or a server."""
-
-    TRANSFORMERS = "transformers"
-    RAY = "ray"
-    OPENAI = "openai"
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """The place of the model, and its address."""
-
-    engine: Annotated[
-        EngineChoice,
-        typer.Option(help="transformers: in this process; ray: on each worker of a cluster; openai: on a server."),
-    ] = EngineChoice.TRANSFORMERS
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Workers of ray, each with its own model.", show_default="one per GPU, or machine"),
-    ] = None
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDR", help="The Ray cluster: auto, or host:port.", show_default="this machine"),
-    ] = None
-    base_url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The URL of openai's server, with its /v1."),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The tokenizer of openai's model.", show_default="that of --model"),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,96 +150,6 @@ class Job:
         with self._stopping(say) as self._stop:
             follow(records, summary, screen=console(stderr=True), total=total)
         return summary
-
-
-@dataclass(frozen=True)
-class ModelHost:
-    """Starts or reaches the model of a job."""
-
-    options: EngineOptions
-    model: ModelSpec
-
-    def check(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
-        """Refuse options of another engine, and missing options."""
-        options, engine = self.options, self.options.engine
-        owners = {
-            "--workers": (options.workers, EngineChoice.RAY),
-            "--address": (options.address, EngineChoice.RAY),
-            "--base-url": (options.base_url, EngineChoice.OPENAI),
-            "--tokenizer": (options.tokenizer, EngineChoice.OPENAI),
-        }
-        for name, (value, owner) in owners.items():
-            if value is not None and owner is not engine:
-                advice = f"pass --engine {owner.value}, or leave it out"
-                raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
-        if engine is EngineChoice.OPENAI:
-            self._check_server(generation, structure)
-
-    def _check_server(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
-        options = {
-            "--device": self.model.device != "auto",
-            "--device-map": self.model.device_map is not None,
-            "--dtype": self.model.dtype != "auto",
-            "--attention": self.model.attention is not None,
-        }
-        for name, is_used in options.items():
-            if is_used:
-                raise InputError(
-                    f"{name} has no effect with --engine openai, whose server loads the model: leave it out"
-                )
-        if self.options.base_url is None or self.model.name is None:
-            raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
-        if generation.repetition_penalty:
-            raise InputError("--repetition-penalty needs all log-probabilities, which no server returns: leave it out")
-        if structure.option is not None:
-            raise InputError(
-                f"{structure.option} needs the model's probabilities of all tokens, which no server returns: leave it "
-                "out, or pass --engine transformers or ray"
-            )
-
-    def make(
-        self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
-    ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return the maker of records and the tokenizer of its model.
-
-        pairs: their format; None makes no pairs. grammar: as `GrammarOptions.read` returns it.
-        """
-        options = {
-            "seed": generation.seed,
-            "batch_size": generation.batch_size,
-            "settings": generation.settings,
-            "pairs": pairs,
-            **({} if grammar is None else {"grammar": grammar}),
-        }
-        makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
-        with as_input_error():
-            return makers.get(self.options.engine, self._load)(bans, options)
-
-    def _load(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        from antislop.datasets.maker import ModelRecordMaker
-
-        model, tokenizer = load_model(self.model)
-        return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer
-
-    def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        from antislop.datasets.ray_cluster import Cluster
-        from antislop.grammar.compilation import compile_llguidance
-        from antislop.sampler import AntiSlop
-
-        cluster = Cluster(self.model, bans, workers=self.options.workers, address=self.options.address, **options)
-        tokenizer = load_tokenizer(self.model)
-        AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
-        if "grammar" in options:
-            compile_llguidance(options["grammar"], tokenizer)
-        return cluster, tokenizer
-
-    def _reach_server(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        from antislop.datasets.endpoint_maker import EndpointMaker
-        from antislop.serving.completions import Endpoint
-
-        tokenizer = load_tokenizer(replace(self.model, name=self.options.tokenizer or self.model.name))
-        endpoint = Endpoint(self.options.base_url or "", self.model.name, api_key=os.environ.get("OPENAI_API_KEY"))
-        return EndpointMaker(endpoint, tokenizer, bans, **options), tokenizer
 
 
 def follow(records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None) -> None:
