@@ -1,10 +1,11 @@
-"""Texts from an HTTP endpoint: the same as from the model itself, with every kind of server and failure."""
+"""Texts drawn from the alternatives of an HTTP endpoint: the same as from the model itself, with every failure."""
 
 from __future__ import annotations
 
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from random import Random
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from tests.support.oracles import rejection_distribution
 from tests.support.serving import Misbehavior, Served, serve
 from tests.support.toys import Markov, Words
 
+by_alternatives = partial(EndpointSampler, method="alternatives")
 KINDS = ("vllm", "llama.cpp", "sglang", "strings")
 T = TypeVar("T", bound=Completion)
 PROMPTS = ["The old house", "She opened the door and", "One day", "The rain"]
@@ -91,7 +93,7 @@ def test_greedy_texts_are_those_of_the_model_itself(kind: str, tokens_per_reques
     asked: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
     own = in_order(sampler.generate_many(model, SOME, batch_size=1, **asked))
     with serve(following(model), tokenizer, kind) as server:
-        served = EndpointSampler(
+        served = by_alternatives(
             sampler, connect(server), alternatives=48, tokens_per_request=tokens_per_request, eos_token_id=1
         )
         completions = in_order(served.generate_many(SOME, **asked))
@@ -110,7 +112,7 @@ def test_the_bundled_model_writes_the_same_behind_an_endpoint(
     asked: dict[str, Any] = {"max_new_tokens": 30, "do_sample": False}
     own = in_order(sampler.generate_many(model, PROMPTS, **asked))
     with serve(following(model), tokenizer) as server:
-        served = EndpointSampler(sampler, connect(server), alternatives=model.config.vocab_size)
+        served = by_alternatives(sampler, connect(server), alternatives=model.config.vocab_size)
         completions = in_order(served.generate_many(PROMPTS, **asked))
     assert [done.text for done in completions] == [done.text for done in own]
     assert sum(done.report.rewinds for done in own) > 0
@@ -128,7 +130,7 @@ def test_drawn_texts_are_those_of_the_model_itself_if_the_server_draws_nothing(
     sampler, rewinds = AntiSlop(tokenizer, LETTER_BANS), 0
     asked: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "temperature": 1.5, "top_k": 30}
     with serve(following(model), tokenizer, kind) as server:
-        served = EndpointSampler(
+        served = by_alternatives(
             sampler, connect(server), alternatives=48, tokens_per_request=tokens_per_request, eos_token_id=1
         )
         for seed in range(8):
@@ -144,7 +146,7 @@ def test_each_prompt_may_have_a_list_of_its_own() -> None:
     sampler, lists = AntiSlop(tokenizer, LETTER_BANS), [["a"], None, [], [anywhere("b"), anywhere("c", 0.3)]]
     asked: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "seed": 2, "bans": lists, "batch_size": 4}
     with serve(following(model), tokenizer, "vllm") as server:
-        served = EndpointSampler(sampler, connect(server), alternatives=48, tokens_per_request=1, eos_token_id=1)
+        served = by_alternatives(sampler, connect(server), alternatives=48, tokens_per_request=1, eos_token_id=1)
         completions = in_order(served.generate_many(SOME[:1] * 4, **asked))
     own = in_order(sampler.generate_many(model, SOME[:1] * 4, **asked))
     assert [done.tokens for done in completions] == [done.tokens for done in own]
@@ -158,7 +160,7 @@ TIMES = 600 * DEPTH
 def draw(
     server: Served, sampler: AntiSlop, *, times: int, length: int = 4, alternatives: int = 4, **asked: Any
 ) -> Counter[tuple[int, ...]]:
-    served = EndpointSampler(sampler, connect(server), alternatives=alternatives, tokens_per_request=length)
+    served = by_alternatives(sampler, connect(server), alternatives=alternatives, tokens_per_request=length)
     completions = served.generate_many([[0, 0]] * times, batch_size=8, seed=1, max_new_tokens=length, **asked)
     return Counter(tuple(done.tokens) for done in completions if done.error is None)
 
@@ -248,7 +250,7 @@ def test_nothing_banned_is_written_or_sent(
     text: list[int] = []
     expected, rewinds = [], 0
     with serve(following(model), tokenizer) as server:
-        served = EndpointSampler(sampler, connect(server))
+        served = by_alternatives(sampler, connect(server))
         for event in served.events(prompt, seed=5, max_new_tokens=150, min_p=0.02):
             if isinstance(event, Forwarded):
                 expected.append([*prompt, *text])
@@ -265,7 +267,7 @@ def test_nothing_banned_is_written_or_sent(
 
 def test_every_text_has_random_numbers_of_its_own(letters: PreTrainedTokenizerFast) -> None:
     with serve(lambda tokens: torch.zeros(4), letters) as server:
-        served = EndpointSampler(AntiSlop(letters, []), connect(server), tokens_per_request=1)
+        served = by_alternatives(AntiSlop(letters, []), connect(server), tokens_per_request=1)
         texts = [tuple(done.tokens) for done in served.generate_many([[0]] * 20, seed=0, max_new_tokens=8)]
     assert len(set(texts)) == 20
 
@@ -277,7 +279,7 @@ def test_texts_do_not_depend_on_other_texts_in_flight(
     texts = []
     for batch_size in (1, 4):
         with serve(following(model), tokenizer) as server:
-            served = EndpointSampler(sampler, connect(server))
+            served = by_alternatives(sampler, connect(server))
             completions = served.generate_many(PROMPTS, batch_size=batch_size, seed=1, max_new_tokens=20)
             texts.append([done.tokens for done in in_order(completions)])
             assert (server.most_busy > 1) == (batch_size > 1)
@@ -291,7 +293,7 @@ def test_failures_are_tried_again(tiny: tuple[PreTrainedModel, PreTrainedTokeniz
     for failing in ([], failures):
         with serve(following(model), tokenizer) as server:
             server.failures.extend(failing)
-            served = EndpointSampler(sampler, connect(server, timeout=0.5))
+            served = by_alternatives(sampler, connect(server, timeout=0.5))
             (done,) = served.generate_many(PROMPTS[:1], seed=1, max_new_tokens=40)
             texts.append(done.text)
             coverages.append(done.coverage)
@@ -307,7 +309,7 @@ def test_a_text_that_the_server_fails_does_not_end_the_others(
     model, tokenizer = tiny
     with serve(following(model), tokenizer) as server:
         server.bad_prompts[tuple(tokenizer(PROMPTS[1])["input_ids"])] = 503
-        served = EndpointSampler(sampler, connect(server, retries=2))
+        served = by_alternatives(sampler, connect(server, retries=2))
         completions = in_order(served.generate_many(PROMPTS, batch_size=2, max_new_tokens=5))
     assert [done.error is None for done in completions] == [True, False, True, True]
     assert [len(done.tokens) for done in completions] == [5, 0, 5, 5]
@@ -319,7 +321,7 @@ def test_a_text_that_fails_keeps_its_settled_text(letters: PreTrainedTokenizerFa
     sampler = AntiSlop(letters, [anywhere("abcabc")])
     with serve(lambda tokens: model.table[0, 0], letters) as server:
         server.failures.extend([None] * 10 + [400])
-        served = EndpointSampler(sampler, connect(server), tokens_per_request=1)
+        served = by_alternatives(sampler, connect(server), tokens_per_request=1)
         (done,) = served.generate_many([[3]], max_new_tokens=20, seed=0)
     assert 0 < len(done.tokens) <= 10
     assert done.report.reason is None
@@ -329,7 +331,7 @@ def test_a_text_that_fails_keeps_its_settled_text(letters: PreTrainedTokenizerFa
 def fail(server: Served, **options: Any) -> str:
     """The error of one text from a server."""
     sampler = AntiSlop(server.tokenizer, [])
-    served = EndpointSampler(sampler, connect(server, **{"retries": 0, **options}))
+    served = by_alternatives(sampler, connect(server, **{"retries": 0, **options}))
     with pytest.raises(EndpointError) as caught:
         list(served.events([0, 0], max_new_tokens=3))
     return str(caught.value)
@@ -395,7 +397,7 @@ def test_an_answer_that_can_not_be_used_fails_one_text_and_the_others_are_writte
     kind, bad, sentence = BAD_ANSWERS[name]
     with serve(lambda tokens: torch.zeros(4), letters, kind) as server:
         server.failures.append(bad)
-        served = EndpointSampler(AntiSlop(letters, []), connect(server, retries=0))
+        served = by_alternatives(AntiSlop(letters, []), connect(server, retries=0))
         failed, *others = served.generate_many([[0], [1], [2]], batch_size=1, max_new_tokens=3)
     assert sentence in str(failed.error)
     assert len(str(failed.error)) < 600
@@ -437,7 +439,7 @@ def test_every_text_ends_whatever_the_answers_contain(letters: PreTrainedTokeniz
 
     with serve(lambda tokens: torch.tensor([1.0, 2.0, 0.0, 0.0]), letters, kind) as server:
         server.failures.extend([spoil] * (100 * DEPTH))
-        served = EndpointSampler(AntiSlop(letters, [anywhere("b")]), connect(server, retries=0))
+        served = by_alternatives(AntiSlop(letters, [anywhere("b")]), connect(server, retries=0))
         texts = list(served.generate_many([[0]] * (100 * DEPTH), batch_size=1, max_new_tokens=4))
     assert len(texts) == 100 * DEPTH
     assert any(done.error for done in texts)
@@ -464,7 +466,7 @@ def test_the_answer_after_an_interim_one_is_not_taken_for_that_to_the_next_reque
     with serve(lambda tokens: torch.zeros(4), letters) as server:
         late = in_http(b'{"choices": []}', "Content-Length: 15")
         server.failures.append(b"HTTP/1.1 103 Early Hints\r\n\r\n" + late)
-        served = EndpointSampler(AntiSlop(letters, []), connect(server, retries=0))
+        served = by_alternatives(AntiSlop(letters, []), connect(server, retries=0))
         failed, other = served.generate_many([[0], [1]], batch_size=1, max_new_tokens=3)
     assert "answered 103" in str(failed.error)
     assert other.error is None
@@ -487,7 +489,7 @@ def test_log_probabilities_of_few_bits_are_taken(letters: PreTrainedTokenizerFas
     """A little above 0, and a little more than 1 in all; some servers say -9999 for what can't come."""
     with serve(lambda tokens: torch.zeros(4), letters) as server:
         server.failures.append(change(*LISTS[:-1], to={"token_id:1": 1e-4, "token_id:2": -6.0, "token_id:3": -3.4e38}))
-        served = EndpointSampler(AntiSlop(letters, []), connect(server))
+        served = by_alternatives(AntiSlop(letters, []), connect(server))
         (done,) = served.generate_many([[0]], max_new_tokens=1, do_sample=False)
     assert (done.error, done.tokens, done.coverage.outside) == (None, [1], 0.0)
 
@@ -561,7 +563,7 @@ def test_an_absent_server_is_tried_the_given_number_of_times(letters: PreTrained
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    served = EndpointSampler(AntiSlop(letters, []), Endpoint(url, retries=2, backoff=0.001))
+    served = by_alternatives(AntiSlop(letters, []), Endpoint(url, retries=2, backoff=0.001))
     (done,) = served.generate_many([[0]], max_new_tokens=3)
     assert f"{url}/completions can't be reached" in str(done.error)
     assert "check base_url (tried 3 times)" in str(done.error)
@@ -573,7 +575,7 @@ def test_strings_that_lost_their_spaces_are_refused(tiny: tuple[PreTrainedModel,
     with serve(following(model), tokenizer, "strings") as server:
         whole = server.piece
         server.piece = lambda token: whole(token).strip(b" ")  # type: ignore[method-assign]
-        served = EndpointSampler(AntiSlop(tokenizer, []), connect(server))
+        served = by_alternatives(AntiSlop(tokenizer, []), connect(server))
         with pytest.raises(EndpointError, match="don't spell the text"):
             list(served.events(PROMPTS[0], max_new_tokens=20, seed=0))
 
@@ -584,7 +586,7 @@ def test_coverage_tells_how_often_the_alternatives_ran_out(letters: PreTrainedTo
     with serve(lambda tokens: logits, letters) as server:
 
         def cover(alternatives: int, **asked: Any) -> tuple[float, float, bool]:
-            served = EndpointSampler(sampler, connect(server), alternatives=alternatives)
+            served = by_alternatives(sampler, connect(server), alternatives=alternatives)
             (done,) = served.generate_many([[0]], max_new_tokens=10, **asked)
             coverage = done.coverage
             assert coverage.ran_out in (0, coverage.distributions)
@@ -603,7 +605,7 @@ def test_alternatives_that_are_no_token_of_the_tokenizer_are_counted(letters: Pr
     logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
     for kind in ("vllm", "strings"):
         with serve(lambda tokens: logits, letters, kind) as server:
-            served = EndpointSampler(AntiSlop(spell("ab"), []), connect(server))
+            served = by_alternatives(AntiSlop(spell("ab"), []), connect(server))
             completions = list(served.generate_many([[0]] * 20, max_new_tokens=6, seed=0))
         assert {token for done in completions for token in done.tokens} == {0, 1}
         assert all(done.coverage.unreadable == 2 * done.coverage.distributions for done in completions)
@@ -619,7 +621,7 @@ def test_texts_end_at_end_tokens_and_stop_strings() -> None:
         return torch.full((48,), -20.0).scatter(0, torch.tensor(follow.get(tokens[-1], order[0])), 5.0)
 
     with serve(model, tokenizer) as server:
-        served = EndpointSampler(AntiSlop(tokenizer, []), connect(server), tokens_per_request=3)
+        served = by_alternatives(AntiSlop(tokenizer, []), connect(server), tokens_per_request=3)
         asked = {"max_new_tokens": 40, "do_sample": False}
         (done,) = served.generate_many([[1]], **asked)
         assert (done.text, done.report.reason, done.tokens[-1]) == ("abcdef", "done", 1)
@@ -642,7 +644,7 @@ class EndsWith(StoppingCriteria):
 def test_requests_contain_the_given_settings(letters: PreTrainedTokenizerFast) -> None:
     with serve(lambda tokens: torch.zeros(4), letters) as server:
         endpoint = connect(server, model="m", api_key="secret", extra={"cache_salt": "x", "repeat_penalty": None})
-        list(EndpointSampler(AntiSlop(letters, []), endpoint).events([0], max_new_tokens=2))
+        list(by_alternatives(AntiSlop(letters, []), endpoint).events([0], max_new_tokens=2))
     sent = server.requests[0]
     assert (sent["model"], sent["cache_salt"], sent["temperature"], sent["logprobs"]) == ("m", "x", 1.0, 20)
     assert "repeat_penalty" not in sent
@@ -652,7 +654,7 @@ def test_requests_contain_the_given_settings(letters: PreTrainedTokenizerFast) -
 
 def test_texts_of_a_closed_iterator_are_abandoned(letters: PreTrainedTokenizerFast) -> None:
     with serve(lambda tokens: torch.zeros(4), letters) as server:
-        served = EndpointSampler(AntiSlop(letters, []), connect(server), tokens_per_request=1)
+        served = by_alternatives(AntiSlop(letters, []), connect(server), tokens_per_request=1)
         completions = served.generate_many([[0]] * 3 + [[1]] * 1000, batch_size=4, max_new_tokens=3)
         assert next(completions).error is None
         completions.close()  # type: ignore[attr-defined]
@@ -664,11 +666,11 @@ def test_texts_of_a_closed_iterator_are_abandoned(letters: PreTrainedTokenizerFa
 def test_options_without_a_meaning_for_endpoints_are_refused(letters: PreTrainedTokenizerFast) -> None:
     endpoint, sampler = Endpoint("http://127.0.0.1:9/v1"), AntiSlop(letters, [])
     with pytest.raises(ValueError, match="leave it out for an endpoint"):
-        EndpointSampler(AntiSlop(letters, [], draft_bans=True), endpoint)
+        by_alternatives(AntiSlop(letters, [], draft_bans=True), endpoint)
     for option in ("alternatives", "tokens_per_request"):
         with pytest.raises(ValueError, match=f"{option} is 0"):
-            EndpointSampler(sampler, endpoint, **{option: 0})  # type: ignore[arg-type]
-    served = EndpointSampler(sampler, endpoint)
+            by_alternatives(sampler, endpoint, **{option: 0})  # type: ignore[arg-type]
+    served = by_alternatives(sampler, endpoint)
     with pytest.raises(ValueError, match="an empty prompt"):
         list(served.generate_many([[]], max_new_tokens=3))
     with pytest.raises(ValueError, match="max_new_tokens is 0"):
