@@ -37,18 +37,8 @@ def invoke(folder: Path, *args: str) -> Result:
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     bans = ["--no-bans", *(part for phrase in BANS for part in ("--ban", phrase))]
-    options = [
-        "--engine",
-        "openai",
-        "--endpoint-method",
-        "alternatives",
-        "--max-new-tokens",
-        "12",
-        "--seed",
-        "1",
-        *bans,
-    ]
-    return CliRunner().invoke(app, ["dataset", str(prompts), "-o", str(folder / "out.jsonl"), *options, *args])
+    options = ["--engine", "openai", "--endpoint-method", "alternatives", "--max-new-tokens", "12", "--seed", "1"]
+    return CliRunner().invoke(app, ["dataset", str(prompts), "-o", str(folder / "out.jsonl"), *options, *bans, *args])
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

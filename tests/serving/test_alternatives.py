@@ -677,5 +677,5 @@ def test_options_without_a_meaning_for_endpoints_are_refused(letters: PreTrained
         list(served.generate_many([[0]], max_new_tokens=0))
     with pytest.raises(ValueError, match="batch_size is 0"):
         list(served.generate_many([[0]], batch_size=0, max_new_tokens=3))
-    with pytest.raises(TypeError, match="repetition_penalty"):
+    with pytest.raises(ValueError, match="repetition_penalty needs a server that draws"):
         list(served.generate_many([[0]], max_new_tokens=3, repetition_penalty=1.1))
