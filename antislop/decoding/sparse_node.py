@@ -33,9 +33,9 @@ class SparseNode(Node):
         return token in self._known
 
     @property
-    def is_touched(self) -> bool:
-        """Whether the mass of any token was changed."""
-        return bool(self._rest)
+    def touched(self) -> int:
+        """The number of tokens whose mass was changed."""
+        return len(self._rest)
 
     def share_left(self, token: int) -> float:
         """Return the part of a token's probability that is left, 0 to 1."""

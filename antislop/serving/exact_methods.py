@@ -32,7 +32,7 @@ class MethodPlan:
 
     logprobs: the kind of log-probability to request; None for rejecting alone. has_first_bias: a request may bias its
     first token only, so that one request does what otherwise takes two. alternatives: the number of likeliest tokens to
-    request, of which many may complete the same ban. names_ends: the end token is the last token of a stream.
+    request, of which many may complete the same ban; max_alternatives: the limit of the server.
     """
 
     method: EndpointMethod
@@ -42,11 +42,11 @@ class MethodPlan:
     bias_limit: int | None = None
     has_first_bias: bool = False
     alternatives: int = 0
-    names_ends: bool = False
+    max_alternatives: int = 0
 
     def choose(self, node: SparseNode) -> ExactMethod:
         """Return the way to draw the next token at a node."""
-        if not node.is_touched:
+        if not node.touched:
             return "thin" if self.can_thin else "reject"
         fits = self.can_bias and len(node.biases()) <= (self.bias_limit or 2**31)
         if fits and (not self.can_thin or self.method == "bias" or node.mass_left() < HEAVY):
@@ -77,7 +77,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
     if method == "bias" and cause:
         raise InputError(f"method='bias' is not exact here: {cause}; use method='auto'")
     if method == "reject":
-        return MethodPlan(method, None, can_thin=False, can_bias=False, names_ends=features.has_ids)
+        return MethodPlan(method, None, can_thin=False, can_bias=False)
     can_bias = cause is None and method != "thin"
     return MethodPlan(
         method,
@@ -87,8 +87,8 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
         bias_limit=features.bias_limit,
         has_first_bias=features.has_first_bias,
         # A sampled text rarely returns to the same ban; a greedy one does so until other tokens are likelier.
-        alternatives=0 if sampling.do_sample else min(CANDIDATES, features.max_alternatives),
-        names_ends=features.has_ids,
+        alternatives=0 if sampling.do_sample else CANDIDATES,
+        max_alternatives=features.max_alternatives,
     )
 
 

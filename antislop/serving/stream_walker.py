@@ -11,17 +11,27 @@ from antislop.decoding.walker import Walker
 from antislop.matching.token_matcher import Violation
 from antislop.trace.events import Drawn, Event
 
+GREEDY_REWINDS = 8
+"""Rewinds of a greedy text to one position after which tokens that begin a ban are left out there.
+
+A phrase is completed by any token that ends its last word. A server that returns few alternatives shows these tokens
+one by one, and each takes little from the phrase.
+"""
+
 
 class StreamWalker(Walker):
     """Moves a row along tokens that are drawn elsewhere.
+
+    visible: the number of likeliest tokens at a place whose probabilities the server returns at most.
 
     A violation is subtracted only if the probabilities of all tokens from its start on are known. Otherwise the text
     is drawn again from there as if nothing had been seen, which is the rejection that the ledger saves.
     """
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, *, visible: int = 0) -> None:
         super().__init__(row)
         row.node = SparseNode()
+        self._visible = visible
 
     @property
     def node(self) -> SparseNode:
@@ -58,8 +68,14 @@ class StreamWalker(Walker):
         return events
 
     def _take(self, token: int, violation: Violation, violations: Sequence[Violation]) -> None:
-        if self._knows_since(violation.start, token):
-            super()._take(token, violation, violations)
+        if not self._knows_since(violation.start, token):
+            return
+        super()._take(token, violation, violations)
+        start, first = self.row.node.step_from(violation.start, token)
+        is_stuck = not self.policy.do_sample and start.rewinds >= GREEDY_REWINDS and self.node.touched >= self._visible
+        if is_stuck and violation.ban.weight == 0:
+            start.close(first, start=start.depth)
+            start.carry()
 
     def _take_others(self, node: Node) -> None:
         if node.parent is None or self._knows_since(0, node.token, node=node.parent):

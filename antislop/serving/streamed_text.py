@@ -75,7 +75,7 @@ class StreamedText:
         self.row = Row(spec)
         self.row.history = spec.settings.follow([self.row])
         self.traffic = Traffic()
-        self._walker = StreamWalker(self.row)
+        self._walker = StreamWalker(self.row, visible=plan.max_alternatives)
         self._client = client
         self._plan = plan
         self._sampling = sampling
@@ -120,9 +120,9 @@ class StreamedText:
         node = self._walker.node
         is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the walker then concedes what comes
         method = self._plan.choose(node)
-        if node.is_touched and not is_noise and method == "bias":
+        if node.touched and not is_noise and method == "bias":
             messages = self._stream_biased(node)
-        elif node.is_touched and not is_noise and method == "thin" and node.mass_left() < HEAVY:
+        elif node.touched and not is_noise and method == "thin" and node.mass_left() < HEAVY:
             messages = self._draw_many()
         else:
             messages = self._stream(is_thinned=not is_noise)
@@ -153,10 +153,11 @@ class StreamedText:
         """Yield a token drawn under a bias, and those that follow it without one if the same request writes them."""
         scale = self._sampling.temperature or 1.0
         bias, left = {token: scale * value for token, value in node.biases().items()}, node.mass_left()
+        touched = len(bias)  # the likeliest tokens, usually: more are asked for, so that others are among them
         if self._plan.has_first_bias:
-            request = self._request(first_bias=bias)
+            request = self._request(first_bias=bias, touched=touched)
         else:
-            request = self._request(bias=bias, max_tokens=1)
+            request = self._request(bias=bias, touched=touched, max_tokens=1)
         is_first = True
         async with aclosing(self._read(request)) as candidates:
             async for candidate in candidates:
@@ -180,8 +181,9 @@ class StreamedText:
         max_tokens: int | None = None,
         bias: Mapping[int, float] = NO_BIAS,
         first_bias: Mapping[int, float] = NO_BIAS,
+        touched: int = 0,
     ) -> StreamRequest:
-        row = self.row
+        row, plan = self.row, self._plan
         return StreamRequest(
             prompt=self._prompt + row.tokens,
             max_tokens=max_tokens or row.capacity - len(row.tokens),
@@ -189,8 +191,8 @@ class StreamedText:
             sampling=self._sampling,
             bias=bias,
             first_bias=first_bias,
-            logprobs=self._plan.logprobs,
-            alternatives=self._plan.alternatives,
+            logprobs=plan.logprobs,
+            alternatives=min(plan.alternatives and plan.alternatives + touched, plan.max_alternatives),
         )
 
     async def _read(self, request: StreamRequest) -> AsyncGenerator[Candidate, None]:
@@ -217,13 +219,14 @@ class StreamedText:
     def _receive(self, message: Message) -> Candidate | None:
         """Return the token of a message, None for an end without one. Raises `EndpointError` for one without an id."""
         self.traffic.written += 1
-        token = self._end_token if message.token is None and isinstance(message, Ended) else message.token
-        if token is None and isinstance(message, Ended):
-            return None
-        if token is None:
+        token = message.token
+        if token is None and isinstance(message, StreamedToken):
             raise EndpointError(
                 f"the server wrote {message.text!r}, which is no single token of the tokenizer: a server that names "
                 "tokens by their ids is needed"
             )
-        alternatives = tuple((token, exp(logprob)) for token, logprob in message.alternatives)
+        token = self._end_token if token is None else token
+        if token is None:
+            return None
+        alternatives = tuple((other, exp(logprob)) for other, logprob in message.alternatives)
         return Candidate(token, None if message.logprob is None else exp(message.logprob), alternatives)

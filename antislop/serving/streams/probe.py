@@ -128,7 +128,7 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
-            max_alternatives=MAX_ALTERNATIVES,
+            max_alternatives=len(self.vocabulary.surfaces),
             logprobs=frozenset({"raw", "drawn"} if is_drawn else {"raw"}),
             has_bias=written[0].token == token,
             penalizes_prompt=True,
@@ -141,7 +141,7 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
-            max_alternatives=MAX_ALTERNATIVES,
+            max_alternatives=len(self.vocabulary.surfaces),
             logprobs=_name_logprobs([written[0].logprob]),
             has_bias=written[0].token == token,
             penalizes_prompt=True,
