@@ -189,7 +189,7 @@ class _LlamaCpp(_Writer):
             params["order"] = ("bias", *body["samplers"])
         text, sent, ids, entries = b"", 0, list[int](), list[Any]()
         for draw in self.draws(body["prompt"], params, body.get("n_predict", 512), body.get("seed")):
-            text += self.engine.piece(draw.token)
+            text += b"" if draw.token in self.engine.end_tokens else self.engine.piece(draw.token)
             ids.append(draw.token)
             if _is_incomplete(text):
                 continue

@@ -14,9 +14,19 @@ from antislop.serving.completions import Endpoint
 from antislop.serving.dialects import EndpointError
 from antislop.serving.sampling import Sampling
 from antislop.serving.streams.connection import Refused, StreamConnection
-from antislop.serving.streams.dialect import StreamDialect, complete_body
+from antislop.serving.streams.dialect import StreamDialect, check_id, complete_body
+from antislop.serving.streams.hidden_tokens import HiddenTokens
 from antislop.serving.streams.llama_cpp import LlamaCppStream
-from antislop.serving.streams.messages import Logprobs, Server, ServerFeatures, StreamedToken, StreamRequest
+from antislop.serving.streams.messages import (
+    Ended,
+    Logprobs,
+    Message,
+    Server,
+    ServerFeatures,
+    StreamedToken,
+    StreamRequest,
+)
+from antislop.serving.streams.openai import OpenaiStream
 from antislop.serving.streams.sglang import SglangStream
 from antislop.serving.streams.vllm import VllmStream
 
@@ -24,6 +34,8 @@ TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 """The probe's prompt."""
 OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
 """Servers by the `owned_by` of their models."""
+NO_ROUTE = (404, 405, 501)
+"""Statuses of servers that lack a route."""
 MAX_ALTERNATIVES = 20
 """What vLLM returns unless it was started with another `--max-logprobs`."""
 MANY_TOKENS = 1025
@@ -58,14 +70,16 @@ class ServerProbe:
             return await self._try_vllm(known, prompt)
         if server == "llama.cpp":
             return await self._try_llama_cpp(known, prompt)
-        return await self._try_sglang(known, prompt) if server == "sglang" else known
+        if server == "sglang":
+            return await self._try_sglang(known, prompt)
+        return await self._try_other(known, prompt)
 
     async def _find_model(self) -> Mapping[str, Any]:
         """Return what the server tells of its model; nothing if it does not tell its models."""
         try:
             answer = await self.connection.ask(self.connection.address("/v1/models"))
         except Refused as refused:
-            if refused.status in (404, 405, 501):
+            if refused.status in NO_ROUTE:
                 return {}
             raise
         cards = [card for card in answer.get("data", ()) if isinstance(card, dict)] if isinstance(answer, dict) else []
@@ -74,24 +88,25 @@ class ServerProbe:
 
     async def _check_tokenizer(self, known: ServerFeatures, prompt: list[int]) -> None:
         """Raise `EndpointError` if the server's tokens of a text spell another one, read with this tokenizer."""
-        if known.server == "openai":
+        if known.server == "openai":  # the texts of its tokens are compared
             return
-        body = {"content": TEXT, "prompt": TEXT, "add_special_tokens": False}
+        body = {"content": TEXT, "prompt": TEXT, "add_special_tokens": False, "model": self.endpoint.model}
+        url = self.connection.address("/tokenize")
         try:
-            answer = await self.connection.ask(
-                self.connection.address("/tokenize"), complete_body(body, replace(self.endpoint, extra={}))
-            )
+            answer = await self.connection.ask(url, {name: value for name, value in body.items() if value is not None})
+            tokens = [check_id(token) for token in answer["tokens"]]
         except Refused as refused:
-            if refused.status in (404, 405, 501):
+            if refused.status in NO_ROUTE:
                 return
             raise
+        except (LookupError, TypeError):
+            raise EndpointError(f"{url} answered no tokens: {shorten(answer)}") from None
         # Other tokens of the same text are no sign: llama.cpp splits some texts in other places than transformers.
-        text, own_text = (self.vocabulary.decode(tokens).strip() for tokens in (answer["tokens"], prompt))
-        if text != own_text:
-            raise EndpointError(
-                f"the tokenizer is not that of {known.model or 'the served model'}: it reads the server's tokens of "
-                f"{TEXT!r} as {text!r}; pass the served model's tokenizer"
-            )
+        if self._read(tokens) != self._read(prompt):
+            raise _refuse_tokenizer(known, f"it reads the server's tokens of {TEXT!r} as {self._read(tokens)!r}")
+
+    def _read(self, tokens: Sequence[int]) -> str:
+        return self.vocabulary.decode(tokens).strip()
 
     async def _try_vllm(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
         """Force a token by a bias, and another one before it by a bias for the first token only."""
@@ -100,7 +115,7 @@ class ServerProbe:
         bias: Mapping[int, float]
         for bias, first_bias in ((many, {first: FIRST_FORCE}), ({always: FORCE}, {first: FIRST_FORCE}), ({}, {})):
             try:
-                written = await self._write(VllmStream, prompt, bias, first_bias)
+                written = await self._write(VllmStream, prompt, bias, first_bias, top_k=1)
                 break
             except Refused as refused:  # too many biased tokens, or speculative decoding, which excludes biases
                 if refused.status != 400 or not bias:
@@ -147,6 +162,16 @@ class ServerProbe:
             penalizes_prompt=True,
         )
 
+    async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
+        """See that texts of tokens come with an answer, and that they are tokens."""
+        messages = await self._write(OpenaiStream, prompt, {}, {}, max_tokens=8)
+        texts = [message.text for message in messages if isinstance(message, StreamedToken)]
+        surfaces = {*self.vocabulary.surfaces, *(text.encode() for text in self.vocabulary.breaks.values())}
+        unknown = [text for text in texts if "\ufffd" not in text and text.encode() not in surfaces]
+        if unknown:
+            raise _refuse_tokenizer(known, f"it has no token {unknown[0]!r}, which the server wrote")
+        return known
+
     async def _write(
         self,
         dialect: type[StreamDialect],
@@ -155,13 +180,14 @@ class ServerProbe:
         first_bias: Mapping[int, float],
         *,
         max_tokens: int = 2,
-    ) -> list[StreamedToken]:
-        """Return a few tokens, drawn at a temperature other than 1, from which log-probabilities can't abstract."""
+        top_k: int = 0,
+    ) -> list[Message]:
+        """Return a few tokens, drawn at a temperature that distinguishes both kinds of log-probabilities."""
         request = StreamRequest(
             prompt=prompt,
             max_tokens=max_tokens,
             seed=1,
-            sampling=Sampling(temperature=0.5),
+            sampling=Sampling(temperature=0.5, top_k=top_k),
             bias=bias,
             first_bias=first_bias,
             logprobs="drawn",
@@ -170,16 +196,21 @@ class ServerProbe:
         body = complete_body(asked.ask(), self.endpoint) | {"stream": False}
         answer = await self.connection.ask(self.connection.address(dialect.path), body)
         try:
-            written = [message for message in asked.read(answer) if isinstance(message, StreamedToken)]
+            messages = [message for message in asked.read(answer) if not isinstance(message, HiddenTokens)]
         except (LookupError, TypeError, ValueError, AttributeError):
-            written = []
-        if not written:
+            messages = []
+        if not messages:
             raise EndpointError(f"{self.endpoint.base_url} is no completions endpoint: it answered {shorten(answer)}")
-        return written
+        return [message for message in messages if message != Ended("length")]
+
+
+def _refuse_tokenizer(known: ServerFeatures, sign: str) -> EndpointError:
+    model = known.model or "the served model"
+    return EndpointError(f"the tokenizer is not that of {model}: {sign}; pass the served model's tokenizer")
 
 
 def _name_logprobs(logprobs: Sequence[float | None]) -> frozenset[Logprobs]:
-    """Return the kind of the log-probabilities of forced tokens: near 0 only in the distribution drawn from."""
+    """Return the kind of the log-probabilities of tokens that were certain: 0 only in the distribution drawn from."""
     if None in logprobs:
         return frozenset()
     return frozenset({"drawn" if all(value is not None and value > CERTAIN for value in logprobs) else "raw"})
