@@ -20,6 +20,35 @@ ARGUMENTS = (
     "--disable-sync",
 )
 
+FIND_PALE_TEXTS = """() => {
+    const read = color => {
+        const numbers = color.match(/[\\d.]+(e-?\\d+)?/g).map(Number), scale = color.startsWith('color(') ? 1 : 255;
+        return [...numbers.slice(0, 3).map(value => value / scale), numbers[3] ?? 1];
+    };
+    const over = ([r, g, b, a], below) => [r, g, b].map((value, i) => a * value + (1 - a) * below[i]);
+    const luminance = color => {
+        const [r, g, b] = color.map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+        return .2126 * r + .7152 * g + .0722 * b;
+    };
+    const background = element => {
+        const below = element.parentElement ? background(element.parentElement) : [1, 1, 1];
+        return over(read(getComputedStyle(element).backgroundColor), below);
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), pale = [];
+    let count = 0;
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        if (!walker.currentNode.data.trim() || !element.getClientRects().length) continue;
+        const below = background(element), ink = over(read(getComputedStyle(element).color), below);
+        const [high, low] = [luminance(ink), luminance(below)].sort((a, b) => b - a);
+        const contrast = (high + .05) / (low + .05);
+        count += 1;
+        if (contrast < 4.5) pale.push([walker.currentNode.data, element.className, contrast]);
+    }
+    return {count, pale};
+}"""
+"""A script that returns the number of texts on a page, and those with a contrast below 4.5."""
+
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:

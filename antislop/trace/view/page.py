@@ -51,7 +51,8 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
-    script, style = (read_text(FOLDER / f"trace.{suffix}") for suffix in ("js", "css"))
+    script = read_text(FOLDER / "trace.js")
+    style = read_text(FOLDER / "page.css") + read_text(FOLDER / "trace.css")
     page = _load_template().render(
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,

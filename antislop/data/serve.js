@@ -1,0 +1,246 @@
+"use strict";
+(() => {
+  const element = (id) => document.getElementById(id);
+  const form = element("form"), key = element("key"), keyField = element("key-field"), mode = element("mode");
+  const prompt = element("prompt"), bans = element("bans"), own = element("own");
+  const write = element("write"), stop = element("stop"), error = element("error"), state = element("state");
+  const text = element("text"), before = element("before"), written = element("written");
+  const heading = element("text-heading"), counts = element("counts"), rows = element("rows"), news = element("news");
+  const PAUSE = 4000, LONGEST = 400, SHOWN = 5;
+  let running = null;
+
+  const make = (name, className, ...children) => {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    made.append(...children);
+    return made;
+  };
+  const strike = (withdrawn, isNext = false) => {
+    const [, start, middle, end] = /^(\s*)([^]*?)(\s*)$/u.exec(withdrawn);
+    return make("del", isNext && !start ? "next" : "", start, make("span", "", middle), end);
+  };
+  const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const toSentence = (message) => {
+    const trimmed = message.trim();
+    const first = /^\w+_/.test(trimmed) ? trimmed.charAt(0) : trimmed.charAt(0).toUpperCase(); // not in names of fields
+    return first + trimmed.slice(1) + (/[.!?…]$/.test(trimmed) ? "" : ".");
+  };
+
+  // What a screen reader says: whole sentences, with pauses, and how it ended.
+  const speaker = (() => {
+    let waiting = "", timer = 0, last = -PAUSE;
+    const say = (message) => {
+      if (!message.trim()) return;
+      news.append(make("p", "", message.trim()));
+      while (news.childElementCount > SHOWN) news.firstElementChild.remove();
+    };
+    const cut = () => {
+      const end = Math.max(...[...waiting.matchAll(/[.!?…。！？]["'”’)]*\s|\n/gu)].map((match) => match.index + match[0].length), 0);
+      return end || (waiting.length > LONGEST ? waiting.lastIndexOf(" ", LONGEST) + 1 || LONGEST : 0);
+    };
+    const speak = () => {
+      timer = 0;
+      const end = cut();
+      if (!end) return;
+      last = performance.now();
+      say(waiting.slice(0, end));
+      waiting = waiting.slice(end);
+    };
+    return {
+      start() { clearTimeout(timer); waiting = ""; timer = 0; last = -PAUSE; news.replaceChildren(); },
+      add(piece) {
+        waiting += piece;
+        if (!timer && cut()) timer = setTimeout(speak, Math.max(0, last + PAUSE - performance.now()));
+      },
+      end(message) { clearTimeout(timer); timer = 0; say(waiting); say(message); waiting = ""; },
+    };
+  })();
+
+  const showError = (message) => { error.textContent = message; error.hidden = !message; };
+  const showState = (message) => { state.textContent = message; };
+  const setRunning = (next) => {
+    running = next;
+    write.setAttribute("aria-disabled", String(Boolean(next)));
+    stop.setAttribute("aria-disabled", String(!next));
+    text.classList.toggle("writing", Boolean(next));
+  };
+
+  const headers = () => ({
+    "Content-Type": "application/json",
+    ...(key.value ? { Authorization: `Bearer ${key.value}` } : {}),
+  });
+  const askForKey = () => {
+    const message = key.value ? "The key is wrong: enter the key of this server." : "This server needs a key: enter it above the prompt.";
+    keyField.hidden = false;
+    key.focus();
+    return message;
+  };
+  const refuse = async (answer) => {
+    if (answer.status === 401) return askForKey();
+    const body = await answer.json().catch(() => null);
+    return toSentence(body?.error?.message ?? `the server answered with status ${answer.status}`);
+  };
+
+  // Server-sent events: lines of "data: JSON", an empty line after each; other lines are comments and names.
+  async function* readEvents(stream) {
+    const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const events = (rest + value).split(/\r?\n\r?\n/);
+      rest = events.pop();
+      for (const event of events) {
+        const data = event.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+        if (data.length) yield data.join("\n");
+      }
+    }
+  }
+
+  // One text on the page. Places are counted in characters, of which some take two units of a JavaScript string.
+  class ShownText {
+    constructor(settings) {
+      this.settings = settings;
+      this.length = 0;
+      this.tallies = new Map();
+      this.reason = this.usage = null;
+      before.textContent = settings.prompt;
+      before.classList.toggle("message", settings.isChat);
+      written.replaceChildren();
+      rows.replaceChildren();
+      counts.hidden = true;
+    }
+    add(choice) {
+      const piece = choice.text ?? choice.delta?.content ?? "", characters = [...piece];
+      let shown = 0;
+      for (const withdrawn of choice.antislop?.withdrawn ?? []) {
+        const place = Math.min(Math.max(withdrawn.start - this.length, shown), characters.length);
+        this.append(characters.slice(shown, place).join(""));
+        shown = place;
+        written.append(strike(withdrawn.text, written.lastChild instanceof HTMLModElement));
+        this.tally(withdrawn);
+      }
+      this.append(characters.slice(shown).join(""));
+      this.length += characters.length;
+      this.reason = choice.finish_reason ?? this.reason;
+      speaker.add(piece);
+    }
+    append(piece) {
+      if (!piece) return;
+      if (written.lastChild instanceof Text) written.lastChild.appendData(piece);
+      else written.append(piece);
+    }
+    tally({ ban, text: withdrawn, tokens }) {
+      let tally = this.tallies.get(ban);
+      if (!tally) {
+        const line = make("tr"), name = make("th", "", ban), cells = [make("td", "n"), make("td", "n"), make("td")];
+        name.scope = "row";
+        line.append(name, ...cells);
+        rows.append(line);
+        tally = { line, cells, rewinds: 0, tokens: 0, texts: new Set() };
+        this.tallies.set(ban, tally);
+        counts.hidden = false;
+      }
+      tally.rewinds += 1;
+      tally.tokens += tokens;
+      tally.cells[0].textContent = tally.rewinds.toLocaleString("en");
+      tally.cells[1].textContent = tally.tokens.toLocaleString("en");
+      const shown = withdrawn.trim();
+      if (tally.texts.size >= SHOWN || tally.texts.has(shown)) return;
+      if (tally.texts.size) tally.cells[2].append(", ");
+      tally.texts.add(shown);
+      tally.cells[2].append(strike(shown));
+    }
+    sort() {
+      rows.append(...[...this.tallies.values()].sort((a, b) => b.rewinds - a.rewinds || b.tokens - a.tokens).map(({ line }) => line));
+    }
+    describe() {
+      const usage = this.usage, own = usage?.antislop, seed = ` Seed ${this.settings.seed}.`;
+      const end = this.reason === "length" ? "The limit of tokens was reached" : "The model ended the text";
+      if (!own) return `${end}.${seed}`;
+      const conceded = own.conceded ? `, ${count(own.conceded, "ban")} conceded` : "";
+      const withdrawn = own.rewinds ? `${own.withdrawn_tokens.toLocaleString("en")} withdrawn in ${count(own.rewinds, "rewind")}` : "none withdrawn";
+      return `${end}: ${count(usage.completion_tokens, "token")} kept, ${withdrawn}${conceded}.${seed}`;
+    }
+  }
+
+  const readSettings = () => ({
+    prompt: prompt.value,
+    isChat: !mode.hidden && form.elements.mode.value === "chat",
+    seed: element("seed").value === "" ? crypto.getRandomValues(new Uint32Array(1))[0] : Number(element("seed").value),
+    body: {
+      max_tokens: Number(element("length").value),
+      temperature: Number(element("temperature").value),
+      banned_strings: bans.value.split("\n").filter((line) => line.trim()),
+      use_global_bans: own.checked,
+      stream: true,
+      stream_options: { include_usage: true },
+    },
+  });
+  const send = (settings, signal) => {
+    const { prompt: content, isChat, seed, body } = settings;
+    const asked = isChat ? { messages: [{ role: "user", content }] } : { prompt: content };
+    return fetch(`v1/${isChat ? "chat/" : ""}completions?trace=1`, {
+      method: "POST", headers: headers(), body: JSON.stringify({ ...asked, seed, ...body }), signal,
+    });
+  };
+  const follow = async (stream, shown) => {
+    for await (const data of readEvents(stream)) {
+      if (data === "[DONE]") return "";
+      const event = JSON.parse(data);
+      if (event.error) return toSentence(event.error.message);
+      shown.usage = event.usage ?? shown.usage;
+      for (const choice of event.choices) shown.add(choice);
+    }
+    return "The server closed the connection before the text ended.";
+  };
+  const writeText = async () => {
+    const settings = readSettings(), control = new AbortController();
+    setRunning(control);
+    showError("");
+    showState("Writing…");
+    if (heading.getBoundingClientRect().top > 0.8 * innerHeight) heading.scrollIntoView();
+    speaker.start();
+    const shown = new ShownText(settings);
+    let trouble = "";
+    try {
+      const answer = await send(settings, control.signal);
+      trouble = answer.ok ? await follow(answer.body, shown) : await refuse(answer);
+    } catch (problem) {
+      if (!control.signal.aborted) trouble = "The connection to the server failed: check that it is running.";
+    }
+    shown.sort();
+    const end = control.signal.aborted ? `Stopped. Seed ${settings.seed}.` : trouble ? "The text is not complete." : shown.describe();
+    showError(trouble);
+    showState(end);
+    speaker.end(end);
+    setRunning(null);
+  };
+  const describeModel = async () => {
+    const answer = await fetch("v1/model", { headers: headers() }).catch(() => null);
+    if (!answer) { showError("The connection to the server failed: check that it is running."); return; }
+    if (!answer.ok) { showError(await refuse(answer)); return; }
+    const { id, parameters } = await answer.json();
+    showError("");
+    element("model").textContent = `${id}, ${parameters.max_seq_len.toLocaleString("en")} tokens of prompt and text at most`;
+    if (mode.hidden && parameters.prompt_template_content) {
+      mode.hidden = false;
+      form.elements.mode.value = "chat";
+    }
+  };
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!running) writeText();
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
+  const stopText = () => running?.abort();
+  stop.addEventListener("click", stopText);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") stopText(); });
+  key.addEventListener("change", describeModel);
+  describeModel();
+})();
