@@ -97,7 +97,8 @@ def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | N
     is_plain = sampling.temperature in (0, 1) and not sampling.truncates and sampling.repetition_penalty == 1
     if is_plain and "raw" in features.logprobs:
         return "raw"
-    return "drawn" if sampling.do_sample and "drawn" in features.logprobs else None
+    has_drawn = "drawn" in features.logprobs and (features.has_truncated_logprobs or not sampling.truncates)
+    return "drawn" if sampling.do_sample and has_drawn else None
 
 
 def _find_obstacle(sampling: Sampling, features: ServerFeatures, logprobs: Logprobs | None) -> str | None:

@@ -224,7 +224,13 @@ def test_an_incremental_sglang_is_read_like_the_other() -> None:
 FEATURES = {
     "vllm": {"logprobs": {"raw"}, "has_ids": True, "has_bias": True, "context_length": 512, "penalizes_prompt": True},
     "llama.cpp": {"logprobs": {"raw", "drawn"}, "has_ids": True, "has_bias": True, "context_length": 512},
-    "sglang": {"logprobs": {"drawn"}, "has_ids": True, "has_bias": True, "context_length": 512},
+    "sglang": {
+        "logprobs": {"drawn"},
+        "has_truncated_logprobs": False,
+        "has_ids": True,
+        "has_bias": True,
+        "context_length": 512,
+    },
     "openai": {"logprobs": set(), "has_ids": False, "has_bias": False, "context_length": None},
 }
 

@@ -75,6 +75,8 @@ class ServerFeatures:
     """What a server can do, as found out by a probe.
 
     logprobs: the kinds of log-probabilities that it can return for a written token, none, one or both.
+    has_truncated_logprobs: whether "drawn" ones are of the distribution after truncation; if not, they are of no use
+    where settings truncate.
     max_alternatives: the maximum of `StreamRequest.alternatives`.
     has_ids: whether it names tokens by id. has_bias: whether `StreamRequest.bias` works, over the whole vocabulary and
     before temperature and truncation. bias_limit: the maximum of biased tokens per request, None for any.
@@ -86,6 +88,7 @@ class ServerFeatures:
     server: Server
     model: str | None = None
     logprobs: frozenset[Logprobs] = frozenset()
+    has_truncated_logprobs: bool = True
     max_alternatives: int = 0
     has_ids: bool = False
     has_bias: bool = False

@@ -159,6 +159,7 @@ class ServerProbe:
             max_alternatives=len(self.vocabulary.surfaces),
             logprobs=_name_logprobs([written[0].logprob]),
             has_bias=written[0].token == token,
+            has_truncated_logprobs=False,
             penalizes_prompt=True,
         )
 
