@@ -35,7 +35,7 @@ def make_app(service: Service, *, api_key: str | None = None, reloader: BanReloa
             watch.cancel()
         await service.close()
 
-    app = FastAPI(title="antislop", version=__version__, lifespan=live, docs_url=None, redoc_url=None)
+    app = FastAPI(title="antislop", version=__version__, lifespan=live, openapi_url=None)
     app.state.service = service
     for routes in (completions, chats, models, monitoring, page):
         app.include_router(routes.router)
