@@ -20,12 +20,17 @@ SETTLE_EVERY = 8
 
 
 class BatchEngine:
-    """Rows on one model and one cache. filler: the token that finished rows are fed."""
+    """Rows on one model and one cache.
 
-    def __init__(self, model: LanguageModel, cache: RewindableCache, *, filler: int = 0) -> None:
+    filler: the token that finished rows are fed. grows: whether the cache gets a row for each further place, and begins
+    anew if a text has no others beside it: a pass over few texts then costs less. It must be a `ForkableCache`.
+    """
+
+    def __init__(self, model: LanguageModel, cache: RewindableCache, *, filler: int = 0, grows: bool = False) -> None:
         self._model = model
         self._cache = cache
         self._filler = filler
+        self._grows = grows
         self._fed: list[list[int]] = []  # per row the generated tokens in the cache, its draft included
         self._bases: list[int] = []  # per row the tokens in the cache before those
         self._settled: list[int] = []  # per row the length passed to the last `settle` of the cache
@@ -53,6 +58,8 @@ class BatchEngine:
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
         """Read the prompt of the new row at a place in a cache of its own, and put that into the place."""
         row = rows[place]
+        if self._grows:
+            self._fit(rows)
         while len(self._fed) <= place:
             self._fed.append([])
             self._bases.append(0)
@@ -64,6 +71,14 @@ class BatchEngine:
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
         return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0])
+
+    def _fit(self, rows: Sequence[Row]) -> None:
+        """Have a row of the cache for each of these; begin with a new cache for the only one."""
+        if len(rows) == 1:
+            self._cache = self._model.new_cache(1)
+            self._fed, self._bases, self._settled = [], [], []
+        while len(self._cache.lengths) < len(rows) and isinstance(self._cache, ForkableCache):
+            self._cache.fork(0, len(self._cache.lengths))
 
     @torch.no_grad()
     def fork(self, place: int, target: int) -> None:

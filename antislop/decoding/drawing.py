@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -85,11 +86,15 @@ def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
     """Return the scores that each row's settings make of its logits; rows with the same settings share a call."""
-    settings = rows[0].spec.settings
-    if all(row.spec.settings is settings for row in rows):
-        return settings.process(rows, lengths, logits)
-    scores = [
-        row.spec.settings.process([row], [length], logits[i : i + 1])
-        for i, (row, length) in enumerate(zip(rows, lengths, strict=True))
-    ]
-    return torch.cat(scores)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        groups[id(row.spec.settings)].append(number)
+    if len(groups) == 1:
+        return rows[0].spec.settings.process(rows, lengths, logits)
+    scores = torch.empty_like(logits)
+    for numbers in groups.values():
+        index = numbers[0] if len(numbers) == 1 else _index(numbers, logits)
+        group = [rows[number] for number in numbers]
+        group_logits = logits[index].view(len(numbers), -1)
+        scores[index] = group[0].spec.settings.process(group, [lengths[number] for number in numbers], group_logits)
+    return scores

@@ -68,17 +68,18 @@ def complete_in_flight(
 
 
 @contextmanager
-def open_engine(call: Call, *, places: int) -> Iterator[BatchEngine]:
+def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[BatchEngine]:
     """Give an engine with an empty cache for so many texts in flight; the model is as before afterwards.
 
-    call: as for `complete_in_flight`. Raises `ValueError` for a model whose rows can't be replaced.
+    grows: whether the cache has only as many rows as there are texts, `places` to begin with. call: as for
+    `complete_in_flight`. Raises `ValueError` for a model whose rows can't be replaced.
     """
     if call.model.config.is_encoder_decoder:
         raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
     mode = DecodeMode(call.model)
     language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
     try:
-        yield BatchEngine(language_model, language_model.new_cache(places), filler=call.pad or 0)
+        yield BatchEngine(language_model, language_model.new_cache(places), filler=call.pad or 0, grows=grows)
     finally:
         mode.leave()
 

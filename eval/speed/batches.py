@@ -179,7 +179,7 @@ class Order(NamedTuple):
 
 def measure_in_flight(bench: Bench) -> Iterator[Result]:
     """Compare texts of different lengths written in flight with batches that wait for their longest text."""
-    orders = _take_orders(bench)
+    orders = take_orders(bench)
     sampler = bench.sampler(bench.absent[:LISTED])
     longest = max(order.wanted for order in orders)
     criterion = _Wanted(orders, pad=bench.subject.pad)
@@ -217,7 +217,7 @@ def measure_in_flight(bench: Bench) -> Iterator[Result]:
     )
 
 
-def _take_orders(bench: Bench) -> list[Order]:
+def take_orders(bench: Bench) -> list[Order]:
     """Cut prompts of 4 to 60 tokens from the pool; most get short texts and a few very long ones, as in real use."""
     rng = random.Random(PROMPTS)
     orders: dict[tuple[int, ...], Order] = {}

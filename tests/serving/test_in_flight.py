@@ -40,9 +40,9 @@ BANS = [Ban("ab", edges="anywhere"), Ban("e", edges="anywhere", weight=0.3)]
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    """A model that writes to the end of each text."""
+    """A model that writes to the end of each text, without special tokens, which would separate words."""
     model = build_model("llama")
-    model.generation_config.suppress_tokens = [1]
+    model.generation_config.suppress_tokens = [0, 1]
     return model
 
 
@@ -57,7 +57,7 @@ async def serving(model: PreTrainedModel, **options: Any) -> AsyncIterator[InFli
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine; a text that never ends is an error."""
-    return asyncio.run(asyncio.wait_for(work, timeout=120))
+    return asyncio.run(asyncio.wait_for(work, timeout=120 * DEPTH))
 
 
 def request_of(backend: InFlightBackend, number: int = 0, **changes: Any) -> TextRequest:
@@ -271,6 +271,22 @@ def test_a_text_whose_reader_leaves_is_written_for_one_pass_more_at_most(model: 
                     assert await became_idle(backend)
                     await asyncio.sleep(0.02)
                     assert len(passes) <= 2, "the running one, and one that had begun to be prepared"
+
+    run(write())
+
+
+def test_a_pass_computes_no_more_rows_than_texts_were_written_together(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=16) as backend:
+            for count in (1, 5, 1):
+                requests = [request_of(backend, number, max_new_tokens=20) for number in range(count)]
+                with counting(model) as passes:
+                    texts = await asyncio.gather(*(read(backend, request) for request in requests))
+                    assert await became_idle(backend)
+                    steps = passes[-10:]
+                assert max(steps) < 2 * count + 1
+                for request, events in zip(requests, texts, strict=True):
+                    assert tokens_of(events) == write_alone(model, request)[0]
 
     run(write())
 

@@ -83,7 +83,6 @@ class InFlightBackend:
         self._maker = SpecMaker(model, tokenizer, context_length=self.context_length, on_exhausted=on_exhausted)
         self._call = self._maker.catch_call(self._trial)
         self._maker.make(self._trial)  # refuses what the model can't do
-        self._places = batch_size
         self._limit = batch_size + queue_length
         self._scheduler = Scheduler(places=batch_size, is_open=True)
         self._lock = Lock()  # of the next four
@@ -176,7 +175,7 @@ class InFlightBackend:
                 return
 
     def _decode(self) -> None:
-        with open_engine(self._call, places=self._places) as engine:
+        with open_engine(self._call, places=1, grows=True) as engine:
             for step in decode_in_steps(self._scheduler, engine):
                 self._deliver(step, engine)
                 step.clear()  # it holds rows, and the next one may come much later

@@ -1,0 +1,168 @@
+"""Write mixed texts with the server's backend for minutes, some of whose readers leave, and watch the memory.
+
+    python -m eval.speed.soak [--minutes 10] [--model tiny] [--clients 24]
+
+Prints a JSON line at each tenth of a minute; the last one compares the memory of the first and the last quarter after
+a minute of warming up, and the status is 1 if it grew by more than 2 % or if a row is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from resource import getpagesize
+from typing import Any
+
+import torch
+import transformers
+
+from antislop import Ban, BanList, default_bans
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import Row
+from antislop.matching.token_matcher import State
+from antislop.serving.sampling import Sampling
+from antislop.serving.server.backend import TextRequest
+from antislop.serving.server.ban_cache import BanCache
+from antislop.serving.server.in_flight import InFlightBackend
+from antislop.trace.events import Finished, Settled
+from eval.speed.measuring import PROMPTS, load
+
+GROWTH = 1.02
+WARM_UP = 60.0
+LEAVING = 0.3
+"""The share of readers that leave before the end of their text."""
+LISTS = 300
+OWN = 0.3
+"""The share of the requests that bring no list."""
+CACHE_BYTES = 16 * 2**20
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=0),
+    Sampling(temperature=0.7, top_p=0.9),
+    Sampling(repetition_penalty=1.2),
+)
+
+
+@dataclass
+class Soak:
+    """Clients that ask one backend for text after text until a time; `counts` of what happened."""
+
+    backend: InFlightBackend
+    cache: BanCache
+    until: float
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    counts: Counter[str] = field(default_factory=Counter)
+
+    async def ask(self) -> None:
+        """Ask for texts one after another."""
+        while time.monotonic() < self.until:
+            request = await self._make_request()
+            leaves_after = self.rng.randrange(120) if self.rng.random() < LEAVING else None
+            await self._read(request, leaves_after)
+
+    async def _make_request(self) -> TextRequest:
+        tokenizer = self.backend.tokenizer
+        ids: list[int] = tokenizer(self.rng.choice(PROMPTS) + " and" * self.rng.randrange(40))["input_ids"]
+        own, bans = self.backend.bans, self._lists[self.rng.randrange(LISTS)]
+        return TextRequest(
+            prompt=ids,
+            bans=own if self.rng.random() < OWN else await self.cache.compile(own, bans),
+            max_new_tokens=self.rng.choice((5, 30, 80, 200)),
+            sampling=self.rng.choice(SAMPLINGS),
+            stop=self.rng.choice(((), (), ("\n",), ("The end", "!"))),
+            seed=self.rng.randrange(2**40),
+            method=self.rng.choice(("exact", "exact", "token")),
+        )
+
+    def __post_init__(self) -> None:
+        words = [word for word in self.backend.tokenizer.get_vocab() if word.strip("Ġ▁").isalpha() and len(word) > 3]
+        words = sorted(word.strip("Ġ▁") for word in words)
+        self._lists = [
+            BanList([Ban(word) for word in self.rng.sample(words, self.rng.choice((3, 30, 300)))]) for _ in range(LISTS)
+        ]
+
+    async def _read(self, request: TextRequest, leaves_after: int | None) -> None:
+        """Read a text to its end, or some of its events."""
+        events, count = self.backend.write(request), 0
+        async for event in events:
+            count += 1
+            self.counts["tokens"] += len(event.tokens) if isinstance(event, Settled) else 0
+            self.counts["finished"] += isinstance(event, Finished)
+            if count == leaves_after:
+                break
+        self.counts["left"] += count == leaves_after
+        await events.aclose()
+
+
+def measure_memory() -> float:
+    """Return the resident memory of this process in MB."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * getpagesize() / 1e6
+
+
+def count_objects() -> dict[str, int]:
+    """Return the number of live rows, nodes and states."""
+    gc.collect()
+    kinds = Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in (Row, Node, State))
+    return dict(kinds)
+
+
+async def soak(model_name: str, *, seconds: float, clients: int) -> int:
+    """Run clients for some seconds, print the course, and return the status."""
+    subject = load(model_name, 1)
+    backend = InFlightBackend(subject.model, subject.tokenizer, bans=default_bans())
+    cache = BanCache(max_bytes=CACHE_BYTES)
+    began = time.monotonic()
+    work = Soak(backend, cache, began + seconds)
+    tasks = [asyncio.ensure_future(work.ask()) for _ in range(clients)]
+    course: list[tuple[float, float]] = []
+    while not all(task.done() for task in tasks):
+        await asyncio.wait(tasks, timeout=6)
+        elapsed = time.monotonic() - began
+        course.append((elapsed, measure_memory()))
+        print_line(seconds=elapsed, megabytes=course[-1][1], active=backend.active, lists=len(cache), **work.counts)
+    await asyncio.gather(*tasks)
+    await asyncio.sleep(1)
+    left, objects = backend.active, count_objects()
+    await backend.close()
+    cache.close()
+    growth = compare_quarters([megabytes for elapsed, megabytes in course if elapsed > WARM_UP] or [1.0])
+    print_line(growth=growth, rows_left=left, objects=objects)
+    return int(growth > GROWTH or left > 0 or "Row" in objects)
+
+
+def compare_quarters(values: Sequence[float]) -> float:
+    """Return the median of the last quarter, divided by that of the first."""
+    size = max(1, len(values) // 4)
+    return statistics.median(values[-size:]) / statistics.median(values[:size])
+
+
+def print_line(**figures: Any) -> None:
+    """Print figures as a JSON line."""
+    rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
+    print(json.dumps(rounded), flush=True)
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--clients", type=int, default=24)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    sys.exit(asyncio.run(soak(arguments.model, seconds=60 * arguments.minutes, clients=arguments.clients)))
+
+
+if __name__ == "__main__":
+    main()
