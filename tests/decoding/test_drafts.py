@@ -32,12 +32,14 @@ from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drafted, Finished
 from tests.conftest import DEPTH
-from tests.decoding.test_exactness import CASES, LETTERS, TIMES, anywhere, expected_of, p_value
+from tests.decoding.test_exactness import TIMES
+from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn
 from tests.support.families import build
 from tests.support.markov import MarkovModel
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
+from tests.support.statistics import p_value
 from tests.support.toys import EXACT, PROMPT, Markov, Words, run, spec_of
 
 TOKENIZER = build_tokenizer()

@@ -35,11 +35,11 @@ from antislop.matching.token_matcher import Matcher
 from antislop.testing import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_language_model
 from antislop.trace.events import Finished, Forwarded, Rewound
 from tests.conftest import DEPTH
-from tests.decoding.test_exactness import p_value
 from tests.support.families import build
 from tests.support.markov import MarkovCache, MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
+from tests.support.statistics import p_value
 from tests.support.toys import Markov, Words, spec_of
 
 WORDS = Words(None, "a", "b", "c", "d")

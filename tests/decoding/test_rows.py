@@ -15,10 +15,11 @@ from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 from tests.caches.test_batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
-from tests.decoding.test_exactness import CASES, p_value
+from tests.support.ban_cases import CASES
 from tests.support.markov import MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
+from tests.support.statistics import p_value
 from tests.support.toys import Markov, Words, spec_of
 
 LETTERS = Words("a", "b", "c", "d")

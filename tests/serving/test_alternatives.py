@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
 from transformers import (
     MinPLogitsWarper,
     PreTrainedModel,
@@ -29,10 +28,11 @@ from antislop.hf.in_flight import Completion
 from antislop.serving import Endpoint, EndpointError, EndpointSampler
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from tests.conftest import DEPTH
-from tests.decoding.test_exactness import LETTERS, anywhere, p_value
-from tests.support.models import build_model, build_tokenizer
+from tests.support.ban_cases import LETTERS, anywhere
+from tests.support.models import build_model, build_tokenizer, spell
 from tests.support.oracles import rejection_distribution
 from tests.support.serving import Misbehavior, Served, serve
+from tests.support.statistics import p_value
 from tests.support.toys import Markov, Words
 
 by_alternatives = partial(EndpointSampler, method="alternatives")
@@ -71,13 +71,6 @@ def sampler(tiny: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> AntiSlop:
 @pytest.fixture(scope="module")
 def letters() -> PreTrainedTokenizerFast:
     return spell("abcd")
-
-
-def spell(alphabet: str, **special: str) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer with one token for each character of its alphabet, which stands for a byte."""
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 LETTER_BANS = [anywhere("a"), anywhere("bc", 0.5), anywhere("ee")]

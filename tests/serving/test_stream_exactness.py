@@ -16,13 +16,17 @@ from antislop.matching.token_matcher import Matcher
 from antislop.serving.exact_methods import EndpointMethod, plan_method
 from antislop.serving.sampling import Sampling
 from antislop.serving.streamed_text import StreamedText
+from antislop.serving.streams.client import StreamingClient
 from antislop.serving.streams.messages import ServerFeatures
 from tests.conftest import DEPTH
-from tests.decoding.test_exactness import CASES, LETTERS, anywhere, expected_of
+from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn
 from tests.support.drawing_server import DrawingServer
+from tests.support.models import spell
 from tests.support.oracles import conditioned_distribution, rejection_distribution
+from tests.support.simulated_engine import EngineKind, SimulatedEngine
 from tests.support.statistics import p_value
+from tests.support.streaming import connect_directly
 from tests.support.toys import EXACT, Markov, Words, run, spec_of
 
 RAW = ServerFeatures(server="vllm", logprobs=frozenset({"raw"}), max_alternatives=20, has_ids=True, has_bias=True)
@@ -38,29 +42,35 @@ WAYS: dict[str, tuple[EndpointMethod, ServerFeatures]] = {
     "auto": ("auto", RAW),
 }
 PLAIN = Sampling()
-TIMES = 600 * DEPTH
+NO_END = frozenset({99})
+TIMES = 400 * DEPTH
 
 
 def draw(
-    server: DrawingServer,
+    server: DrawingServer | StreamingClient,
     words: Words,
     bans: Sequence[Ban],
     *,
     method: EndpointMethod,
+    model: Markov | None = None,
+    features: ServerFeatures | None = None,
     times: int = TIMES,
     sampling: Sampling = PLAIN,
     method_of_bans: str = "exact",
 ) -> Counter[tuple[int, ...]]:
+    """Write texts. model, features: of a server that does not have them as attributes."""
     matcher = Matcher(bans, words)
-    plan = plan_method(method, sampling, server.features)
+    if isinstance(server, DrawingServer):
+        model, features = server.model, server.features
+    assert model is not None and features is not None
+    settings, plan = model, plan_method(method, sampling, features)
     policy = replace(EXACT, do_sample=sampling.do_sample, method=method_of_bans, max_rewinds=10_000)
 
     async def write(seed: int) -> tuple[int, ...]:
-        spec = spec_of(server.model, matcher, seed=seed, lookback=False, policy=policy)
-        text = StreamedText(server, spec, plan, sampling, seed=seed, end_token=0)
+        spec = spec_of(settings, matcher, seed=seed, lookback=False, policy=policy)
+        text = StreamedText(server, spec, plan, sampling, seed=seed)
         async for _ in text.events():
             pass
-        assert text.traffic.requests <= len(server.requests)
         return tuple(text.row.tokens)
 
     async def write_all() -> Counter[tuple[int, ...]]:
@@ -159,3 +169,33 @@ def test_greedy_texts_need_a_bias(method: EndpointMethod) -> None:
     features = TEXTS_ONLY if method == "auto" else RAW
     with pytest.raises(InputError, match="greedy texts need method='bias'"):
         plan_method(method, Sampling(temperature=0), features)
+
+
+SERVERS: dict[str, tuple[EngineKind, dict[str, bool], ServerFeatures]] = {
+    "vLLM": ("vllm", {}, RAW),
+    "vLLM, told what was drawn from": ("vllm", {"tells_drawn": True}, DRAWN),
+    "vLLM with the plugin": ("vllm", {"has_first_bias": True}, ONE_SHOT),
+    "llama.cpp": ("llama.cpp", {}, replace(RAW, server="llama.cpp", logprobs=frozenset({"raw", "drawn"}))),
+    "SGLang": ("sglang", {}, replace(DRAWN, server="sglang")),
+    "plain": ("openai", {}, TEXTS_ONLY),
+}
+
+
+@pytest.mark.parametrize(
+    ("server", "setting"),
+    in_turn(SERVERS, ["plain", "temperature", "top-p", "temperature and min-p"], each=2),
+)
+def test_each_kind_of_server_is_exact_by_its_own_formats(server: str, setting: str) -> None:
+    """The whole way but HTTP: bodies that the simulated servers read, and events that the dialects read."""
+    kind, options, features = SERVERS[server]
+    sampling, processors = SETTINGS.get(setting, (PLAIN, []))
+    bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da"), anywhere("cc")]
+    model = Markov(4, seed=3)
+    expected = rejection_distribution(Markov(4, seed=3, processors=processors), LETTERS, bans)
+    engine = SimulatedEngine(
+        lambda tokens: model.table[tokens[-2], tokens[-1]], spell("abcd"), kind, end_tokens=NO_END, **options
+    )
+    client = connect_directly(engine)
+    client._features = features
+    drawn = draw(client, LETTERS, bans, method="auto", model=model, features=features, sampling=sampling)
+    assert p_value(drawn, expected) > 1e-4

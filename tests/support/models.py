@@ -111,3 +111,10 @@ def poisoned(model: PreTrainedModel, token: int) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def spell(alphabet: str, **special: str) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with one token for each character of its alphabet, which stands for a byte."""
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)

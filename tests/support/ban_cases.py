@@ -1,0 +1,52 @@
+"""Lists of every kind over vocabularies of a few strings, and the distribution of each, solved once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from antislop.matching.bans import Ban
+from antislop.matching.scopes import Scope
+from tests.support.oracles import rejection_distribution
+from tests.support.toys import Markov, Words
+
+LETTERS = Words("a", "b", "c", "d")
+SPACED = Words("a ", "b ", "c ", "d ")
+BRACKETS = Words("a", "b", "<", ">")
+SENTENCES = Words("a.", " a.", " b.", " b")
+EDGED = Words(" ", "cat", "s", ".", " cat", "the")
+
+
+anywhere = lambda phrase, weight=0.0: Ban(phrase, weight=weight, edges="anywhere")  # noqa: E731
+
+CASES: dict[str, tuple[Words, list[Ban]]] = {
+    "one phrase": (LETTERS, [anywhere("ab")]),
+    "one token": (LETTERS, [anywhere("a")]),
+    "a weight of 0.3": (LETTERS, [anywhere("ab", 0.3)]),
+    "a weight of 1": (LETTERS, [anywhere("ab", 1.0)]),
+    "overlapping, one inside the other": (LETTERS, [anywhere("abc"), anywhere("b", 0.5)]),
+    "overlapping, one after the other": (LETTERS, [anywhere("abc"), anywhere("bcd"), anywhere("cda")]),
+    "nested starts": (LETTERS, [anywhere("abcd"), anywhere("bb"), anywhere("ca", 0.3)]),
+    "a loop below a loop": (LETTERS, [anywhere("aab"), anywhere("ac"), anywhere("ad"), anywhere("aaa")]),
+    "two completed at once, with weights": (LETTERS, [anywhere("abc", 0.3), anywhere("c", 0.4)]),
+    "word edges": (EDGED, [Ban("cat")]),
+    "word edges with weights": (EDGED, [Ban("cat", weight=0.3), Ban("the cat", weight=0.1)]),
+    "a regex": (LETTERS, [Ban.regex("a[bc]", weight=0.3), Ban.regex("cd")]),
+    "a regex with a greedy tail": (LETTERS, [Ban.regex("ab+"), Ban.regex("c.?d", weight=0.5)]),
+    "a regex that looks ahead": (LETTERS, [Ban.regex("b(?!c)"), Ban.regex("d(?=a)", weight=0.5)]),
+    "a regex with word edges": (EDGED, [Ban.regex(r"\bcat\b"), Ban.regex("the$", weight=0.3)]),
+    "words with a gap": (SPACED, [Ban.words(["a", "b"], gap=1), Ban.words(["c", "d", "c"], weight=0.3)]),
+    "words whose end is not known at once": (EDGED, [Ban.words(["the", "cat"], gap=1), Ban.wildcard("cat*")]),
+    "an exempt phrase": (LETTERS, [Ban("ab", edges="anywhere", exempt=["abc", "dab"]), anywhere("cd", 0.5)]),
+    "one free occurrence": (LETTERS, [Ban("a", edges="anywhere", at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
+    "inside of brackets only": (BRACKETS, [Ban("a", edges="anywhere", scopes=[Scope("inside", ("<", ">"))])]),
+    "a loop": (SPACED, [Ban.loop(2, 2, 4)]),
+    "loops of sentences": (SENTENCES, [Ban.loop(2, 3, 9, weight=0.3), anywhere("b. b")]),
+    "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
+}
+
+
+@cache
+def expected_of(case: str, seed: int) -> dict[tuple[int, ...], float]:
+    """Solve the chain of a case, once for all tests."""
+    words, bans = CASES[case]
+    return rejection_distribution(Markov(len(words), seed=seed), words, bans)
