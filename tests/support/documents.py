@@ -99,7 +99,7 @@ def run_command(arguments: list[str]) -> None:
     program, *rest = arguments
     if program != "antislop":
         check_command(program, rest)
-    elif any(map(ABSENT.search, rest)) or "-" in rest[1:] or {"<", ">"} & set(rest):
+    elif rest[0] == "serve" or any(map(ABSENT.search, rest)) or "-" in rest[1:] or {"<", ">"} & set(rest):
         parse_command(rest)
     else:
         result = CliRunner().invoke(app, [*rest, *_shorten(rest)])
@@ -136,7 +136,7 @@ def check_command(program: str, arguments: list[str]) -> None:
     elif program.startswith("python"):
         ast.parse((ROOT / arguments[0]).read_text(encoding="utf-8"))
     else:
-        assert program in ("git", "vllm", "llama-server", "ray", "cd", "export"), f"unknown: {program}"
+        assert program in ("git", "vllm", "llama-server", "ray", "cd", "export", "docker"), f"unknown: {program}"
 
 
 def _shorten(arguments: list[str]) -> list[str]:

@@ -1,0 +1,109 @@
+"""The guide's table of what is exact where, held to the methods that the sampler chooses from what servers can do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+import torch
+
+import antislop
+from antislop.errors import InputError
+from antislop.serving.exact_methods import ExactMethod, plan_method
+from antislop.serving.sampling import Sampling
+from antislop.serving.streams.client import DIALECTS_OF_STREAMS
+from antislop.serving.streams.messages import ServerFeatures
+from antislop.serving.text_settings import TextSettings
+from tests.support.documents import ROOT
+from tests.support.simulated_engine import EngineKind, SimulatedEngine
+from tests.support.streaming import connect_directly
+
+GUIDE = ROOT / "docs" / "guides" / "endpoints.md"
+SERVERS: dict[str, tuple[EngineKind, dict[str, Any]]] = {
+    "vLLM": ("vllm", {}),
+    "vLLM, `processed_logprobs`": ("vllm", {"tells_drawn": True}),
+    "llama.cpp": ("llama.cpp", {}),
+    "SGLang": ("sglang", {}),
+    "other": ("openai", {}),
+}
+"""How the table names servers, and how they are simulated."""
+SETTINGS = {
+    "temperature 1": [Sampling()],
+    "another temperature, up to 4": [Sampling(temperature=0.5), Sampling(temperature=4)],
+    "a temperature above 4": [Sampling(temperature=4.1)],
+    "`top_k`, `top_p`, `min_p`": [
+        Sampling(top_k=40),
+        Sampling(top_p=0.9),
+        Sampling(min_p=0.05),
+        Sampling(top_p=0.9, temperature=0.7),
+    ],
+    "`typical_p`": [Sampling(typical_p=0.9)],
+    "`repetition_penalty`": [Sampling(repetition_penalty=1.1), Sampling(repetition_penalty=1.1, temperature=0.7)],
+    "greedy": [Sampling(temperature=0)],
+}
+"""How the table names settings."""
+FOREIGN = {"`frequency_penalty`, `presence_penalty`": ["frequency_penalty", "presence_penalty"]}
+"""Settings that no sampler has."""
+
+
+def probe(name: str) -> ServerFeatures:
+    kind, options = SERVERS[name]
+    tokenizer = antislop.tiny_model()[1]
+    engine = SimulatedEngine(lambda _: torch.zeros(len(tokenizer)), tokenizer, kind, **options)
+    return asyncio.run(connect_directly(engine).probe())
+
+
+def describe(sampling: Sampling, features: ServerFeatures) -> str:
+    """Return the exact methods, those that auto takes in bold; a dash if there is none."""
+    missing = DIALECTS_OF_STREAMS[features.server].missing
+    if any(getattr(sampling, name) != getattr(Sampling(), name) for name in missing):
+        return "–"
+    exact = []
+    for method in get_args(ExactMethod):
+        try:
+            plan_method(method, sampling, features)
+        except InputError:
+            continue
+        exact.append(method)
+    if not exact:
+        with pytest.raises(InputError):
+            plan_method("auto", sampling, features)
+        return "–"
+    plan = plan_method("auto", sampling, features)
+    taken = {name for name, takes in (("thin", plan.can_thin), ("bias", plan.can_bias)) if takes} or {"reject"}
+    assert taken <= set(exact)
+    return ", ".join(f"**{method}**" if method in taken else method for method in exact)
+
+
+def read_table() -> dict[str, dict[str, str]]:
+    """Return the cells of the guide's table by setting and server."""
+    lines = [line for line in GUIDE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    start = next(number for number, line in enumerate(lines) if "processed_logprobs" in line)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
+    end = next((n for n, row in enumerate(rows) if len(row) != len(rows[0])), len(rows))
+    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:end]}
+
+
+def test_the_guides_table_is_what_the_sampler_does() -> None:
+    table = read_table()
+    assert list(table) == [*SETTINGS, *FOREIGN]
+    for server in SERVERS:
+        features = probe(server)
+        for setting, samplings in SETTINGS.items():
+            cells = {describe(sampling, features) for sampling in samplings}
+            assert cells == {table[setting][server]}, f"{setting} on {server}"
+
+
+def test_what_the_table_says_of_penalties_of_the_text_alone_is_refused() -> None:
+    table, names = read_table(), {field.name for field in fields(TextSettings)}
+    for row, settings in FOREIGN.items():
+        assert set(table[row].values()) == {"–"}
+        assert not names & set(settings)
+
+
+def test_every_setting_of_a_sampling_is_in_the_table() -> None:
+    text = " ".join(read_table())
+    assert [field.name for field in fields(Sampling) if not re.search(rf"\b{field.name}\b", text)] == []
