@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -19,6 +20,8 @@ from antislop.lists.lint import lint
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.incremental_regex import FEW_PATHS, IncrementalRegex
+from antislop.matching.patterns.regex import Regex
+from antislop.matching.patterns.regex_search import RegexSearch
 from antislop.matching.patterns.regex_size import LETTERS, measure
 from antislop.matching.token_matcher import Matcher
 from tests.support.toys import Bytes
@@ -231,3 +234,16 @@ def test_a_wildcard_word_matches_as_in_a_naive_search(wanted: str, word: str) ->
 
 def test_a_wildcard_word_with_many_stars_is_fast() -> None:
     assert not BanList([Ban.wildcard("*a" * 6 + "*b")]).find("a" * 60)
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_many_slow_regexes_take_little_more_time_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to a server may bring a hundred of them, and the texts of others wait."""
+    monkeypatch.setattr(antislop.matching.patterns.incremental_regex, "SHARED_LIMIT", 0.1)
+    search = RegexSearch([Regex(f"(([a-z ])+)+[0-9{chr(200 + number)}][^-]") for number in range(60)])
+    state, began = search.start, time.thread_time()
+    for _ in range(40):
+        state, _ = search.read(state, "a")
+    assert len(search.slow) == 60
+    assert time.thread_time() - began < 1.5

@@ -151,6 +151,18 @@ def test_what_can_not_be_done_is_refused_with_a_sentence(app: FastAPI, more: dic
     assert message in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("depth", [50, 300, 900, 980, 990, 995, 2000])
+def test_deep_values_are_refused_at_any_depth(app: FastAPI, depth: int) -> None:
+    value = b"[" * depth + b"]" * depth
+    for name in (b"prompt", b"stop", b"logit_bias", b"banned_strings", b"what"):
+        answer = post(
+            app,
+            b'{"prompt": "a", "' + name + b'": ' + value + b"}" if name != b"prompt" else b'{"prompt": ' + value + b"}",
+        )
+        expect_no_fault(answer)
+        assert answer.status_code == 400
+
+
 def test_a_body_of_more_than_a_mebibyte_is_too_large(app: FastAPI) -> None:
     assert post(app, {"prompt": "a" * 2**20}).status_code == 413
 

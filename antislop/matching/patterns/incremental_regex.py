@@ -20,6 +20,10 @@ from antislop.matching.patterns.regex_size import COMMENT, LETTERS, SET, measure
 
 TIME_LIMIT = 0.25
 """Seconds of processor time that one pattern may take in addition to the time that its searches earn."""
+SHARED_LIMIT = 1.0
+"""Seconds that the regexes of one list may take together in that way."""
+SHORT_LIMIT = 0.0025
+"""Seconds that each may take once the others have used up `SHARED_LIMIT`."""
 SEARCH_EARNS = 1e-5
 """Seconds that a search earns, plus `CHARACTER_EARNS` for each character: about ten times what searches take."""
 CHARACTER_EARNS = 5e-7
@@ -48,25 +52,39 @@ class RegexMatch(NamedTuple):
     end: int
 
 
+class SharedTime:
+    """The time that regexes which are searched for together have spent beyond what they earned."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+    @property
+    def limit(self) -> float:
+        """The time that each of them may take."""
+        return TIME_LIMIT if self.spent < SHARED_LIMIT else SHORT_LIMIT
+
+
 class Allowance:
     """The time that one regex may still take, so that none can block the run.
 
     A search whose time is linear in the characters it reads earns more than it spends. Any other regex uses up
     `TIME_LIMIT` seconds, in one search or in many, and all later searches are refused.
+    shared: the time of regexes that are searched for beside it. Once they used up `SHARED_LIMIT`, each has less.
     """
 
-    def __init__(self) -> None:
-        self._left = TIME_LIMIT
+    def __init__(self, shared: SharedTime | None = None) -> None:
+        self._shared = shared or SharedTime()
+        self._spent = 0.0
         self._clock: Callable[[], float] = perf_counter  # the cheapest clock, but it counts the time of other processes
 
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
     ) -> regex.Match[str] | None:
         """Search text[:end] from start on, and spend the time it takes. Raises `TimeoutError` if none is left."""
-        while self._left > 0:
+        while (left := self._shared.limit - self._spent) > 0:
             began = self._clock()
             try:
-                match = pattern.search(text, start, end, partial=partial, timeout=self._left)
+                match = pattern.search(text, start, end, partial=partial, timeout=left)
             except TimeoutError:
                 self._spend(self._clock() - began)
                 continue
@@ -76,10 +94,12 @@ class Allowance:
         raise TimeoutError
 
     def _spend(self, seconds: float) -> None:
-        left = self._left - seconds
-        self._left = left if left < TIME_LIMIT else TIME_LIMIT
-        if left <= 0 and self._clock is perf_counter:  # another process may have had the processor
-            self._clock, self._left = thread_time, TIME_LIMIT
+        self._spent = max(0.0, self._spent + seconds)
+        self._shared.spent += max(0.0, seconds)
+        if (
+            self._spent >= self._shared.limit and self._clock is perf_counter
+        ):  # another process may have had the processor
+            self._clock, self._spent = thread_time, 0.0
 
 
 class IncrementalRegex:

@@ -12,7 +12,14 @@ from typing import NamedTuple, Protocol
 
 import regex
 
-from antislop.matching.patterns.incremental_regex import TIME_LIMIT, Allowance, IncrementalRegex, RegexMatch, join
+from antislop.matching.patterns.incremental_regex import (
+    TIME_LIMIT,
+    Allowance,
+    IncrementalRegex,
+    RegexMatch,
+    SharedTime,
+    join,
+)
 from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 
 
@@ -48,9 +55,9 @@ class RegexSearch(TextSearch[RegexState]):
 
     def begin(self) -> None:
         """Begin a text that is unrelated to earlier ones: each regex has all of its time for it."""
-        self._allowances = [Allowance() for _ in self._regexes]
-        for group in self._groups:
-            group.allowance = Allowance()
+        shared = SharedTime()
+        self._allowances = [Allowance(shared) for _ in self._regexes]
+        self._group_allowance = Allowance(shared)
 
     def _join(self) -> list[_RegexGroup]:
         """Return the regexes that are not too slow, in groups."""
@@ -122,7 +129,7 @@ class RegexSearch(TextSearch[RegexState]):
         """Return the regexes, except those already searched for, that may match from `begun` on."""
         candidates: list[int] = []
         for group in self._groups:
-            if final or group.may_match(text, begun):
+            if final or group.may_match(text, begun, self._group_allowance):
                 candidates += [number for number in group.numbers if number not in searched]
         return candidates
 
@@ -140,9 +147,8 @@ class _RegexGroup:
         self._joined = joined
         self._max_span = min(member.max_span for member in regexes)
         self._brief = min(member.brief for member in regexes)
-        self.allowance = Allowance()
 
-    def may_match(self, text: str, begun: int) -> bool:
+    def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
         """Return whether any of them matches, or may begin to match, from `begun` on."""
         end = len(text)
         if self._joined is None or end - begun > self._max_span:  # characters beyond the span can change the result
@@ -151,7 +157,7 @@ class _RegexGroup:
             match = self._joined.search(text, begun, partial=True)
         else:
             try:
-                match = self.allowance.search(self._joined, text, begun, end)
+                match = allowance.search(self._joined, text, begun, end)
             except TimeoutError:
                 return True  # searching for each by itself shows which one is slow
         return match is not None and match.start() < end

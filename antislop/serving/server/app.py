@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -29,13 +30,15 @@ def make_app(service: Service, *, api_key: str | None = None, reloader: BanReloa
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
+        # It would log what a request contains, which `dropped_regexes` of its answer counts.
+        warnings.filterwarnings("ignore", message="the regex .* took longer", category=RuntimeWarning)
         watch = asyncio.ensure_future(reloader.watch(service)) if reloader else None
         yield
         if watch:
             watch.cancel()
         await service.close()
 
-    app = FastAPI(title="antislop", version=__version__, lifespan=live, docs_url=None, redoc_url=None)
+    app = FastAPI(title="antislop", version=__version__, lifespan=live, openapi_url=None)
     app.state.service = service
     for routes in (completions, chats, models, monitoring, page):
         app.include_router(routes.router)

@@ -50,5 +50,8 @@ def shorten(value: object) -> str:
     >>> shorten("x" * 100)[-5:]
     'xxxx…'
     """
-    text = repr(value[:60] if isinstance(value, (str, list)) else value)
+    try:
+        text = repr(value[:60] if isinstance(value, (str, list)) else value)
+    except RecursionError:
+        return "nested deeply"
     return text if len(text) <= 60 else text[:59] + "…"

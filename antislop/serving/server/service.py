@@ -77,6 +77,7 @@ class Service:
         return self.own_bans.vocabulary.surface(token)
 
     async def _read(self, read: Any) -> Any:
+        self._refuse_if_closing()
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
     # -- texts --------------------------------------------------------------------------------------------------------
@@ -112,8 +113,7 @@ class Service:
     @asynccontextmanager
     async def write(self, requests: Sequence[TextRequest], caller: Caller) -> AsyncIterator[RunningTexts]:
         """Begin texts; their rows are free again afterwards. Raises `RequestError`."""
-        if self.is_closing:
-            raise refuse_busy("the server is shutting down", status=503, seconds=10)
+        self._refuse_if_closing()
         texts = RunningTexts(((request, self._stream(request)) for request in requests), self.metrics)
         self._running[texts] = caller
         try:
@@ -145,8 +145,11 @@ class Service:
         """Take no more texts, and return when those under way are finished, or after `timeout` seconds."""
         self.is_closing = True
         await self.backend.close(timeout=timeout)
-        self._reader.shutdown(wait=False)
         self._lists.close()
+
+    def _refuse_if_closing(self) -> None:
+        if self.is_closing:
+            raise refuse_busy("the server is shutting down", status=503, seconds=10)
 
     def _stream(self, request: TextRequest) -> TextStream:
         vocabulary = request.bans.vocabulary
@@ -185,6 +188,7 @@ class Service:
         bans = await asyncio.to_thread(collect_bans, body, own.bans, self._limits)
         if bans is None:
             return own
+        self._refuse_if_closing()
         with translate_errors(param="bans"):
             return await self._lists.compile(own, bans)
 

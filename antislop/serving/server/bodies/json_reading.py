@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from math import isfinite
 from typing import Any
 
@@ -72,8 +73,7 @@ def parse(data: bytes) -> Any:
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise RequestError(400, f"the body contains the key {twice[:60]!r} twice")
     return value
 

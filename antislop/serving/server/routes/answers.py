@@ -65,7 +65,7 @@ class CompletionFormat:
         """Return parallel lists."""
         return {
             "tokens": [write_token(read(token.token)) for token in tokens],
-            "token_logprobs": [write_logprob(token) for token in tokens],
+            "token_logprobs": [None if token.choice is None else write_logprob(token) for token in tokens],
             "top_logprobs": [
                 {
                     **{write_token(read(other)): _log(share) for other, share in reversed(list_alternatives(token))},
