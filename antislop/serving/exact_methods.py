@@ -94,8 +94,6 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
     """Return the kind of log-probability that the ledger needs, if the server returns it."""
-    if sampling.truncates and features.server == "sglang":  # which returns those of before the truncation
-        return None
     is_plain = sampling.temperature in (0, 1) and not sampling.truncates and sampling.repetition_penalty == 1
     if is_plain and "raw" in features.logprobs:
         return "raw"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop.cli.main import app
+from antislop.datasets.endpoint_maker import EndpointMaker
+from antislop.datasets.ray_cluster import Worker
+from antislop.datasets.samples import MadeRecord, plan_samples
+from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.bundled import FOLDER
+from antislop.records.prompts import Prompt
+from antislop.serving import Endpoint
+from tests.support.processes import ServingProcess
 from tests.support.serving import serve
 
 BANS = ["the air", "shadows", "eyes", "voice", "darkness", "whisper"]
@@ -33,11 +41,11 @@ def following(model: Any) -> Any:
     return logits
 
 
-def invoke(folder: Path, *args: str) -> Result:
+def invoke(folder: Path, *args: str, method: str = "alternatives") -> Result:
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     bans = ["--no-bans", *(part for phrase in BANS for part in ("--ban", phrase))]
-    options = ["--engine", "openai", "--endpoint-method", "alternatives", "--max-new-tokens", "12", "--seed", "1"]
+    options = ["--engine", "openai", "--endpoint-method", method, "--max-new-tokens", "12", "--seed", "1"]
     return CliRunner().invoke(app, ["dataset", str(prompts), "-o", str(folder / "out.jsonl"), *options, *bans, *args])
 
 
@@ -66,6 +74,37 @@ def test_records_of_a_server_contain_no_ban_and_report_the_coverage_of_its_alter
         assert 0 < record["outside"] < 1
         assert record["ran_out"] >= 0
         assert record["arm"] == "plain" or not antislop.BanList(BANS).find(record["response"])
+
+
+def test_records_of_texts_that_the_server_draws_say_the_method_and_its_cost(
+    tmp_path: Path, llama_cpp: ServingProcess
+) -> None:
+    result = invoke(tmp_path, *served_by(f"{llama_cpp.url}/v1"), "--n", "2", "--ban", "was", method="auto")
+    assert "llama.cpp, model" in result.stderr
+    good = [record for record in read(tmp_path) if record["status"] != "error"]
+    assert len(good) == 4
+    for record in good:
+        assert record["method"] == "auto"
+        assert record["requests_per_token"] >= 0.08
+        assert record["written_per_token"] >= 1
+        assert "ran_out" not in record
+        assert not antislop.BanList([*BANS, "was"]).find(record["response"])
+
+
+def test_workers_of_a_cluster_make_the_records_of_a_server(tmp_path: Path, llama_cpp: ServingProcess) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    prompts = [Prompt(f"p{i}", text, None, {"id": f"p{i}"}) for i, text in enumerate(PROMPTS[:2])]
+    specs = list(plan_samples(prompts, samples=1, arm="banned"))
+    endpoint, model = Endpoint(f"{llama_cpp.url}/v1"), ModelSpec(str(FOLDER / "tiny"))
+    options = {"settings": {"max_new_tokens": 12}, "batch_size": 1, "seed": 1, "method": "thin"}
+    worker = Worker(
+        model=model, bans=BANS, arm="banned", options=options, endpoint=pickle.loads(pickle.dumps(endpoint))
+    )
+    row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
+    there = [MadeRecord(*made).record for made in json.loads(row["done"][0])]
+    here = [made.record for made in EndpointMaker(endpoint, load_tokenizer(model), BANS, **options).make(specs)]
+    texts = [[(record["key"], record["response"], record["method"]) for record in records] for records in (there, here)]
+    assert sorted(texts[0]) == sorted(texts[1])
 
 
 def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(tmp_path: Path, tiny: Any) -> None:

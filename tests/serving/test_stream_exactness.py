@@ -176,7 +176,7 @@ SERVERS: dict[str, tuple[EngineKind, dict[str, bool], ServerFeatures]] = {
     "vLLM, told what was drawn from": ("vllm", {"tells_drawn": True}, DRAWN),
     "vLLM with the plugin": ("vllm", {"has_first_bias": True}, ONE_SHOT),
     "llama.cpp": ("llama.cpp", {}, replace(RAW, server="llama.cpp", logprobs=frozenset({"raw", "drawn"}))),
-    "SGLang": ("sglang", {}, replace(DRAWN, server="sglang")),
+    "SGLang": ("sglang", {}, replace(DRAWN, server="sglang", has_truncated_logprobs=False)),
     "plain": ("openai", {}, TEXTS_ONLY),
 }
 
