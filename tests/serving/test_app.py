@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import antislop
 import antislop.serving
 from antislop import AntiSlop
-from tests.support.backends import run_server
+from antislop.errors import InputError
+from tests.support.backends import leave_streams, run_server, wait_until
 
 Tiny = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 PROMPT = "The old house"
@@ -147,3 +148,57 @@ def test_only_the_key_opens(url: str, headers: Any, status: int) -> None:
 
 def test_health_needs_no_key(url: str) -> None:
     assert httpx.get(f"{url}/health").json() == {"status": "ok", "active": 0}
+
+
+def test_the_log_probabilities_are_those_of_what_bans_leave(tiny: Tiny, client: openai.OpenAI) -> None:
+    model, tokenizer = tiny
+    ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
+    logits = model(ids).logits[0, -1].detach().double()
+    likeliest = int(logits.argmax())
+    banned = {"custom_token_bans": [likeliest], "use_global_bans": False}
+    answer = client.completions.create(
+        prompt=PROMPT, temperature=0, logprobs=3, extra_body=banned, **settings(max_tokens=1)
+    )
+    logits[likeliest] = -torch.inf
+    expected = logits.log_softmax(0).topk(3)
+    found = answer.choices[0].logprobs
+    assert found is not None and found.top_logprobs and found.token_logprobs
+    assert list(found.top_logprobs[0].values()) == pytest.approx(expected.values.tolist(), abs=1e-4)
+    assert found.token_logprobs[0] == pytest.approx(float(expected.values[0]), abs=1e-4)
+    assert found.tokens == [tokenizer.decode(expected.indices[0])]
+
+
+def test_the_log_probabilities_of_a_chat_have_bytes(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+    answer = client.chat.completions.create(messages=messages, logprobs=True, top_logprobs=2, **settings())
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None and logprobs.content
+    assert (
+        b"".join(bytes(token.bytes or []) for token in logprobs.content).decode() == answer.choices[0].message.content
+    )
+    assert {len(token.top_logprobs) for token in logprobs.content} == {2}
+
+
+def test_a_regex_that_takes_too_long_is_counted_and_not_logged(tiny: Tiny) -> None:
+    """The warning would contain what a client sent; here it would be an error."""
+    body = {"prompt": "a" * 60, "max_tokens": 2, "banned_regex": ["(([a-z ,.])+)+[0-9é][^-]"]}
+    with run_server(antislop.serving.app(*tiny, bans=BANS, batch_size=1)) as address:
+        usage = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()["usage"]
+    assert usage["antislop"]["dropped_regexes"] == 1
+
+
+def test_streams_that_are_cut_off_leave_no_row_of_the_model(tiny: Tiny) -> None:
+    app = antislop.serving.app(*tiny, bans=BANS, batch_size=4, queue_length=60)
+    with run_server(app) as address:
+        asyncio.run(leave_streams(address, 30))
+        wait_until(lambda: httpx.get(f"{address}/health").json()["active"] == 0)
+        answer = httpx.post(f"{address}/v1/completions", json={"prompt": PROMPT, "max_tokens": 3}, timeout=60)
+    assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+def test_a_model_or_an_upstream_is_served_not_both(tiny: Tiny) -> None:
+    model, tokenizer = tiny
+    endpoint = antislop.serving.Endpoint("http://127.0.0.1:1/v1")
+    for chosen, upstream in ((None, None), (model, endpoint)):
+        with pytest.raises(InputError, match="either a model or upstream"):
+            antislop.serving.app(chosen, tokenizer, upstream=upstream)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from antislop.serving.server.http_server import DrainingServer, bind
 from antislop.serving.server.reloading import BanReloader
 from antislop.serving.server.service import Service
 from antislop.trace.events import Event, Finished
-from tests.support.backends import SlowBackend, play_tokens, run_server
+from tests.support.backends import SlowBackend, leave_streams, play_tokens, run_server, wait_until
 
 LONG = {"prompt": "a", "max_tokens": 400}
 
@@ -35,13 +34,6 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 def make_slow(tokenizer: PreTrainedTokenizerBase, **options: Any) -> SlowBackend:
     return SlowBackend(tokenizer, lambda request: play_tokens([60] * request.max_new_tokens), **options)
-
-
-def wait_until(is_done: Any, seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not is_done():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -76,19 +68,6 @@ def test_a_client_that_leaves_while_it_waits_for_a_row_frees_its_place(tokenizer
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(f"{url}/v1/completions", json={**LONG, "stream": is_streamed}, timeout=0.2)
             wait_until(lambda: silent.active == 0)
-
-
-async def leave_streams(url: str, count: int) -> None:
-    """Begin streams, and close each connection after its first bytes."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(limits=limits, timeout=30) as client:
-
-        async def leave() -> None:
-            async with client.stream("POST", f"{url}/v1/completions", json={**LONG, "stream": True}) as answer:
-                async for _ in answer.aiter_raw():
-                    return
-
-        await asyncio.gather(*(leave() for _ in range(count)))
 
 
 def test_many_streams_that_are_cut_off_leave_no_row(slow: SlowBackend, url: str) -> None:

@@ -27,7 +27,10 @@ FIELDS = sorted({*CompletionBody.model_fields, *ChatBody.model_fields, *ALIASES,
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
     loaded = antislop.tiny_model()[1]
-    loaded.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    loaded.chat_template = (
+        "{% for m in messages %}{% if m.content == 'fail' %}{{ raise_exception('not this') }}{% endif %}{{ m.content }}"
+        "{% endfor %}"
+    )
     return loaded
 
 
@@ -161,6 +164,33 @@ def test_deep_values_are_refused_at_any_depth(app: FastAPI, depth: int) -> None:
         )
         expect_no_fault(answer)
         assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (None, "messages is None; a list of 1 to 10,000 messages was expected"),
+        ([], "messages is []"),
+        ("hi", "messages is 'hi'"),
+        ([{"role": "tool", "content": "x"}], "messages.0.role is 'tool'; one of system, developer, user, assistant"),
+        ([{"role": "user"}], "messages.0.content is None; a text was expected"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "only parts of type text are read"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages.0 has 'tool_calls'"),
+        ([{"role": "user", "content": ""}], "the messages have no tokens"),
+        ([{"role": "user", "content": "fail"}], "the model's chat template refuses these messages (not this)"),
+    ],
+)
+def test_messages_that_can_not_be_read_are_refused_with_a_sentence(app: FastAPI, messages: Any, message: str) -> None:
+    answer = post(app, {"messages": messages, "max_tokens": 1}, "/v1/chat/completions")
+    expect_no_fault(answer)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_model_without_a_chat_template_says_so() -> None:
+    plain = SlowBackend(antislop.tiny_model()[1], lambda request: play_tokens([60]))
+    answer = post(serve_backend(plain), {"messages": [{"role": "user", "content": "a"}]}, "/v1/chat/completions")
+    assert (answer.status_code, "has no chat template" in answer.text) == (400, True)
 
 
 def test_a_body_of_more_than_a_mebibyte_is_too_large(app: FastAPI) -> None:

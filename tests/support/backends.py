@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from transformers import PreTrainedTokenizerBase
 
@@ -17,6 +18,8 @@ from antislop import AntiSlop
 from antislop.lists.ban_list import Bans
 from antislop.serving.server.backend import BackendError, Busy, TextRequest
 from antislop.trace.events import Drawn, Event, Finished, Settled
+
+LONG_STREAM = {"prompt": "a", "max_tokens": 400, "stream": True}
 
 
 class SlowBackend:
@@ -93,3 +96,24 @@ def play_tokens(tokens: Sequence[int]) -> Iterator[Event]:
         yield Drawn(token)
         yield Settled((token,))
     yield Finished("done", 0.0)
+
+
+def wait_until(is_done: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for a condition, and fail if it takes too long."""
+    end = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+async def leave_streams(url: str, count: int) -> None:
+    """Begin streams, and close each connection after its first bytes."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(limits=limits, timeout=30) as client:
+
+        async def leave() -> None:
+            async with client.stream("POST", f"{url}/v1/completions", json=LONG_STREAM) as answer:
+                async for _ in answer.aiter_raw():
+                    return
+
+        await asyncio.gather(*(leave() for _ in range(count)))

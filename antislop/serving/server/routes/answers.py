@@ -66,13 +66,7 @@ class CompletionFormat:
         return {
             "tokens": [write_token(read(token.token)) for token in tokens],
             "token_logprobs": [None if token.choice is None else write_logprob(token) for token in tokens],
-            "top_logprobs": [
-                {
-                    **{write_token(read(other)): _log(share) for other, share in reversed(list_alternatives(token))},
-                    write_token(read(token.token)): write_logprob(token),
-                }
-                for token in tokens
-            ],
+            "top_logprobs": [_list_likeliest(token, read) for token in tokens],
             "text_offset": [token.start for token in tokens],
         }
 
@@ -132,6 +126,15 @@ def write_logprob(token: SettledToken) -> float:
 def list_alternatives(token: SettledToken) -> list[tuple[int, float]]:
     """Return the likeliest tokens with their shares, the likeliest first."""
     return [] if token.choice is None else list(token.choice.alternatives)
+
+
+def _list_likeliest(token: SettledToken, read: TokenBytes) -> dict[str, float]:
+    """Return the log-probabilities of the likeliest tokens and of the token itself, by their texts."""
+    likeliest: dict[str, float] = {}
+    for other, share in list_alternatives(token):
+        likeliest.setdefault(write_token(read(other)), _log(share))
+    likeliest.setdefault(write_token(read(token.token)), write_logprob(token))
+    return likeliest
 
 
 def _log(share: float) -> float:
