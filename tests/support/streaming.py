@@ -24,11 +24,11 @@ from tests.support.simulated_formats import DONE, STREAMED_PATHS, answer_get, an
 class Fault:
     """How a request fails. after: the number of events that are sent before.
 
-    kind: "drop" the connection, "stall", "end" the answer early, report an "error" in the stream, or send "garbage".
-    status, headers: of an answer without events, instead.
+    kind: "drop" the connection, "stall", "end" the answer early, report an "error" in the stream, or send "garbage" or
+    a "flood" of it. status, headers: of an answer without events, instead.
     """
 
-    kind: Literal["drop", "stall", "end", "error", "garbage", "status"] = "status"
+    kind: Literal["drop", "stall", "end", "error", "garbage", "flood", "status"] = "status"
     after: int = 0
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,8 @@ class Fault:
 class StreamingServer:
     """A server under way. faults: of the next streamed requests. pace: seconds before each event.
 
-    open: the streams that are being written. cut: those that their client left. requests: paths and bodies.
+    open: the streams that are being written. cut: those that their client left. requests: paths and bodies. ports: of
+    the client's connections, one per request.
     """
 
     engine: SimulatedEngine
@@ -49,6 +50,7 @@ class StreamingServer:
     cut: int = 0
     requests: list[tuple[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -68,6 +70,7 @@ class StreamingServer:
         body = await request.json() if request.method == "POST" else None
         self.requests.append((request.path, body))
         self.headers.append(dict(request.headers))
+        self.ports.append(request.transport.get_extra_info("peername")[1] if request.transport else 0)
         fault = self.faults.popleft() if self.faults and request.path in STREAMED_PATHS else None
         if fault and fault.kind == "status":
             return _refuse(fault.status, "told to fail", fault.headers)
@@ -114,6 +117,8 @@ class StreamingServer:
             await response.write(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
         elif fault.kind == "garbage":
             await response.write(b"data: {nonsense\n\n")
+        elif fault.kind == "flood":
+            await response.write(b"x" * 10000)
         elif fault.kind == "stall":
             await asyncio.sleep(60)
         return False

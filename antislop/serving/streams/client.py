@@ -127,7 +127,8 @@ class StreamingClient:
         return [messages[0] for messages in draws]
 
     async def close(self) -> None:
-        """Close the connections; they are opened again when needed."""
+        """Close the connections; they are opened again when needed, also by another event loop."""
+        self._probing = asyncio.Lock()
         await self._connection.close()
 
     async def _start(self, request: StreamRequest) -> StreamDialect:

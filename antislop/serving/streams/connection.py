@@ -117,10 +117,10 @@ class StreamConnection:
         self, url: str, payload: bytes | None, headers: Mapping[str, str]
     ) -> AsyncIterator[ClientResponse]:
         """Open a request. Its connection is closed at the end, unless the answer was read whole: then it is kept."""
+        session = self._open()
         from aiohttp import ClientError
 
         try:
-            session = self._open()
             response = await session.request("GET" if payload is None else "POST", url, data=payload, headers=headers)
             try:
                 if response.status != 200:
@@ -178,7 +178,7 @@ async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGener
 
 async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
     """Yield the parsed events of a stream, without the last one, `[DONE]`."""
-    line_start, room, is_done = b"", max_bytes, False
+    line_start, room, is_done, has_begun = b"", max_bytes, False, False
     async for block in response.content.iter_any():
         room -= len(block)
         *lines, line_start = (line_start + block).split(b"\n")
@@ -189,11 +189,14 @@ async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGene
                 content = line[5:].strip()
                 is_done |= content == b"[DONE]"
                 if not is_done:
-                    yield _check_event(content)
+                    event, has_begun = _check_event(content), True
+                    yield event
             elif line.startswith((b"error:", b"{")):  # a refusal with status 200
                 _check_event(line.removeprefix(b"error:").strip(), is_error=True)
     if line_start.strip():
         raise _Failure(f"ended within an event: {shorten(line_start)!r}")
+    if not has_begun:
+        raise _Failure("ended without an event")
 
 
 def _too_large(max_bytes: int) -> _Failure:
