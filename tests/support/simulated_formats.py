@@ -231,10 +231,12 @@ class _LlamaCpp(_Writer):
 
 
 def _is_incomplete(text: bytes) -> bool:
-    """Return whether a text ends within a character, as Python's decoder finds it."""
-    for start in range(max(0, len(text) - 3), len(text)):
-        tail = text[start:]
-        size = next((n for n, low in ((4, 0xF0), (3, 0xE0), (2, 0xC0)) if tail[0] >= low), 0)
-        if len(tail) < size and all(0x80 <= byte < 0xC0 for byte in tail[1:]):
+    """Return whether a text ends within a character, as llama.cpp's `validate_utf8` finds it."""
+    for place, byte in enumerate(reversed(text[-4:]), 1):
+        if (
+            (byte >> 5 == 0b110 and place < 2)
+            or (byte >> 4 == 0b1110 and place < 3)
+            or (byte >> 3 == 0b11110 and place < 4)
+        ):
             return True
     return False

@@ -35,7 +35,9 @@ from antislop.serving.streams.vllm import VllmStream
 from antislop.serving.token_names import TokenNames
 
 NAMING_TRIES = 16
-"""Limit of requests for the names of hidden tokens; the first quarter repeats the seed."""
+"""Limit of requests for the names of hidden tokens."""
+REPEATS = 4
+"""Of those, the first ones, which repeat the seed."""
 TOKEN_PART = 64
 """Bytes of a token's id and log-probability."""
 DIALECTS_OF_STREAMS: dict[Server, type[StreamDialect]] = {
@@ -190,7 +192,7 @@ class StreamingClient:
         count = hidden.number + len(hidden.after)
         again = replace(request, max_tokens=len(seen) + count)
         for attempt in range(NAMING_TRIES):
-            if attempt < NAMING_TRIES // 4:
+            if attempt < REPEATS:
                 start, tried = len(seen), again
             else:
                 start, tried = 0, replace(_continue(request, seen, attempt), max_tokens=count)

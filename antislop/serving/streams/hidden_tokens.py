@@ -38,12 +38,13 @@ class HiddenTokens(NamedTuple):
 
 
 def ends_within_character(text: bytes) -> bool:
-    """Return whether the last character of a text lacks bytes, as the server decides it."""
-    for place in range(1, min(4, len(text)) + 1):
-        for mask, value, size in LEAD_BYTES:
-            if text[-place] & mask == value:
-                return place < size
-    return False
+    """Return whether the last character of a text lacks bytes, as the server decides it.
+
+    It looks at first bytes alone, so that a character of invalid bytes can lack some too.
+    """
+    return any(
+        text[-place] & mask == value for mask, value, size in LEAD_BYTES for place in range(1, min(size, len(text) + 1))
+    )
 
 
 class HiddenSpeller:
