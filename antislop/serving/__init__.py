@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from antislop.serving.dialects import EndpointError
     from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
     from antislop.serving.server.entry import app
+    from antislop.serving.streams.messages import ServerFeatures
+    from antislop.serving.traffic import Traffic
 else:
     __getattr__, __dir__ = import_lazily(
         __name__,
@@ -21,6 +23,8 @@ else:
             "dialects": ["EndpointError"],
             "endpoint": ["EndpointCompletion", "EndpointSampler"],
             "server.entry": ["app"],
+            "streams.messages": ["ServerFeatures"],
+            "traffic": ["Traffic"],
         },
     )
 
@@ -30,5 +34,7 @@ __all__ = [
     "EndpointCompletion",
     "EndpointError",
     "EndpointSampler",
+    "ServerFeatures",
+    "Traffic",
     "app",
 ]
