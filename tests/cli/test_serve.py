@@ -77,6 +77,16 @@ def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
     assert "can't be used" in result.stderr and "pass another --port" in result.stderr
 
 
+def test_an_upstream_server_that_is_not_there_is_one_sentence() -> None:
+    from antislop.data import FOLDER
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    result = invoke("--port", "0", "--upstream", url, "--tokenizer", str(FOLDER / "tiny"), "--no-bans")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"antislop: --upstream {url}: ") and result.stderr.count("\n") == 1
+
+
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str, *args: Any) -> Any:
         return None if name == "uvicorn" else find_spec(name, *args)

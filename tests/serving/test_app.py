@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import antislop.serving
 from antislop import AntiSlop
 from antislop.errors import InputError
 from tests.support.backends import leave_streams, run_server, wait_until
+from tests.support.processes import ServingProcess
 
 Tiny = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 PROMPT = "The old house"
@@ -202,3 +204,20 @@ def test_a_model_or_an_upstream_is_served_not_both(tiny: Tiny) -> None:
     for chosen, upstream in ((None, None), (model, endpoint)):
         with pytest.raises(InputError, match="either a model or upstream"):
             antislop.serving.app(chosen, tokenizer, upstream=upstream)
+
+
+def test_a_server_elsewhere_is_served_under_bans(tiny: Tiny, llama_cpp: ServingProcess) -> None:
+    """Greedy, since the random numbers are the other server's."""
+    _, tokenizer = tiny
+    app = antislop.serving.app(None, tokenizer, upstream=antislop.serving.Endpoint(f"{llama_cpp.url}/v1"), bans=BANS)
+    body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "banned_strings": ["smell"]}
+    with run_server(app) as address, httpx.Client(base_url=address, timeout=60) as connected:
+        whole = connected.post("/v1/completions", json=body).json()
+        lines = connected.post("/v1/completions", json={**body, "stream": True}).text.split("\n\n")[:-2]
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+        refused = connected.post("/v1/completions", json={**body, "logprobs": 1})
+        assert connected.get("/v1/models").json()["data"][0]["max_model_len"] == 512
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["choices"][0]["text"]
+    assert "smell" not in whole["choices"][0]["text"]
+    assert whole["usage"]["completion_tokens"] == 24
+    assert (refused.status_code, "leave logprobs out" in refused.text) == (400, True)

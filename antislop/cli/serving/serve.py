@@ -13,7 +13,7 @@ import typer
 
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.terminal import as_input_error, console, describe_count, say, warn
-from antislop.errors import InputError
+from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 
@@ -99,6 +99,8 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
 
         app = make_app(Service(backend), api_key=key, reloader=_watch(bans) if server.reload_bans else None)
         running = DrainingServer(app, say=say)
+        if description := getattr(backend, "description", None):
+            say(str(description))
         _announce(backend.name, server.host, listener.getsockname()[1], banned, has_key=key is not None)
         running.run(sockets=[listener])
     return 130 if running.signal == signal.SIGINT else 0
@@ -123,13 +125,17 @@ def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, ser
 def _open(spec: ModelSpec, upstream: UpstreamOptions, bans: BanList, server: ServerOptions) -> Backend:
     """Load the model, or reach the upstream server."""
     from antislop.serving.completions import Endpoint
+    from antislop.serving.dialects import EndpointError
     from antislop.serving.server.entry import open_backend
 
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
         if upstream.upstream is not None:
             tokenizer = load_tokenizer(ModelSpec(upstream.tokenizer) if upstream.tokenizer else spec)
             endpoint = Endpoint(upstream.upstream, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
-            return open_backend(None, tokenizer, upstream=endpoint, bans=bans)
+            try:
+                return open_backend(None, tokenizer, upstream=endpoint, bans=bans)
+            except EndpointError as error:
+                raise InputError(f"--upstream {upstream.upstream}: {first_line(error)}") from error
         model, tokenizer = load_model(spec)
         limits: dict[str, Any] = {"batch_size": server.batch_size or BATCH_SIZE, "max_model_len": server.max_model_len}
         return open_backend(model, tokenizer, bans=bans, **limits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from antislop.errors import InputError
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from antislop.serving.completions import Endpoint
     from antislop.serving.server.backend import Backend
 
+BATCH_SIZE = 16
 INSTALL = "pip install 'antislop[serve]'"
 _PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
 
@@ -25,7 +25,7 @@ def app(
     *,
     upstream: Endpoint | None = None,
     bans: Bans = (),
-    batch_size: int = 16,
+    batch_size: int = BATCH_SIZE,
     max_model_len: int | None = None,
     queue_length: int = 128,
     name: str | None = None,
@@ -37,13 +37,14 @@ def app(
         tokenizer.
     bans: of all texts; a request may add bans, change weights or leave these out.
     batch_size: texts that are written at a time. max_model_len: the maximum of tokens of prompt and text together; by
-        default the number of positions that the model was made for. queue_length: texts that may wait, more are
-        answered with 429. These three have no meaning for `upstream`.
-    name: the model's name for clients; by default that of its folder.
+        default the number of positions that the model was made for. name: the model's name for clients; by default that
+        of its folder. These three are for a model, not for `upstream`.
+    queue_length: texts that may wait for a model, or may be under way upstream; more are answered with 429.
     api_key: the key that each request needs, except for `GET /` and `GET /health`; None for none.
 
     Run it by any ASGI server with one worker, such as `uvicorn.run(app)`. Raises `InputError` for a model that can't be
-    served, and if a package of the extra `serve` is missing.
+    served, and if a package of the extra `serve` is missing; `EndpointError` for an upstream server that can't be
+    reached.
     """
     backend = open_backend(
         model,
@@ -67,7 +68,7 @@ def open_backend(
     *,
     upstream: Endpoint | None = None,
     bans: Bans = (),
-    batch_size: int = 16,
+    batch_size: int = BATCH_SIZE,
     max_model_len: int | None = None,
     queue_length: int = 128,
     name: str | None = None,
@@ -77,11 +78,12 @@ def open_backend(
     if (model is None) == (upstream is None):
         raise InputError("pass either a model or upstream, the endpoint of a server elsewhere")
     if upstream is not None:
+        if batch_size != BATCH_SIZE or max_model_len is not None or name is not None:
+            raise InputError("batch_size, max_model_len and name are the upstream server's own: leave them out")
         from antislop.sampler import AntiSlop
+        from antislop.serving.server.upstream import UpstreamBackend
 
-        upstream_backend = import_module("antislop.serving.server.upstream").UpstreamBackend
-        backend: Backend = upstream_backend(AntiSlop(tokenizer, bans), upstream)
-        return backend
+        return UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length)
     from antislop.serving.server.in_flight import InFlightBackend
 
     assert model is not None

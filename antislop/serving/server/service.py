@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from functools import partial
 from random import SystemRandom
+from sys import maxsize
 from typing import Any
 
 from antislop.errors import InputError, first_line
@@ -24,6 +25,9 @@ from antislop.serving.server.metrics import ServerMetrics
 from antislop.serving.server.request_errors import RequestError, refuse_busy
 from antislop.serving.server.running_texts import Caller, FailedText, RunningTexts
 from antislop.serving.server.text_stream import TextStream
+
+UNKNOWN_CONTEXT_TOKENS = 2048
+"""The length of a text without a limit, if the length of the context is unknown."""
 
 
 class Service:
@@ -60,6 +64,12 @@ class Service:
         template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
         ids: list[int] = await self._read(lambda: template(messages, tokenize=True))
         return ids
+
+    @property
+    def context_length(self) -> int | None:
+        """The maximum of tokens of prompt and text together; None if an upstream server told none."""
+        length = self.backend.context_length
+        return None if length == maxsize else length
 
     @property
     def has_chat_template(self) -> bool:
@@ -171,7 +181,7 @@ class Service:
         """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
         context = self.backend.context_length
         left = context - len(prompt)
-        wanted = max_tokens or min(default or left, left)
+        wanted = max_tokens or min(default or (left if self.context_length else UNKNOWN_CONTEXT_TOKENS), left)
         if left < 1 or wanted > left:
             asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
             raise RequestError(
