@@ -199,7 +199,7 @@
     setRunning(control);
     showError("");
     showState("Writing…");
-    if (heading.getBoundingClientRect().top > 0.8 * innerHeight) heading.scrollIntoView();
+    if (heading.getBoundingClientRect().top > innerHeight / 2) heading.scrollIntoView();
     speaker.start();
     const shown = new ShownText(settings);
     let trouble = "";
@@ -220,9 +220,12 @@
     const answer = await fetch("v1/model", { headers: headers() }).catch(() => null);
     if (!answer) { showError("The connection to the server failed: check that it is running."); return; }
     if (!answer.ok) { showError(await refuse(answer)); return; }
-    const { id, parameters } = await answer.json();
+    const { id, parameters, antislop } = await answer.json(), length = parameters.max_seq_len;
     showError("");
-    element("model").textContent = `${id}, ${parameters.max_seq_len.toLocaleString("en")} tokens of prompt and text at most`;
+    const context = Number.isSafeInteger(length) ? `, ${count(length, "token")} of prompt and text at most` : "";
+    element("model").textContent = `Model: ${id}${context}`;
+    own.parentElement.hidden = !antislop.bans;
+    element("own-label").textContent = `The server’s own list of ${count(antislop.bans, "ban")} applies too`;
     if (mode.hidden && parameters.prompt_template_content) {
       mode.hidden = false;
       form.elements.mode.value = "chat";

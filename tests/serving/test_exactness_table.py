@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import fields
+from itertools import product
 from typing import Any, get_args
 
 import pytest
@@ -107,3 +108,23 @@ def test_what_the_table_says_of_penalties_of_the_text_alone_is_refused() -> None
 def test_every_setting_of_a_sampling_is_in_the_table() -> None:
     text = " ".join(read_table())
     assert [field.name for field in fields(Sampling) if not re.search(rf"\b{field.name}\b", text)] == []
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_several_settings_at_once_allow_what_each_of_them_allows(server: str) -> None:
+    features = probe(server)
+
+    def list_exact(sampling: Sampling) -> set[str]:
+        return set(describe(sampling, features).replace("*", "").split(", ")) - {"–"}
+
+    for temperature, top_p, typical_p, penalty in product((0.0, 1.0, 0.7, 5.0), (1.0, 0.9), (1.0, 0.9), (1.0, 1.1)):
+        alone = [Sampling(temperature=temperature), Sampling(repetition_penalty=penalty)]
+        if temperature:  # truncation changes no greedy text
+            alone += [Sampling(top_p=top_p), Sampling(typical_p=typical_p)]
+        together = Sampling(
+            temperature=temperature,
+            top_p=top_p if temperature else 1.0,
+            typical_p=typical_p if temperature else 1.0,
+            repetition_penalty=penalty,
+        )
+        assert list_exact(together) == set.intersection(*map(list_exact, alone)), together

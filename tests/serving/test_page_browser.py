@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -66,7 +67,7 @@ class Visitor:
         self.urls.add(url)
         self.pages.append(page)
         page.goto(f"{url}/")
-        page.wait_for_function("model.textContent.includes(',') || !error.hidden")
+        page.wait_for_function("model.textContent.includes(':') || !error.hidden")
         return page
 
 
@@ -108,8 +109,11 @@ def serve(tiny: Tiny) -> Iterator[Serve]:
     """Serve texts that are given by their events, until the test ends."""
     with ExitStack() as servers:
 
-        def start(play: Callable[[TextRequest], Iterable[Event | Exception]], *, api_key: str | None = None) -> str:
-            return servers.enter_context(run_server(serve_backend(SlowBackend(tiny[1], play), api_key=api_key)))
+        def start(
+            play: Callable[[TextRequest], Iterable[Event | Exception]], *, api_key: str | None = None, **options: Any
+        ) -> str:
+            backend = SlowBackend(tiny[1], play, **options)
+            return servers.enter_context(run_server(serve_backend(backend, api_key=api_key)))
 
         yield start
 
@@ -143,7 +147,7 @@ def rewind(tokens: list[int], ban: str) -> list[Event]:
 
 def test_the_page_shows_the_text_of_the_api_and_counts_what_it_counts(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
-    assert page.locator("#model").inner_text() == "tiny, 512 tokens of prompt and text at most"
+    assert page.locator("#model").inner_text() == "Model: tiny, 512 tokens of prompt and text at most"
     for seed in (3, 4):
         write(page, seed=seed)
         body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 1, "seed": seed, "banned_strings": BANS}
@@ -165,6 +169,7 @@ def test_the_servers_own_list_can_be_left_out(visitor: Visitor, url: str) -> Non
     page = visitor.open(url)
     sent: list[dict[str, Any]] = []
     page.on("request", lambda request: sent.append(request.post_data_json) if request.method == "POST" else None)
+    assert page.get_by_label("The server’s own list of 1 ban applies too").is_checked()
     page.locator("#own").uncheck()
     write(page, bans=[" a ", "", "  "], length=4)
     page.locator("#own").check()
@@ -358,3 +363,9 @@ def test_the_switch_is_hidden_without_a_chat_template(visitor: Visitor, url: str
     page = visitor.open(url)
     assert not page.locator("#mode").is_visible()
     assert not page.locator("#key").is_visible()
+
+
+def test_what_a_server_does_not_have_is_not_shown(visitor: Visitor, serve: Serve) -> None:
+    page = visitor.open(serve(lambda _: play_tokens([60]), context_length=sys.maxsize))
+    assert page.locator("#model").inner_text() == "Model: tiny"
+    assert not page.locator("#own").is_visible()

@@ -41,10 +41,11 @@ async def describe_named(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/v1/model")
 async def describe_model(request: Request) -> dict[str, Any]:
-    """Describe the model as TabbyAPI does."""
+    """Describe the model as TabbyAPI does, and the server's own list."""
     service = service_of(request)
     parameters = {"max_seq_len": service.context_length, "prompt_template_content": service.chat_template}
-    return {**_describe(request), "parameters": parameters}
+    own = {"bans": len(service.own_bans.bans)}
+    return {**_describe(request), "parameters": parameters, "antislop": own}
 
 
 @router.get("/props")
