@@ -123,14 +123,21 @@ class RunningTexts:
             self._queue.put_nowait(item)
 
     async def chunks(self) -> AsyncIterator[NumberedChunk]:
-        """Yield the chunks of all texts as they come. Raises the backend's errors."""
+        """Yield the chunks of all texts as they come; those that wait are joined. Raises the backend's errors."""
         left = len(self._texts)
         while left:
-            item = await self._queue.get()
-            if isinstance(item, Exception):
-                raise item
-            left -= item.chunk.finish_reason is not None
-            yield item
+            items = [await self._queue.get(), *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]
+            joined: dict[int, TextChunk] = {}
+            for item in items:
+                if isinstance(item, NumberedChunk):
+                    earlier = joined.get(item.number)
+                    joined[item.number] = item.chunk if earlier is None else earlier.join(item.chunk)
+            for number, chunk in joined.items():
+                left -= chunk.finish_reason is not None
+                yield NumberedChunk(number, chunk)
+            for item in items:
+                if isinstance(item, Exception):
+                    raise item
 
     def abort(self) -> int:
         """End the texts after what is settled, and return the number of those that were under way."""

@@ -41,6 +41,15 @@ class TextChunk:
     withdrawn: tuple[WithdrawnText, ...] = ()
     finish_reason: FinishReason | None = None
 
+    def join(self, later: TextChunk) -> TextChunk:
+        """Return this chunk and the next one as one."""
+        return TextChunk(
+            self.text + later.text,
+            self.tokens + later.tokens,
+            self.withdrawn + later.withdrawn,
+            later.finish_reason,
+        )
+
 
 class _WrittenToken(NamedTuple):
     """A token that may still be withdrawn. pending: the bytes of an open character after it."""
