@@ -24,10 +24,11 @@ from antislop.decoding.walker import Walker
 from antislop.errors import InputError
 from antislop.matching.token_matcher import State
 from antislop.serving.sampling import Sampling
+from antislop.serving.server import spec_maker
 from antislop.serving.server.backend import BackendError, Busy, TextRequest
 from antislop.serving.server.in_flight import InFlightBackend
 from antislop.serving.server.spec_maker import settings_of
-from antislop.trace.events import Drawn, Event, Settled
+from antislop.trace.events import Drawn, Dropped, Event, Settled
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
 from tests.support.models import build_model, build_tokenizer, poisoned
@@ -415,6 +416,26 @@ def test_the_choices_of_a_text_are_recorded_for_it_alone(model: PreTrainedModel)
         choices = [event.choice for event in events if isinstance(event, Drawn)]
         assert choices
         assert {None if choice is None else len(choice.alternatives) for choice in choices} == {size}
+
+
+def test_a_regex_that_one_text_made_too_slow_is_searched_for_again_later(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the text of one client would end a ban of the server for all others."""
+
+    async def write() -> list[list[str]]:
+        async with serving(model) as backend:
+            bans = backend.bans.with_bans([Ban.regex("a+b")])
+            bans.matcher._texts._searches[0][1]._drop(0)
+            dropped = []
+            for after in (60.0, 60.0, 0.0):
+                monkeypatch.setattr(spec_maker, "RESTORE_AFTER", after)
+                events = await read(backend, request_of(backend, bans=bans))
+                dropped.append([event.ban.phrase for event in events if isinstance(event, Dropped)])
+            return dropped
+
+    with pytest.warns(RuntimeWarning, match="took longer"):
+        assert run(write()) == [["a+b"], ["a+b"], []]
 
 
 @pytest.mark.parametrize(

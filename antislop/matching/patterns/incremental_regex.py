@@ -95,7 +95,7 @@ class Allowance:
 
     def _spend(self, seconds: float) -> None:
         self._spent = max(0.0, self._spent + seconds)
-        self._shared.spent += max(0.0, seconds)
+        self._shared.spent = max(0.0, self._shared.spent + seconds)  # a server's list is searched for days
         if (
             self._spent >= self._shared.limit and self._clock is perf_counter
         ):  # another process may have had the processor
