@@ -36,7 +36,7 @@ SIZE = len(TOKENIZER)
 TABLE = 2 * torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0))
 KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang", "openai")
 WITH_IDS = KINDS[:3]
-REQUEST = StreamRequest(prompt=[3, 4], max_tokens=60, seed=5, sampling=Sampling())
+REQUEST = StreamRequest(prompt=[int(TABLE[4].argmax()), 4], max_tokens=60, seed=5, sampling=Sampling())
 SETTINGS = {
     "plain": Sampling(),
     "warm": Sampling(temperature=1.7),
