@@ -32,7 +32,7 @@ def build_byte_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of which most tokens end within a character, and of which some spell the same bytes as two others."""
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     a, e_lead, e_trail, l1, l2, l3, l4 = [*spell.pre_tokenize_str("aé🦙")[0][0]]
-    pairs = [(l1, l2), (l1 + l2, l3), (l3, l4)]
+    pairs = [(l1, l2), (l1 + l2, l3), (l2, l3)]
     tokens = ["<s>", "</s>", a, e_lead, e_trail, l1, l2, l3, l4, *(left + right for left, right in pairs)]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
     tokenizer.pre_tokenizer = spell
@@ -42,7 +42,9 @@ def build_byte_tokenizer() -> PreTrainedTokenizerFast:
 
 TOKENIZER = build_byte_tokenizer()
 SIZE = len(TOKENIZER)
-TABLE = 1.5 * torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+TABLE = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+for place in ((2, 5), (2, 9), (5, 11), (9, 7), (11, 8), (7, 8)):  # two likely texts that are spelled alike
+    TABLE[place] += 3.0
 LENGTH = 3
 
 

@@ -244,6 +244,13 @@ def test_without_aiohttp_one_sentence_says_what_to_install(monkeypatch: pytest.M
             asyncio.run(client.probe())
 
 
+def test_no_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with serve_streams(make_engine()) as server:
+        assert run(server, lambda client: read(client, REQUEST))
+
+
 class Body:
     """An answer that arrives in some blocks."""
 
