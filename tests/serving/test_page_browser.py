@@ -67,7 +67,7 @@ class Visitor:
         self.urls.add(url)
         self.pages.append(page)
         page.goto(f"{url}/")
-        page.wait_for_function("model.textContent.includes(':') || !error.hidden")
+        page.wait_for_selector("#model:has-text('Model:'), #error:not([hidden])")
         return page
 
 
