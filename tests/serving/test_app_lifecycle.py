@@ -70,6 +70,15 @@ def test_a_client_that_leaves_while_it_waits_for_a_row_frees_its_place(tokenizer
             wait_until(lambda: silent.active == 0)
 
 
+def test_a_stream_begins_before_its_text_has_a_row(tokenizer: PreTrainedTokenizerBase) -> None:
+    silent = SlowBackend(tokenizer, lambda request: play_tokens([60]), pause=30)
+    with run_server(serve_backend(silent)) as url, httpx.Client(timeout=10) as client:
+        with client.stream("POST", f"{url}/v1/completions", json={**LONG, "stream": True}) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert silent.active == 1
+        wait_until(lambda: silent.active == 0)
+
+
 def test_many_streams_that_are_cut_off_leave_no_row(slow: SlowBackend, url: str) -> None:
     asyncio.run(leave_streams(url, 60))
     wait_until(lambda: slow.active == 0)

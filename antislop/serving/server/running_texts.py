@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -13,6 +13,9 @@ from antislop.serving.server.backend import Backend, TextRequest
 from antislop.serving.server.metrics import ServerMetrics
 from antislop.serving.server.text_stream import TextChunk, TextStream
 from antislop.trace.events import Event, Finished
+
+START_SECONDS = 1.0
+"""How long an answer waits for its first text to get a row: errors until then have a status of their own."""
 
 
 class FailedText(RuntimeError):
@@ -113,9 +116,10 @@ class RunningTexts:
         return [text.stream for text in self._texts]
 
     async def start(self, backend: Backend) -> None:
-        """Begin all texts, and return when the first has a row. Raises the backend's errors."""
+        """Begin all texts, and return when the first has a row, or soon. Raises the backend's errors until then."""
         self._tasks = [asyncio.create_task(text.run(backend)) for text in self._texts]
-        await self._is_started.wait()
+        with suppress(asyncio.TimeoutError):  # an answer that begins is kept open by proxies, and gets pings
+            await asyncio.wait_for(self._is_started.wait(), START_SECONDS)
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for item in items:
             if isinstance(item, Exception):
