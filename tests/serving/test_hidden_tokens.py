@@ -83,7 +83,7 @@ def test_texts_with_hidden_tokens_are_as_probable_as_the_model_has_them(
     monkeypatch.setattr(client, "NAMING_TRIES", 10**5)
     monkeypatch.setattr(client, "REPEATS", 1)
     engine = SimulatedEngine(score, TOKENIZER, "llama.cpp", repeats=repeats)
-    texts = (1500 if repeats else 300) * DEPTH
+    texts = (1500 if repeats else 150) * DEPTH
     counts = asyncio.run(count_texts(engine, texts))
     assert sum(not body["stream"] for _, body in engine.asked) > texts / 10, "few answers were not streamed"
     assert p_value(counts, find_probabilities(2)) > 1e-3

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from antislop.errors import InputError
 from antislop.serving import Endpoint, EndpointError
 from antislop.serving.sampling import Sampling
+from antislop.serving.streams import client as client_module
 from antislop.serving.streams import connection
 from antislop.serving.streams.client import StreamingClient
 from antislop.serving.streams.messages import Message, StreamBroken, StreamRequest
@@ -234,6 +236,16 @@ def test_too_long_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with serve_streams(make_engine()) as server:
         run(server, use)
+
+
+def test_the_limit_of_bytes_leaves_room_for_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_BASE", 2000)
+    kinds: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang")
+    for kind in kinds:
+        logprobs: Any = "raw" if kind == "vllm" else "drawn"
+        request = replace(REQUEST, logprobs=logprobs, alternatives=20)
+        with serve_streams(make_engine(kind)) as server:
+            assert len(run(server, partial(read, request=request))) == 41
 
 
 def test_without_aiohttp_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

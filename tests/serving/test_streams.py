@@ -137,9 +137,8 @@ def test_sglang_tells_no_log_probability_of_a_truncated_distribution() -> None:
 
 def test_a_first_bias_forces_the_first_token_alone() -> None:
     client = connect_directly(make_engine(has_first_bias=True))
-    texts = [
-        asyncio.run(read(client, replace(REQUEST, seed=i, first_bias={9: 1000.0}, max_tokens=8))) for i in range(9)
-    ]
+    bias = {9: 1000.0, 10: -np.inf}
+    texts = [asyncio.run(read(client, replace(REQUEST, seed=i, first_bias=bias, max_tokens=8))) for i in range(9)]
     assert all(text[0].token == 9 for text in texts)
     assert any(message.token != 9 for text in texts for message in text[1:])
 

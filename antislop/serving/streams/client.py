@@ -222,5 +222,6 @@ def _continue(request: StreamRequest, tokens: Sequence[int], attempt: int = 0) -
 
 def _limit_bytes(request: StreamRequest) -> int:
     """Return the limit of bytes of an answer; SGLang sends all tokens with each one."""
-    tokens = len(request.prompt) + len(request.bias) + request.max_tokens
-    return ANSWER_BASE + ANSWER_PART * tokens + TOKEN_PART * request.max_tokens**2
+    told = request.alternatives + 1
+    tokens = len(request.prompt) + len(request.bias) + request.max_tokens * told
+    return ANSWER_BASE + ANSWER_PART * tokens + TOKEN_PART * request.max_tokens**2 * told

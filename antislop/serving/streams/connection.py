@@ -19,7 +19,7 @@ from antislop.serving.streams.messages import StreamBroken
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-MAX_LINE = 1 << 22
+MAX_LINE = 1 << 24
 """Limit of bytes of an event; a server that sends all tokens with each one needs most."""
 MAX_ERROR = 1 << 16
 """Limit of bytes that are read of a refusal."""

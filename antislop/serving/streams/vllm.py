@@ -47,8 +47,8 @@ class VllmStream:
         if request.bias:
             body["logit_bias"] = name_ids(request.bias)
         if request.first_bias:
-            ids, values = zip(*request.first_bias.items(), strict=True)
-            body["vllm_xargs"] = {"first_ids": list(ids), "first_bias": list(values)}
+            first_bias = name_ids(request.first_bias)
+            body["vllm_xargs"] = {"first_ids": [*request.first_bias], "first_bias": [*first_bias.values()]}
         return body
 
     def read(self, event: Any) -> Iterable[Message]:
