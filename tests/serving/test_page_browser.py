@@ -287,6 +287,8 @@ def test_a_page_fits_the_screen_and_every_text_has_enough_contrast(
         assert found["count"] > 20
         assert found["pale"] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator(".table").evaluate("table => [table.scrollWidth, table.clientWidth]")
+    assert table[0] <= table[1]
 
 
 def test_withdrawn_text_fades_unless_motion_is_unwanted_and_can_be_hidden(visitor: Visitor, url: str) -> None:
