@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from sys import maxsize
 
 from transformers import PreTrainedTokenizerBase
@@ -45,7 +46,9 @@ class UpstreamBackend:
             raise InputError("method='alternatives' is not possible behind a server: leave method out")
         self._served = EndpointSampler(sampler, endpoint, method=method)
         self.description = self._served.describe_server()
-        self.name = endpoint.model or "model"
+        features = self._served.features
+        served_name = None if features is None else features.model
+        self.name = endpoint.model or Path(served_name or "model").name  # llama.cpp has the path of its file
         self.bans: CompiledBans = sampler.compiled
         self.active = 0
         self._queue_length = queue_length
