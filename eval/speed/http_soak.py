@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from resource import getpagesize
 from typing import Any
@@ -30,6 +31,8 @@ GROWTH = 0.02
 WARM_UP = 180.0
 LEAVING = 0.3
 WORDS = ("the", "was", "her", "his", "with", "into", "eyes", "hand", "light", "door", "over", "like", "voice", "night")
+LISTS = [list(pair) for pair in pairwise(WORDS)]
+"""Few, so that the cache of compiled lists is full before the memory is compared."""
 
 
 @contextmanager
@@ -51,7 +54,7 @@ async def ask(session: aiohttp.ClientSession, until: float, rng: random.Random, 
             "max_tokens": rng.choice((5, 30, 80, 200)),
             "seed": rng.randrange(2**40),
             "temperature": rng.choice((0, 0.7, 1)),
-            "banned_strings": rng.sample(WORDS, rng.randrange(1, 5)),
+            "banned_strings": LISTS[rng.randrange(len(LISTS))],
             "stream": rng.random() < 0.8,
         }
         leaves_after = rng.randrange(1, 60) if body["stream"] and rng.random() < LEAVING else None
