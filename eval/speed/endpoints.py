@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import statistics
 import tempfile
@@ -12,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.request import urlopen
 
 from antislop.lists.bundled import FOLDER
 from antislop.serving import Endpoint, EndpointSampler
+from antislop.serving.exact_methods import EndpointMethod
 from eval.speed.cases import Bench
 from eval.speed.measuring import ASSETS, Result, Skipped, Subject
 from eval.speed.plain_streams import Engine, count_written, read_texts
@@ -38,11 +38,21 @@ GOALS: Mapping[Engine, Mapping[str, float]] = {
 """With violations, relative to the server alone or per kept token."""
 
 
-class Run(NamedTuple):
-    """What the texts of one round cost. written: as the server counts it."""
+class Counts(NamedTuple):
+    """What a contestant did in a round, by its own account."""
 
     kept: int
     requests: int
+    received: int
+    violations: int = 0
+
+
+class Run(NamedTuple):
+    """What the texts of one round cost. written: as the server counts it. received: of it, by the client."""
+
+    kept: int
+    requests: int
+    received: int
     written: float
     seconds: float
     server_seconds: float
@@ -81,36 +91,45 @@ class Served:
         with urlopen(f"{self.process.url}/metrics", timeout=30) as answer:
             return count_written(answer.read().decode(), self.engine)
 
-    def measure(self, write: Callable[[int], tuple[int, int, int]], seed: int) -> Run:
-        """Let a contestant write the texts of a round; it returns kept tokens, requests and violations."""
+    def measure(self, write: Callable[[int], Counts], seed: int) -> Run:
+        """Let a contestant write the texts of a round."""
         written, server = self.written(), self.process.cpu_seconds()
         wall, client = time.perf_counter(), time.process_time()
-        kept, requests, violations = write(seed)
+        counts = write(seed)
         wall, client = time.perf_counter() - wall, time.process_time() - client
         time.sleep(0.3)  # the server notices that the last client left
         server = self.process.cpu_seconds() - server
-        return Run(kept, requests, self.written() - written, wall, server, client, violations)
+        return Run(
+            counts.kept,
+            counts.requests,
+            counts.received,
+            self.written() - written,
+            wall,
+            server,
+            client,
+            counts.violations,
+        )
 
-    def read_plainly(self, seed: int) -> tuple[int, int, int]:
+    def read_plainly(self, seed: int) -> Counts:
         """Read texts without bans."""
         counts = read_texts(
             self.process.url, self.engine, self.prompts(), streams=STREAMS, tokens=self.subject.tokens, seed=seed
         )
-        return counts.kept, counts.requests, 0
+        return Counts(counts.kept, counts.requests, counts.kept)
 
-    def sample(self, sampler: EndpointSampler, seed: int) -> tuple[int, int, int]:
+    def sample(self, sampler: EndpointSampler, seed: int) -> Counts:
         """Write texts under bans."""
         settings = {"batch_size": STREAMS, "max_new_tokens": self.subject.tokens, "seed": seed}
         texts = [*sampler.generate_many(self.prompts(), **settings)]
         for text in texts:
             if text.error is not None:
                 raise text.error
-        kept = sum(len(text.tokens) for text in texts)
-        return kept, sum(_count_requests(text) for text in texts), sum(text.report.violations for text in texts)
-
-
-def _count_requests(text: Any) -> int:
-    return int((text.traffic or text.coverage).requests if hasattr(text, "traffic") else text.coverage.requests)
+        return Counts(
+            sum(len(text.tokens) for text in texts),
+            sum(text.traffic.requests for text in texts),
+            sum(text.traffic.written for text in texts),
+            sum(text.report.violations for text in texts),
+        )
 
 
 def measure_endpoints(bench: Bench) -> Iterator[Result]:
@@ -158,10 +177,11 @@ def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     yield from report({name: laps[1:] for name, laps in runs.items()}, served)  # the first round warms up
 
 
-def make_sampler(bench: Bench, served: Served, phrases: Sequence[str], *, method: str = "auto") -> EndpointSampler:
+def make_sampler(
+    bench: Bench, served: Served, phrases: Sequence[str], *, method: EndpointMethod = "auto"
+) -> EndpointSampler:
     """Return a sampler of the server that keeps bans by a method."""
-    options = {"method": method} if "method" in inspect.signature(EndpointSampler.__init__).parameters else {}
-    return EndpointSampler(bench.sampler(phrases), Endpoint(f"{served.process.url}/v1"), **options)
+    return EndpointSampler(bench.sampler(phrases), Endpoint(f"{served.process.url}/v1"), method=method)
 
 
 def report(runs: Mapping[str, Sequence[Run]], served: Served) -> Iterator[Result]:
@@ -178,7 +198,7 @@ def report(runs: Mapping[str, Sequence[Run]], served: Served) -> Iterator[Result
         yield result(f"{case}: speed", speed, "×", goals.get("speed"), note=describe(laps))
         cpu = [own.server_seconds / own.kept / (other.server_seconds / other.kept) for own, other in pairs]
         yield result(f"{case}: server CPU / kept", cpu, "×", goals.get("cpu"), is_floor=False)
-        for count in ("written", "requests"):
+        for count in ("written", "received", "requests"):
             values = [getattr(run, count) / run.kept for run in laps]
             yield result(f"{case}: {count} / kept", values, "", goals.get(count), is_floor=False)
 
