@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import antislop
@@ -20,7 +21,10 @@ from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import Busy, TextRequest
 from antislop.serving.server.upstream import UpstreamBackend
 from antislop.trace.events import Finished, Rewound, Settled
+from tests.support.models import build_tokenizer
 from tests.support.processes import ServingProcess
+from tests.support.simulated_engine import SimulatedEngine
+from tests.support.streaming import serve_streams
 
 PROMPTS = ["The old house", "She opened the door and", "One day", "The rain"]
 BANS = ["into the", "was", "her", "she", "eyes", "hand"]
@@ -129,7 +133,6 @@ def test_a_server_that_is_not_there_is_an_error_of_each_text(sampler: AntiSlop) 
 
 
 def test_the_tokenizer_of_another_model_is_refused(llama_cpp: ServingProcess) -> None:
-    from tests.support.models import build_tokenizer
 
     served = EndpointSampler(AntiSlop(build_tokenizer(), []), Endpoint(f"{llama_cpp.url}/v1"))
     with pytest.raises(EndpointError, match="tokenizer"):
@@ -163,3 +166,18 @@ def test_an_upstream_backend_writes_what_the_sampler_does(sampler: AntiSlop, lla
     served = EndpointSampler(sampler, Endpoint(f"{llama_cpp.url}/v1"))
     alone = in_order(served, ["One day"], max_new_tokens=25, seeds=[7], temperature=0.8)[0]
     assert asyncio.run(use()) == alone.tokens
+
+
+def test_a_text_ends_where_the_server_says_so_whatever_the_tokenizer_knows(sampler: AntiSlop) -> None:
+    """Servers end texts at all tokens of a generation config, of which a tokenizer knows one."""
+    tokenizer = build_tokenizer()
+    logits = torch.full((len(tokenizer), len(tokenizer)), -30.0)
+    for token, after in ((3, 4), (4, 5), (5, 7)):
+        logits[token, after] = 0.0
+    engine = SimulatedEngine(lambda tokens: logits[tokens[-1]], tokenizer, "vllm", end_tokens=frozenset({7}))
+    with serve_streams(engine) as server:
+        served = EndpointSampler(AntiSlop(tokenizer, []), server.endpoint, eos_token_id=1)
+        text = in_order(served, [[3]], max_new_tokens=20, seed=1)[0]
+    assert text.error is None
+    assert text.tokens == [4, 5, 7]
+    assert text.report.reason == "done"
