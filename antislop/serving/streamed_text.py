@@ -191,7 +191,7 @@ class StreamedText:
             sampling=self._sampling,
             bias=bias,
             first_bias=first_bias,
-            logprobs=plan.logprobs,
+            logprobs=plan.logprobs if row.node.rewinds >= plan.patience else None,
             alternatives=min(plan.alternatives and plan.alternatives + touched, plan.max_alternatives),
         )
 
