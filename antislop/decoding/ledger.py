@@ -333,11 +333,25 @@ class Node:
         self._lost.clear()
 
     def cut_loose(self) -> None:
-        """Make this node the root and free the rest of the tree at once, without waiting for the collector."""
-        ancestor, self.parent = self.parent, None
+        """Make this node the root and free the rest of the tree at once, without waiting for the collector.
+
+        Each node refers to the logits of a whole batch, which a cycle of parent and child would keep in memory.
+        """
+        kept, ancestor, self.parent = self, self.parent, None
         while ancestor is not None:
-            ancestor.children.clear()
-            ancestor = ancestor.parent
+            ancestor.drop_children(but=kept)
+            kept, ancestor = ancestor, ancestor.parent
+
+    def drop_children(self, *, but: Node | None = None) -> None:
+        """Free everything below this node at once, except for what is below one child, which is taken off."""
+        waiting = [child for child in self.children.values() if child is not but]
+        self.children.clear()
+        while waiting:
+            node = waiting.pop()
+            if node.children:
+                waiting += node.children.values()
+                node.children.clear()
+            node.parent = None
 
     @property
     def left(self) -> Tensor:

@@ -139,6 +139,8 @@ class Scheduler:
         for row in self.rows:
             if row.number in canceled:
                 row.is_finished, row.history = True, None
+                row.node.cut_loose()
+                row.node.drop_children()
         while self._is_in_flight and self.walkers and self.walkers[-1].row.is_finished:
             self.walkers.pop()  # with its states and probabilities
 

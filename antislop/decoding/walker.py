@@ -198,6 +198,9 @@ class Walker:
         """Finish the text with its present tokens."""
         self.row.is_finished = True
         self.settle(len(self.row.tokens))
+        self.row.node.drop_children()
+        if self._reason != "failed":  # then its logits are described
+            self.row.node = Node(depth=len(self.row.tokens))
         forced_by = self._forced_by if self._reason == "exhausted" else None
         self.events.append(Finished(self._reason, self.row.matcher_seconds, forced_by))
 

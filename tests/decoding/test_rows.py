@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 
 from antislop import AntiSlop, Ban
 from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.ledger import Node
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
+from antislop.trace.events import Rewound
 from tests.caches.test_batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
-from tests.support.ban_cases import CASES
+from tests.support.ban_cases import CASES, anywhere
 from tests.support.markov import MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
@@ -66,3 +69,22 @@ def test_the_report_of_a_text_counts_each_pass() -> None:
                 out = generate(llama, PROMPTS[:1], seed=seed, custom_generate=sampler, **asked)
             assert out.report.forward_passes == len(fed)
             assert out.report.tokens_fed == sum(fed)
+
+
+def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:
+    """Each refers to the logits of a whole batch, and is in a cycle with its parent."""
+    bans = [anywhere("abc"), anywhere("bcd"), anywhere("da")]
+    matcher = Matcher(bans, LETTERS)
+    model = Markov(4, seed=1, length=60)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(thing) is Node for thing in gc.get_objects())
+        scheduler = Scheduler((spec_of(model, matcher, seed=seed) for seed in range(8)), places=2)
+        events = [event for _, event in decode(scheduler, model)]
+        del scheduler
+        after = sum(type(thing) is Node for thing in gc.get_objects())
+    finally:
+        gc.enable()
+    assert sum(isinstance(event, Rewound) for event in events) > 20
+    assert after - before <= 2
