@@ -35,7 +35,8 @@ class MethodPlan:
     logprobs: the kind of log-probability to request; None for rejecting alone. has_first_bias: a request may bias its
     first token only, so that one request does what otherwise takes two. alternatives: the number of likeliest tokens to
     request, of which many may complete the same ban; max_alternatives: the limit of the server. patience: rewinds to a
-    position before log-probabilities are requested from there on; until then it is rejected.
+    position before log-probabilities are requested from there on; until then it is rejected. draws_together: several
+    draws of one token take one request.
     """
 
     method: EndpointMethod
@@ -47,6 +48,7 @@ class MethodPlan:
     alternatives: int = 0
     max_alternatives: int = 0
     patience: int = 0
+    draws_together: bool = False
 
     def choose(self, node: SparseNode) -> ExactMethod:
         """Return the way to draw the next token at a node."""
@@ -93,6 +95,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
         # A sampled text rarely returns to the same ban; a greedy one does so until other tokens are likelier.
         alternatives=0 if sampling.do_sample else CANDIDATES,
         max_alternatives=features.max_alternatives,
+        draws_together=features.server == "vllm",
         patience=PATIENCE if method == "auto" and sampling.do_sample else 0,
     )
 

@@ -140,7 +140,7 @@ class StreamedText:
 
     async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
         """Yield the first of some draws that is kept."""
-        self.traffic.requests += 1
+        self.traffic.requests += 1 if self._plan.draws_together else DRAWS
         for message in await self._client.draw(self._request(max_tokens=1), DRAWS):
             candidate = self._receive(message)
             if candidate is None or self._keeps(candidate):

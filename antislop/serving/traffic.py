@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Traffic:
     """The requests for one text.
 
-    requests: the number of answered ones. retries: of repeated ones. written: tokens that were received, of which the
+    requests: the number of answered ones. retries: of those that broke off, or, with method="alternatives", that were
+    repeated. written: tokens that were received, of which the
     text keeps a part. thinned: of those, the tokens that were drawn again because a ban had left only a part of their
     probability.
     """
