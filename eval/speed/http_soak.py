@@ -94,7 +94,7 @@ async def wait_for(session: aiohttp.ClientSession) -> None:
 async def soak(pid: int, port: int, *, seconds: float, clients: int) -> int:
     """Run clients for some seconds, print the course, and return the status."""
     rng, counts, course = random.Random(0), Counter[str](), list[tuple[float, float]]()
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # an idle connection may be closed as it is used again
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as session:
         await wait_for(session)
         began = time.monotonic()
