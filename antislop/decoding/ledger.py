@@ -343,7 +343,7 @@ class Node:
             kept, ancestor = ancestor, ancestor.parent
 
     def drop_children(self, *, but: Node | None = None) -> None:
-        """Free everything below this node at once, except for what is below one child, which is taken off."""
+        """Detach all children, and free everything below them at once, except below the child `but`."""
         waiting = [child for child in self.children.values() if child is not but]
         self.children.clear()
         while waiting:

@@ -70,7 +70,7 @@ class Scheduler:
             return number
 
     def cancel(self, number: int) -> None:
-        """End a text that was submitted without further events, at the latest before the next forward pass.
+        """End a submitted text, at the latest before the next forward pass; no further events of it are yielded.
 
         Does nothing if the text is finished. Any thread may call this.
         """

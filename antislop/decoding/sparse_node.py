@@ -11,7 +11,7 @@ from math import log
 from antislop.decoding.ledger import Node
 
 LOWEST_BIAS = -100.0
-"""Bias of a token of which nothing is left; servers clamp biases at this value."""
+"""The bias of a token whose whole probability was subtracted; servers clamp lower biases to this value."""
 
 
 class SparseNode(Node):
@@ -25,7 +25,7 @@ class SparseNode(Node):
         self._rest: dict[int, float] = {}
 
     def note(self, token: int, probability: float) -> None:
-        """Store a token's probability, unless it is known: what was subtracted refers to the first value."""
+        """Store a token's probability; a later value for the same token is ignored, since masses refer to the first."""
         self._known.setdefault(token, probability)
 
     def knows(self, token: int) -> bool:
@@ -38,7 +38,7 @@ class SparseNode(Node):
         return len(self._rest)
 
     def share_left(self, token: int) -> float:
-        """Return the part of a token's probability that is left, 0 to 1."""
+        """Return the fraction of a token's probability that was not subtracted, 0 to 1."""
         known = self._known.get(token, 0.0)
         return self._get(token) / known if known > 0 else 1.0
 

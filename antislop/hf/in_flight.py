@@ -69,7 +69,7 @@ def complete_in_flight(
 
 @contextmanager
 def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[BatchEngine]:
-    """Give an engine with an empty cache for so many texts in flight; the model is as before afterwards.
+    """Yield an engine with an empty cache of `places` rows; the model is returned to its state on exit.
 
     grows: whether the cache has only as many rows as there are texts, `places` to begin with. call: as for
     `complete_in_flight`. Raises `ValueError` for a model whose rows can't be replaced.

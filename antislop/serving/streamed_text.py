@@ -101,7 +101,7 @@ class StreamedText:
                     self._end()
                     for event in self._walker.release():
                         yield event
-            except StreamBroken:  # all that was received is judged: go on from there
+            except StreamBroken:  # everything received was judged: continue from there
                 self.traffic.retries += 1
             stalls = 0 if self.traffic.written > written else stalls + 1
             if stalls > MAX_STALLS:

@@ -53,7 +53,7 @@ class RegexMatch(NamedTuple):
 
 
 class SharedTime:
-    """The time that regexes which are searched for together have spent beyond what they earned."""
+    """The excess time of all regexes of one list: what their searches took, less what they earned."""
 
     def __init__(self) -> None:
         self.spent = 0.0
