@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from math import exp
+from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -25,8 +25,10 @@ from antislop.serving.traffic import Traffic
 from antislop.trace.events import Event
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
-DRAWS = 16
-"""Draws of one token that are requested together if thinning would discard most of them."""
+MAX_DRAWS = 16
+"""Limit of the draws of one token that are requested together if thinning would discard most of them."""
+USEFUL_DRAWS = 3
+"""Of them, those that are expected to be kept: with 3, hardly any request brings none."""
 MAX_STALLS = 4
 """Limit of requests in a row that bring no token."""
 
@@ -140,8 +142,10 @@ class StreamedText:
 
     async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
         """Yield the first of some draws that is kept."""
-        self.traffic.requests += 1 if self._plan.draws_together else DRAWS
-        for message in await self._client.draw(self._request(max_tokens=1), DRAWS):
+        count = min(MAX_DRAWS, ceil(USEFUL_DRAWS / self._walker.node.mass_left()))
+        self.traffic.requests += 1 if self._plan.draws_together else count
+        self.traffic.written += count
+        for message in await self._client.draw(self._request(max_tokens=1), count):
             candidate = self._receive(message)
             if candidate is None or self._keeps(candidate):
                 if candidate is not None:
@@ -209,6 +213,7 @@ class StreamedText:
                         )
                     return
                 received += 1
+                self.traffic.written += 1
                 candidate = self._receive(message)
                 if candidate is not None:
                     yield candidate
@@ -218,7 +223,6 @@ class StreamedText:
 
     def _receive(self, message: Message) -> Candidate | None:
         """Return the token of a message, None for an end without one. Raises `EndpointError` for one without an id."""
-        self.traffic.written += 1
         token = message.token
         if token is None and isinstance(message, StreamedToken):
             raise EndpointError(

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
@@ -46,7 +47,7 @@ NO_END = frozenset({99})
 TIMES = 400 * DEPTH
 
 
-def draw(
+def write_texts(
     server: DrawingServer | StreamingClient,
     words: Words,
     bans: Sequence[Ban],
@@ -57,7 +58,7 @@ def draw(
     times: int = TIMES,
     sampling: Sampling = PLAIN,
     method_of_bans: str = "exact",
-) -> Counter[tuple[int, ...]]:
+) -> list[StreamedText]:
     """Write texts. model, features: of a server that does not have them as attributes."""
     matcher = Matcher(bans, words)
     if isinstance(server, DrawingServer):
@@ -66,17 +67,22 @@ def draw(
     settings, plan = model, plan_method(method, sampling, features)
     policy = replace(EXACT, do_sample=sampling.do_sample, method=method_of_bans, max_rewinds=10_000)
 
-    async def write(seed: int) -> tuple[int, ...]:
+    async def write(seed: int) -> StreamedText:
         spec = spec_of(settings, matcher, seed=seed, lookback=False, policy=policy)
         text = StreamedText(server, spec, plan, sampling, seed=seed)
         async for _ in text.events():
             pass
-        return tuple(text.row.tokens)
+        return text
 
-    async def write_all() -> Counter[tuple[int, ...]]:
-        return Counter([await write(seed) for seed in range(times)])
+    async def write_all() -> list[StreamedText]:
+        return [await write(seed) for seed in range(times)]
 
     return asyncio.run(write_all())
+
+
+def draw(*args: Any, **kwargs: Any) -> Counter[tuple[int, ...]]:
+    """Write texts, and count equal ones."""
+    return Counter(tuple(text.row.tokens) for text in write_texts(*args, **kwargs))
 
 
 @pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS))
@@ -85,6 +91,15 @@ def test_a_server_draws_as_rejection_sampling_would(case: str, way: str) -> None
     method, features = WAYS[way]
     server = DrawingServer(Markov(len(words), seed=1), features)
     assert p_value(draw(server, words, bans, method=method), expected_of(case, 1)) > 1e-4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_traffic_counts_each_request_and_each_token_that_the_server_wrote(way: str) -> None:
+    method, features = WAYS[way]
+    server = DrawingServer(Markov(len(LETTERS), seed=1), features)
+    texts = write_texts(server, LETTERS, [anywhere("a"), anywhere("b")], method=method, times=30)
+    assert sum(text.traffic.written for text in texts) == server.written
+    assert sum(text.traffic.requests for text in texts) == len(server.requests)
 
 
 SETTINGS = {
