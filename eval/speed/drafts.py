@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from antislop import AntiSlop
 from eval.speed.cases import Bench, describe
-from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures
+from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures, stretch
 
 LISTED = 500
 SHORT = 64  # tokens per text of random weights
@@ -71,7 +70,7 @@ def _measure_batches(bench: Bench) -> Iterator[Result]:
     sampler, pool, assistant = bench.sampler(bench.absent[:LISTED]), bench.pool, deepcopy(bench.subject.model)
     assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=DRAFTED)
     for times, rows in itertools.product(STRETCHED, (1, ROWS)):
-        subject = replace(bench.subject, model=_stretch(assistant, times))
+        subject = replace(bench.subject, model=stretch(assistant, times))
 
         def write(seed: int, rows: int = rows, subject: Subject = subject, **settings: Any) -> Written:
             ids = pool[seed % (len(pool) - rows) :][:rows, :START]
@@ -89,18 +88,6 @@ def _measure_batches(bench: Bench) -> Iterator[Result]:
             note=f"{passes['drafted']} of {passes['plain']} forward passes; {_accepted(laps['drafted'])}",
             figures=figures(laps["drafted"]),
         )
-
-
-def _stretch(model: PreTrainedModel, times: int) -> PreTrainedModel:
-    """Return a Llama that computes the same with so many times the layers, those added of which change nothing."""
-    config = deepcopy(model.config)
-    config.num_hidden_layers *= times
-    stretched: PreTrainedModel = type(model)(config).eval()
-    stretched.load_state_dict(model.state_dict(), strict=False)
-    for layer in stretched.base_model.layers[model.config.num_hidden_layers :]:
-        for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            torch.nn.init.zeros_(projection.weight)
-    return stretched
 
 
 def _measure_lookup(bench: Bench) -> Iterator[Result]:

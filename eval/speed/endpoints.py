@@ -18,7 +18,7 @@ from antislop.lists.bundled import FOLDER
 from antislop.serving import Endpoint, EndpointSampler
 from antislop.serving.exact_methods import EndpointMethod
 from eval.speed.cases import Bench
-from eval.speed.measuring import ASSETS, Result, Skipped, Subject
+from eval.speed.measuring import ASSETS, Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts
 from tests.support.gguf_file import write_gguf
 from tests.support.llama_cpp import serve_llama_cpp
@@ -26,7 +26,8 @@ from tests.support.processes import ServingProcess
 from tests.support.vllm_server import FIRST_BIAS, PYTHON, serve_vllm
 
 STREAMS = 8
-TEXTS = 24  # per round and contestant
+TEXTS = 48  # per round and contestant
+WARM_UP = 2  # rounds: vLLM compiles a function for each number of texts, a matrix product for each number of tokens
 RATE = 30  # violations per 1,000 kept tokens
 CALIBRATED = range(1000, 1000 + TEXTS)  # seeds of the texts that the list is chosen with
 LISTED = 500  # phrases of the list that never matches
@@ -65,12 +66,26 @@ class Run(NamedTuple):
         return self.kept / self.seconds
 
 
-SERVERS: Sequence[tuple[str, Engine, Sequence[str]]] = (
-    ("llama.cpp", "llama.cpp", ()),
-    ("vLLM", "vllm", ()),
-    ("vLLM with FirstTokenBias", "vllm", FIRST_BIAS),
+class Setup(NamedTuple):
+    """A server. stretched: how many times the layers of the model it has."""
+
+    title: str
+    engine: Engine
+    options: Sequence[str] = ()
+    stretched: int = 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the server and the model are as they come."""
+        return not self.options and self.stretched == 1
+
+
+SETUPS: Sequence[Setup] = (
+    Setup("llama.cpp", "llama.cpp"),
+    Setup("vLLM", "vllm"),
+    Setup("vLLM, 7 times the layers", "vllm", stretched=7),
+    Setup("vLLM with FirstTokenBias", "vllm", FIRST_BIAS),
 )
-"""The name, the kind and the options of each server."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +93,7 @@ class Served:
     """A model on a running server."""
 
     subject: Subject
-    title: str
-    engine: Engine
+    setup: Setup
     process: ServingProcess
 
     def prompts(self) -> list[list[int]]:
@@ -89,7 +103,7 @@ class Served:
     def written(self) -> float:
         """Return the number of tokens that the server has written so far."""
         with urlopen(f"{self.process.url}/metrics", timeout=30) as answer:
-            return count_written(answer.read().decode(), self.engine)
+            return count_written(answer.read().decode(), self.setup.engine)
 
     def measure(self, write: Callable[[int], Counts], seed: int) -> Run:
         """Let a contestant write the texts of a round."""
@@ -113,7 +127,7 @@ class Served:
     def read_plainly(self, seed: int) -> Counts:
         """Read texts without bans."""
         counts = read_texts(
-            self.process.url, self.engine, self.prompts(), streams=STREAMS, tokens=self.subject.tokens, seed=seed
+            self.process.url, self.setup.engine, self.prompts(), streams=STREAMS, tokens=self.subject.tokens, seed=seed
         )
         return Counts(counts.kept, counts.requests, counts.kept)
 
@@ -136,16 +150,16 @@ def measure_endpoints(bench: Bench) -> Iterator[Result]:
     """Compare two lists on each server with the server's own streams."""
     if bench.subject.is_random:
         raise Skipped("endpoints is for models that write text, so it is not measured.")
-    for title, engine, options in SERVERS:
-        with serve(bench.subject, engine, options) as process:
-            yield from compare_with_plain(bench, Served(bench.subject, title, engine, process))
+    for setup in SETUPS:
+        with serve(bench.subject, setup) as process:
+            yield from compare_with_plain(bench, Served(bench.subject, setup, process))
 
 
 @contextmanager
-def serve(subject: Subject, engine: Engine, options: Sequence[str]) -> Iterator[ServingProcess]:
+def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
     """Serve a model; raise `Skipped` if the engine is not configured."""
     with tempfile.TemporaryDirectory() as folder:
-        if engine == "llama.cpp":
+        if setup.engine == "llama.cpp":
             path = Path(folder) / "model.gguf"
             write_gguf(subject.model, subject.tokenizer, path)
             with serve_llama_cpp(path, slots=STREAMS) as process:
@@ -155,8 +169,19 @@ def serve(subject: Subject, engine: Engine, options: Sequence[str]) -> Iterator[
         if not python:
             raise Skipped(f"endpoints: {PYTHON} names no Python with vLLM, so vLLM is not measured.")
         model = FOLDER / "tiny" if subject.name == "tiny" else ASSETS / "models" / subject.name
-        with serve_vllm(python, model, Path(folder) / "log.txt", *options, slots=STREAMS) as process:
+        if setup.stretched > 1:
+            model = Path(folder) / "model"
+            save_stretched(subject, model, times=setup.stretched)
+        with serve_vllm(python, model, Path(folder) / "log.txt", *setup.options, slots=STREAMS) as process:
             yield process
+
+
+def save_stretched(subject: Subject, folder: Path, *, times: int) -> None:
+    """Save a model with so many times the layers, which costs more and writes the same texts."""
+    model = stretch(subject.model, times)
+    model.generation_config = subject.model.generation_config
+    model.save_pretrained(folder)
+    subject.tokenizer.save_pretrained(folder)
 
 
 def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
@@ -166,15 +191,16 @@ def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     lists = {"no match": bench.absent[:LISTED], "violations": frequent}
     for name, phrases in lists.items():
         contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases))
-    old = make_sampler(bench, served, frequent, method="alternatives")
-    contestants["alternatives"] = functools.partial(served.sample, old)
+    if served.setup.is_plain:
+        old = make_sampler(bench, served, frequent, method="alternatives")
+        contestants["alternatives"] = functools.partial(served.sample, old)
     runs: dict[str, list[Run]] = {name: [] for name in contestants}
-    for number in range(bench.race.rounds + 1):
+    for number in range(bench.race.rounds + WARM_UP):
         names = [*contestants]
         first = number % len(names)
         for name in names[first:] + names[:first]:
             runs[name].append(served.measure(contestants[name], seed=1000 * number))
-    yield from report({name: laps[1:] for name, laps in runs.items()}, served)  # the first round warms up
+    yield from report({name: laps[WARM_UP:] for name, laps in runs.items()}, served)
 
 
 def make_sampler(
@@ -188,12 +214,12 @@ def report(runs: Mapping[str, Sequence[Run]], served: Served) -> Iterator[Result
     """Yield the ratios to the server alone, and the costs of a kept token."""
     for name, laps in runs.items():
         result = functools.partial(Result, served.subject.name, "endpoints")
-        case = f"{served.title}, {name}"
+        case = f"{served.setup.title}, {name}"
         if name == "alone":
             yield result(case, [run.speed for run in laps], "tokens/s", note=describe(laps))
             continue
         pairs = [*zip(laps, runs["alone"], strict=True)]
-        goals = find_goals(name, served.engine)
+        goals = find_goals(name, served.setup.engine)
         speed = [own.speed / other.speed for own, other in pairs]
         yield result(f"{case}: speed", speed, "×", goals.get("speed"), note=describe(laps))
         cpu = [own.server_seconds / own.kept / (other.server_seconds / other.kept) for own, other in pairs]

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,6 +185,18 @@ def _invent_model(tokens: int) -> Subject:
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
     return Subject(RANDOM, model, AutoTokenizer.from_pretrained(FOLDER / "tiny"), tokens, is_random=True)
+
+
+def stretch(model: PreTrainedModel, times: int) -> PreTrainedModel:
+    """Return a Llama that computes the same with so many times the layers, those added of which change nothing."""
+    config = deepcopy(model.config)
+    config.num_hidden_layers *= times
+    stretched: PreTrainedModel = type(model)(config).eval()
+    stretched.load_state_dict(model.state_dict(), strict=False)
+    for layer in stretched.base_model.layers[model.config.num_hidden_layers :]:
+        for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            torch.nn.init.zeros_(projection.weight)
+    return stretched
 
 
 @contextmanager

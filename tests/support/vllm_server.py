@@ -20,6 +20,10 @@ PYTHON = "ANTISLOP_VLLM_PYTHON"
 START_SECONDS = 300
 FIRST_BIAS = ("--logits-processors", "antislop.vllm:FirstTokenBias")
 DRAWN_LOGPROBS = ("--logprobs-mode", "processed_logprobs")
+ONE_PROCESS = ("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor")
+"""As on one GPU. That for CPUs adds a process, and both wait for each other in busy loops that fill two cores."""
+SMALL_BLOCKS = ("--block-size", "32")
+"""Of the prefix cache: the least for CPUs, where the default of 128 is longer than most texts here."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,6 +34,7 @@ def serve_vllm(python: str, model: Path, log: Path, *options: str, slots: int = 
         port = free.getsockname()[1]
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+    command += [*ONE_PROCESS, *SMALL_BLOCKS]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
