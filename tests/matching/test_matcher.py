@@ -581,6 +581,17 @@ def test_clearing_the_cache_of_steps_changes_nothing(monkeypatch: pytest.MonkeyP
     assert read(bans, BYTES, raw) == expected
 
 
+def test_a_matcher_remembers_no_more_transitions_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that grows with each text ends a server that runs for weeks."""
+    monkeypatch.setattr(antislop.matching.token_matcher, "TRANSITIONS_KEPT", 5)
+    matcher = Matcher(listed("cat"), BYTES)
+    state, remembered = matcher.start(), set[int]()
+    for token in bytes(range(32, 127)):
+        state = matcher.feed(state, token)
+        remembered.add(matcher.transition_count)
+    assert remembered == {1, 2, 3, 4, 5}
+
+
 def test_a_state_of_a_very_long_text_can_be_dropped() -> None:
     """A chain of a hundred thousand states must not be taken apart by recursion."""
     matcher = Matcher(listed("cat"), BYTES)
