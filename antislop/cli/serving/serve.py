@@ -90,8 +90,9 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     check_packages()
     _check(model, upstream, bans, server)
     banned, key = collect_bans(bans), server.api_key
-    from antislop.serving.server.http_server import DrainingServer, bind
+    from antislop.serving.server.http_server import DrainingServer, bind, return_large_blocks
 
+    return_large_blocks()
     with bind(server.host, server.port) as listener:
         backend = _open(model.spec, upstream, banned, server)
         from antislop.serving.server.app import make_app
