@@ -36,12 +36,12 @@ LISTS = [list(pair) for pair in pairwise(WORDS)]
 
 
 @contextmanager
-def serve(port: int) -> Iterator[int]:
-    """Run the server with its bundled model; yield the id of its process."""
+def serve(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server with its bundled model; yield its process."""
     command = [sys.executable, "-m", "antislop", "serve", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            yield process.pid
+            yield process
         finally:
             process.terminate()
 
@@ -69,9 +69,11 @@ async def ask(session: aiohttp.ClientSession, until: float, rng: random.Random, 
                         break
 
 
-def measure_memory(pid: int) -> float:
-    """Return the resident memory of a process in MB."""
-    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * getpagesize() / 1e6
+def measure_memory(process: subprocess.Popen[bytes]) -> float:
+    """Return the resident memory of a process in MB. Raises `RuntimeError` if it has ended."""
+    if process.poll() is not None:
+        raise RuntimeError(f"the server ended with status {process.returncode}: is its port in use?")
+    return int(Path(f"/proc/{process.pid}/statm").read_text(encoding="ascii").split()[1]) * getpagesize() / 1e6
 
 
 async def count_active(session: aiohttp.ClientSession) -> int:
@@ -91,7 +93,7 @@ async def wait_for(session: aiohttp.ClientSession) -> None:
             await asyncio.sleep(0.2)
 
 
-async def soak(pid: int, port: int, *, seconds: float, clients: int) -> int:
+async def soak(process: subprocess.Popen[bytes], port: int, *, seconds: float, clients: int) -> int:
     """Run clients for some seconds, print the course, and return the status."""
     rng, counts, course = random.Random(0), Counter[str](), list[tuple[float, float]]()
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # an idle connection may be closed as it is used again
@@ -101,7 +103,7 @@ async def soak(pid: int, port: int, *, seconds: float, clients: int) -> int:
         tasks = [asyncio.ensure_future(ask(session, began + seconds, rng, counts)) for _ in range(clients)]
         while not all(task.done() for task in tasks):
             await asyncio.wait(tasks, timeout=12)
-            course.append((time.monotonic() - began, measure_memory(pid)))
+            course.append((time.monotonic() - began, measure_memory(process)))
             active = await count_active(session)
             print_line(seconds=course[-1][0], megabytes=course[-1][1], active=active, **counts)
         await asyncio.gather(*tasks)
@@ -119,8 +121,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--port", type=int, default=8765)
     arguments = parser.parse_args()
-    with serve(arguments.port) as pid:
-        status = asyncio.run(soak(pid, arguments.port, seconds=60 * arguments.minutes, clients=arguments.clients))
+    with serve(arguments.port) as process:
+        status = asyncio.run(soak(process, arguments.port, seconds=60 * arguments.minutes, clients=arguments.clients))
     sys.exit(status)
 
 
