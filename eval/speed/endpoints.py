@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from antislop.lists.bundled import FOLDER
 from antislop.serving import Endpoint, EndpointSampler
 from antislop.serving.exact_methods import EndpointMethod
 from eval.speed.cases import Bench
-from eval.speed.measuring import ASSETS, Result, Skipped, Subject, stretch
+from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts
 from tests.support.gguf_file import write_gguf
 from tests.support.llama_cpp import serve_llama_cpp
@@ -82,6 +81,7 @@ class Setup(NamedTuple):
 
 SETUPS: Sequence[Setup] = (
     Setup("llama.cpp", "llama.cpp"),
+    Setup("llama.cpp, 7 times the layers", "llama.cpp", stretched=7),
     Setup("vLLM", "vllm"),
     Setup("vLLM, 7 times the layers", "vllm", stretched=7),
     Setup("vLLM with FirstTokenBias", "vllm", FIRST_BIAS),
@@ -158,30 +158,22 @@ def measure_endpoints(bench: Bench) -> Iterator[Result]:
 @contextmanager
 def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
     """Serve a model; raise `Skipped` if the engine is not configured."""
+    model = stretch(subject.model, setup.stretched) if setup.stretched > 1 else subject.model
     with tempfile.TemporaryDirectory() as folder:
         if setup.engine == "llama.cpp":
             path = Path(folder) / "model.gguf"
-            write_gguf(subject.model, subject.tokenizer, path)
+            write_gguf(model, subject.tokenizer, path)
             with serve_llama_cpp(path, slots=STREAMS) as process:
                 yield process
             return
         python = os.environ.get(PYTHON)
         if not python:
             raise Skipped(f"endpoints: {PYTHON} names no Python with vLLM, so vLLM is not measured.")
-        model = FOLDER / "tiny" if subject.name == "tiny" else ASSETS / "models" / subject.name
-        if setup.stretched > 1:
-            model = Path(folder) / "model"
-            save_stretched(subject, model, times=setup.stretched)
-        with serve_vllm(python, model, Path(folder) / "log.txt", *setup.options, slots=STREAMS) as process:
+        model.generation_config = subject.model.generation_config
+        model.save_pretrained(folder)
+        subject.tokenizer.save_pretrained(folder)
+        with serve_vllm(python, Path(folder), Path(folder) / "log.txt", *setup.options, slots=STREAMS) as process:
             yield process
-
-
-def save_stretched(subject: Subject, folder: Path, *, times: int) -> None:
-    """Save a model with so many times the layers, which costs more and writes the same texts."""
-    model = stretch(subject.model, times)
-    model.generation_config = subject.model.generation_config
-    model.save_pretrained(folder)
-    subject.tokenizer.save_pretrained(folder)
 
 
 def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
