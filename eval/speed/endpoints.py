@@ -25,10 +25,10 @@ from tests.support.processes import ServingProcess
 from tests.support.vllm_server import FIRST_BIAS, PYTHON, serve_vllm
 
 STREAMS = 8
-TEXTS = 48  # per round and contestant
+TEXTS = 96  # per round and contestant: at the end of a round fewer than `STREAMS` are left
 WARM_UP = 2  # rounds: vLLM compiles a function for each number of texts, a matrix product for each number of tokens
 RATE = 30  # violations per 1,000 kept tokens
-CALIBRATED = range(1000, 1000 + TEXTS)  # seeds of the texts that the list is chosen with
+CALIBRATED = range(1000, 1048)  # seeds of the texts that the list is chosen with
 LISTED = 500  # phrases of the list that never matches
 NO_MATCH_GOAL = 0.95
 GOALS: Mapping[Engine, Mapping[str, float]] = {
@@ -66,25 +66,25 @@ class Run(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A server. stretched: how many times the layers of the model it has."""
+    """A server and what runs on it. stretched: how many times the layers of the model it has. texts: per round and
+    contestant. is_old: whether the sampler of 0.1.0 runs on it, which leaves thousands of prompts in llama.cpp's cache.
+    """
 
     title: str
     engine: Engine
     options: Sequence[str] = ()
     stretched: int = 1
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the server and the model are as they come."""
-        return not self.options and self.stretched == 1
+    texts: int = TEXTS
+    is_old: bool = False
 
 
 SETUPS: Sequence[Setup] = (
     Setup("llama.cpp", "llama.cpp"),
-    Setup("llama.cpp, 7 times the layers", "llama.cpp", stretched=7),
     Setup("vLLM", "vllm"),
-    Setup("vLLM, 7 times the layers", "vllm", stretched=7),
+    Setup("vLLM, 7 times the layers", "vllm", stretched=7, texts=TEXTS // 2),
     Setup("vLLM with FirstTokenBias", "vllm", FIRST_BIAS),
+    Setup("llama.cpp as in 0.1.0", "llama.cpp", texts=TEXTS // 4, is_old=True),
+    Setup("vLLM as in 0.1.0", "vllm", texts=TEXTS // 4, is_old=True),
 )
 
 
@@ -98,7 +98,7 @@ class Served:
 
     def prompts(self) -> list[list[int]]:
         """Return the ids of the prompts of a round."""
-        return [self.subject.tokenizer(self.subject.prompt(number))["input_ids"] for number in range(TEXTS)]
+        return [self.subject.tokenizer(self.subject.prompt(number))["input_ids"] for number in range(self.setup.texts)]
 
     def written(self) -> float:
         """Return the number of tokens that the server has written so far."""
@@ -180,12 +180,14 @@ def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     """Let the contestants write in turn in each round, another one first each time."""
     contestants = {"alone": served.read_plainly}
     frequent = bench.calibrate(RATE, bench.contestant, CALIBRATED, tries=3)
-    lists = {"no match": bench.absent[:LISTED], "violations": frequent}
-    for name, phrases in lists.items():
-        contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases))
-    if served.setup.is_plain:
-        old = make_sampler(bench, served, frequent, method="alternatives")
-        contestants["alternatives"] = functools.partial(served.sample, old)
+    lists: Mapping[str, tuple[Sequence[str], EndpointMethod]] = {
+        "no match": (bench.absent[:LISTED], "auto"),
+        "violations": (frequent, "auto"),
+    }
+    if served.setup.is_old:
+        lists = {"alternatives": (frequent, "alternatives")}
+    for name, (phrases, method) in lists.items():
+        contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases, method=method))
     runs: dict[str, list[Run]] = {name: [] for name in contestants}
     for number in range(bench.race.rounds + WARM_UP):
         names = [*contestants]
@@ -195,9 +197,7 @@ def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     yield from report({name: laps[WARM_UP:] for name, laps in runs.items()}, served)
 
 
-def make_sampler(
-    bench: Bench, served: Served, phrases: Sequence[str], *, method: EndpointMethod = "auto"
-) -> EndpointSampler:
+def make_sampler(bench: Bench, served: Served, phrases: Sequence[str], *, method: EndpointMethod) -> EndpointSampler:
     """Return a sampler of the server that keeps bans by a method."""
     return EndpointSampler(bench.sampler(phrases), Endpoint(f"{served.process.url}/v1"), method=method)
 

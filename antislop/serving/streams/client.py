@@ -83,7 +83,7 @@ class StreamingClient:
     async def stream(self, request: StreamRequest) -> AsyncGenerator[Message, None]:
         """Yield the server's tokens, and `Ended` last.
 
-        Closing the generator closes the connection at once, which ends the text on the server. Raises `StreamBroken` if
+        Closing the generator ends the text on the server. Raises `StreamBroken` if
         the answer ends early: the tokens so far are valid, and a new request can continue after them.
         """
         while True:

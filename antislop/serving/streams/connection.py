@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +26,9 @@ MAX_ERROR = 1 << 16
 
 KEPT_SECONDS = 4.0
 """Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
+
+LEAVE_SECONDS = 1.0
+"""Limit of the wait for a server to end a text that was left."""
 
 _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
@@ -69,13 +72,15 @@ class StreamConnection:
     def stream(
         self, url: str, body: dict[str, Any], *, max_bytes: int, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parsed events of a streamed answer. is_last: close its connection afterwards.
+        """Yield the parsed events of a streamed answer. is_last: no request follows on its connection.
 
-        Closing the generator closes the connection at once, which ends the text on the server. A failed request is
+        Closing the generator ends the text on the server: it closes the connection at once, or, if no request follows
+        on it, as soon as the server has closed it, so that the next request finds the text's cache. A failed request is
         sent again as long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
         """
         headers = {"Connection": "close"} if is_last else {}
-        return self._exchange(url, json.dumps(body).encode(), partial(_read_events, max_bytes=max_bytes), headers)
+        read = partial(_read_events, max_bytes=max_bytes, waits=is_last)
+        return self._exchange(url, json.dumps(body).encode(), read, headers)
 
     async def ask(self, url: str, body: dict[str, Any] | None = None, *, max_bytes: int = 1 << 20) -> Any:
         """Return the parsed answer to a POST, or to a GET without a body. Raises `EndpointError`."""
@@ -176,7 +181,40 @@ async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGener
     yield _parse(bytes(content))
 
 
-async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
+async def _read_events(response: ClientResponse, *, max_bytes: int, waits: bool = False) -> AsyncGenerator[Any, None]:
+    """Yield the parsed events of a stream, without the last one, `[DONE]`.
+
+    waits: if the generator is closed, wait until the server has ended the text.
+    """
+    try:
+        async with aclosing(_parse_events(response, max_bytes=max_bytes)) as events:
+            async for event in events:
+                yield event
+    except GeneratorExit:
+        if waits:
+            await _leave(response)
+        raise
+
+
+async def _leave(response: ClientResponse) -> None:
+    """Tell the server that nothing follows, and wait until it closes the connection too."""
+    from aiohttp import ClientError
+
+    connection = response.connection
+    if connection is None or connection.transport is None:
+        return
+    connection.transport.write_eof()
+    with suppress(ClientError, asyncio.TimeoutError):
+        await asyncio.wait_for(_drain(response), LEAVE_SECONDS)
+
+
+async def _drain(response: ClientResponse) -> None:
+    """Read the rest of an answer."""
+    async for _ in response.content.iter_any():
+        pass
+
+
+async def _parse_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
     """Yield the parsed events of a stream, without the last one, `[DONE]`."""
     line_start, room, is_done, has_begun = b"", max_bytes, False, False
     async for block in response.content.iter_any():
