@@ -51,7 +51,7 @@ class Endpoint:
     to 30 seconds.
     extra: additional fields of each request; `None` removes a field that is sent by default.
 
-    Uses no proxies. Raises `InputError` for an unusable URL or key, without the secrets in them.
+    Uses no proxies. Raises `InputError` for an unusable URL, key or field, without the secrets in them.
     """
 
     base_url: str
@@ -73,6 +73,8 @@ class Endpoint:
             raise InputError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
         if not _is_plain(self.api_key or ""):
             raise InputError("the API key contains white space or a character that is not ASCII: pass the key alone")
+        if self.extra.get("id_slot") is not None:
+            raise InputError("extra names a slot (id_slot), with which llama.cpp draws wrong tokens: leave it out")
         self._path = parts.path.rstrip("/") + DIALECTS[self.api].path
         self._url = f"{parts.scheme}://{parts.netloc}{self._path}"
         self._host, self._port = str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)

@@ -517,6 +517,12 @@ def test_a_url_that_can_not_be_used_is_refused_and_what_is_secret_in_it_not_show
     assert "\n" not in str(caught.value)
 
 
+def test_a_slot_of_llama_cpp_is_refused() -> None:
+    with pytest.raises(ValueError, match="extra names a slot"):
+        Endpoint("http://127.0.0.1:9/v1", extra={"id_slot": 0})
+    Endpoint("http://127.0.0.1:9/v1", extra={"id_slot": None})
+
+
 @pytest.mark.parametrize("key", [f"{SECRET}\n", f"{SECRET} ", f"{SECRET}\u00e9", f"{SECRET}\x1b"])
 def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(key: str) -> None:
     with pytest.raises(ValueError, match="the API key contains white space or a character that is not ASCII") as caught:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import aclosing, closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
@@ -85,3 +86,10 @@ def test_a_server_that_does_not_end_a_text_is_left_after_a_while(monkeypatch: py
         return seconds
 
     assert 0.15 < asyncio.run(act()) < 5
+
+
+@pytest.mark.parametrize("transport", [None, SimpleNamespace(can_write_eof=lambda: False)])
+def test_a_connection_that_has_no_two_directions_is_left_at_once(transport: Any) -> None:
+    """As over TLS, or if it is closed already."""
+    response: Any = SimpleNamespace(connection=SimpleNamespace(transport=transport))
+    asyncio.run(connection._leave(response))

@@ -197,14 +197,17 @@ async def _read_events(response: ClientResponse, *, max_bytes: int, waits: bool 
 
 
 async def _leave(response: ClientResponse) -> None:
-    """Tell the server that nothing follows, and wait until it closes the connection too."""
+    """Tell the server that nothing follows, and wait until it closes the connection too.
+
+    Over TLS a connection can't be closed in one direction alone: then nothing is waited for.
+    """
     from aiohttp import ClientError
 
-    connection = response.connection
-    if connection is None or connection.transport is None:
+    transport = None if response.connection is None else response.connection.transport
+    if transport is None or not transport.can_write_eof():
         return
-    connection.transport.write_eof()
-    with suppress(ClientError, asyncio.TimeoutError):
+    with suppress(ClientError, OSError, asyncio.TimeoutError):
+        transport.write_eof()
         await asyncio.wait_for(_drain(response), LEAVE_SECONDS)
 
 
