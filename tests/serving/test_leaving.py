@@ -54,11 +54,11 @@ def test_rewinds_let_no_prompt_be_evaluated_again(served: Any, tiny: Any) -> Non
     sampler = EndpointSampler(bans, Endpoint(f"{served.url}/v1"), method="reject")
     prompt = tokenizer(" ".join(["One day, a cat went to see a dog."] * 10))["input_ids"]
     before = count_prompt_tokens(served)
-    texts = [*sampler.generate_many([prompt] * 64, max_new_tokens=100, batch_size=SLOTS, seed=3)]
+    texts = [*sampler.generate_many([prompt] * SLOTS, max_new_tokens=380, batch_size=SLOTS, seed=3)]
     evaluated = count_prompt_tokens(served) - before
     assert all(text.error is None for text in texts)
     requests = sum(text.traffic.requests for text in texts)
-    assert requests > 300
+    assert requests > 100
     assert evaluated <= SLOTS * len(prompt) + 4 * requests
 
 

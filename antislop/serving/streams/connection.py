@@ -79,8 +79,8 @@ class StreamConnection:
         sent again as long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
         """
         headers = {"Connection": "close"} if is_last else {}
-        read = partial(_read_events, max_bytes=max_bytes, waits=is_last)
-        return self._exchange(url, json.dumps(body).encode(), read, headers)
+        read = partial(_read_events, max_bytes=max_bytes)
+        return self._exchange(url, json.dumps(body).encode(), read, headers, waits=is_last)
 
     async def ask(self, url: str, body: dict[str, Any] | None = None, *, max_bytes: int = 1 << 20) -> Any:
         """Return the parsed answer to a POST, or to a GET without a body. Raises `EndpointError`."""
@@ -95,9 +95,18 @@ class StreamConnection:
             await session.close()
 
     async def _exchange(
-        self, url: str, payload: bytes | None, read: _Reader, headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        url: str,
+        payload: bytes | None,
+        read: _Reader,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        waits: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parts of an answer, with retries before the first."""
+        """Yield the parts of an answer, with retries before the first.
+
+        waits: if the generator is closed, wait until the server has ended its answer.
+        """
         server_wait, problem = 0.0, ""
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
@@ -107,7 +116,12 @@ class StreamConnection:
                 async with self._request(url, payload, headers) as response, aclosing(read(response)) as parts:
                     async for part in parts:
                         has_begun = True
-                        yield part
+                        try:
+                            yield part
+                        except GeneratorExit:
+                            if waits:
+                                await _leave(response)
+                            raise
                 return
             except _Failure as failure:
                 server_wait, problem = failure.wait, str(failure)
@@ -181,21 +195,6 @@ async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGener
     yield _parse(bytes(content))
 
 
-async def _read_events(response: ClientResponse, *, max_bytes: int, waits: bool = False) -> AsyncGenerator[Any, None]:
-    """Yield the parsed events of a stream, without the last one, `[DONE]`.
-
-    waits: if the generator is closed, wait until the server has ended the text.
-    """
-    try:
-        async with aclosing(_parse_events(response, max_bytes=max_bytes)) as events:
-            async for event in events:
-                yield event
-    except GeneratorExit:
-        if waits:
-            await _leave(response)
-        raise
-
-
 async def _leave(response: ClientResponse) -> None:
     """Tell the server that nothing follows, and wait until it closes the connection too.
 
@@ -217,7 +216,7 @@ async def _drain(response: ClientResponse) -> None:
         pass
 
 
-async def _parse_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
+async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
     """Yield the parsed events of a stream, without the last one, `[DONE]`."""
     line_start, room, is_done, has_begun = b"", max_bytes, False, False
     async for block in response.content.iter_any():
