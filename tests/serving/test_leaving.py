@@ -1,4 +1,4 @@
-"""A text that is left has ended on the real llama.cpp when the next request is sent, which then finds its cache."""
+"""The client waits until llama.cpp has ended a closed stream, so that the next request finds the text's cache."""
 
 from __future__ import annotations
 
