@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
 class Setup(NamedTuple):
     """A server and what runs on it. stretched: how many times the layers of the model it has. texts: per round and
-    contestant. is_old: whether the sampler of 0.1.0 runs on it, which leaves thousands of prompts in llama.cpp's cache.
+    contestant. is_old: whether the sampler of 0.1.0 runs on it, beside which others are slower.
     """
 
     title: str
