@@ -257,11 +257,11 @@ class EndpointSampler:
 
     def _open(self, batch_size: int) -> AbstractContextManager[Callable[[_Order], Future[EndpointCompletion]]]:
         """Return a function that starts a text; on exit, all texts that are not finished end."""
-        return self._open_threads(batch_size) if self.method == "alternatives" else self._open_loop()
+        return self._open_threads(batch_size) if self.method == "alternatives" else self._open_loop(batch_size)
 
     @contextmanager
-    def _open_loop(self) -> Iterator[Callable[[_Order], Future[EndpointCompletion]]]:
-        thread = LoopThread()
+    def _open_loop(self, batch_size: int) -> Iterator[Callable[[_Order], Future[EndpointCompletion]]]:
+        thread = LoopThread(coalesces=batch_size > 1)
         try:
             yield lambda order: thread.submit(self._write(order))
         finally:

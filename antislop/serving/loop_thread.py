@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import Any, TypeVar
 
+from antislop.serving.coalescing_selector import CoalescingSelector
+
 T = TypeVar("T")
 
 
@@ -15,10 +17,12 @@ class LoopThread:
     """Runs coroutines in another thread, so that texts continue while their caller does other work.
 
     A caller may itself be called by an event loop, as in a notebook, and could then run no second one in its thread.
+
+    coalesces: for many streams; events are then handled up to `coalescing_selector.PAUSE` later, and together.
     """
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(self, *, coalesces: bool = False) -> None:
+        self._loop = asyncio.SelectorEventLoop(CoalescingSelector()) if coalesces else asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="antislop endpoint", daemon=True)
         self._thread.start()
 

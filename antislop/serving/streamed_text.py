@@ -117,20 +117,16 @@ class StreamedText:
         else:
             self._walker.finish()
 
-    async def _candidates(self) -> AsyncGenerator[Candidate, None]:
-        """Yield the tokens of one request, until the ledger needs another one."""
+    def _candidates(self) -> AsyncGenerator[Candidate, None]:
+        """Return the tokens of one request, until the ledger needs another one."""
         node = self._walker.node
         is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the walker then concedes what comes
         method = self._plan.choose(node)
         if node.touched and not is_noise and method == "bias":
-            messages = self._stream_biased(node)
-        elif node.touched and not is_noise and method == "thin" and node.mass_left() < HEAVY:
-            messages = self._draw_many()
-        else:
-            messages = self._stream(is_thinned=not is_noise)
-        async with aclosing(messages):
-            async for candidate in messages:
-                yield candidate
+            return self._stream_biased(node)
+        if node.touched and not is_noise and method == "thin" and node.mass_left() < HEAVY:
+            return self._draw_many()
+        return self._stream(is_thinned=not is_noise)
 
     async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[Candidate, None]:
         """Yield tokens until one is not kept."""
