@@ -55,9 +55,13 @@ class Settings:
         return self._criteria.step_count
 
     def follow(self, rows: Sequence[Row]) -> History | None:
-        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
-        self._batch = self._processors.batch = rows
-        return self if self.is_together or self._processors.has_user_processors else None
+        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text.
+
+        A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
+        """
+        remembers = self.is_together or self._processors.has_user_processors
+        self._batch = self._processors.batch = rows if remembers or len(rows) > 1 else ()
+        return self if remembers else None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return the scores [n, vocab] that the processors make of logits [n, vocab].

@@ -120,7 +120,7 @@ class Walker:
     def _describe(self, token: int) -> Drawn:
         """Return the event of a token drawn at the row's node."""
         record = self.row.spec.record_choice
-        return Drawn(token) if record is None else Drawn(token, record(self.row.node, token))
+        return Drawn.plain(token) if record is None else Drawn(token, record(self.row.node, token))
 
     def _add(self, token: int, drawn: Drawn, *, edge: int | None = None) -> bool:
         """Add a token to the text, and judge it; return whether it stays.
@@ -183,7 +183,7 @@ class Walker:
         """Settle the first `length` tokens, which no rewind reaches any more."""
         row = self.row
         if length > row.settled:
-            self.events.append(Settled(tuple(row.tokens[row.settled : length])))
+            self.events.append(Settled.of(tuple(row.tokens[row.settled : length])))
             row.settled = length
             row.node.back_to(length).cut_loose()
 

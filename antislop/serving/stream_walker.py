@@ -56,7 +56,7 @@ class StreamWalker(Walker):
             self.node.note(token, probability)
         for other, known in alternatives:
             self.node.note(other, known)
-        return self._add(token, Drawn(token))
+        return self._add(token, Drawn.plain(token))
 
     def finish(self) -> None:
         """End a text without tokens."""

@@ -7,11 +7,15 @@ and `Shortened` gives the tokens of the text. Plain data: no torch, no transform
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Violation
+
+SHARED = 1 << 16
+"""Events of each frequent kind that are kept for all texts: a report keeps two per token, of which most are equal."""
 
 Reason = Literal["done", "exhausted", "failed"]
 
@@ -62,6 +66,12 @@ class Drawn:
 
     token: int
     choice: TokenChoice | None = field(default=None, compare=False)
+
+    @staticmethod
+    @lru_cache(SHARED)
+    def plain(token: int) -> Drawn:
+        """Return the event without a choice; equal ones are one object."""
+        return Drawn(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +142,12 @@ class Settled:
     """The next tokens of the text that can no longer be withdrawn."""
 
     tokens: tuple[int, ...]
+
+    @staticmethod
+    @lru_cache(SHARED)
+    def of(tokens: tuple[int, ...]) -> Settled:
+        """Return the event; equal ones are one object."""
+        return Settled(tokens)
 
 
 @dataclass(frozen=True, slots=True)

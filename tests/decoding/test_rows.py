@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from typing import Any
 
@@ -16,10 +15,11 @@ from antislop.decoding.loop import decode
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
-from antislop.trace.events import Rewound
+from antislop.trace.events import Event, Rewound
 from tests.caches.test_batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
 from tests.support.ban_cases import CASES, anywhere
 from tests.support.markov import MarkovModel
+from tests.support.memory import count_left
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
@@ -76,15 +76,11 @@ def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:
     bans = [anywhere("abc"), anywhere("bcd"), anywhere("da")]
     matcher = Matcher(bans, LETTERS)
     model = Markov(4, seed=1, length=60)
-    gc.collect()
-    gc.disable()
-    try:
-        before = sum(type(thing) is Node for thing in gc.get_objects())
+    events: list[Event] = []
+
+    def decode_all() -> None:
         scheduler = Scheduler((spec_of(model, matcher, seed=seed) for seed in range(8)), places=2)
-        events = [event for _, event in decode(scheduler, model)]
-        del scheduler
-        after = sum(type(thing) is Node for thing in gc.get_objects())
-    finally:
-        gc.enable()
+        events.extend(event for _, event in decode(scheduler, model))
+
+    assert count_left(Node, decode_all) <= 2
     assert sum(isinstance(event, Rewound) for event in events) > 20
-    assert after - before <= 2

@@ -22,10 +22,12 @@ from transformers.cache_utils import DynamicLayer
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.caches.cache import TransformersCache
+from antislop.matching.token_matcher import State
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
 from tests.support.depth import in_turn
+from tests.support.memory import count_left
 from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -412,3 +414,9 @@ def test_stop_strings_of_a_generation_config_work_too(llama: PreTrainedModel) ->
     ours = AntiSlop(TOKENIZER, ["zz"]).generate(llama, PROMPT, attention_mask=mask, generation_config=config)
     assert torch.equal(ours, expected)
     assert config.stop_strings == ["ad"]
+
+
+def test_a_finished_text_is_freed_without_the_collector() -> None:
+    sampler, model = AntiSlop(TOKENIZER, ["a"]), build_model()
+    sample(sampler, model, do_sample=True)
+    assert count_left(State, lambda: sample(sampler, model, do_sample=True)) <= 0

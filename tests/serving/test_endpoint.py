@@ -15,12 +15,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import antislop
 from antislop import AntiSlop
 from antislop.errors import InputError
+from antislop.matching.token_matcher import State
 from antislop.serving import Endpoint, EndpointCompletion, EndpointError, EndpointSampler
 from antislop.serving.exact_methods import EndpointMethod
 from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import Busy, TextRequest
 from antislop.serving.server.upstream import UpstreamBackend
-from antislop.trace.events import Finished, Rewound, Settled
+from antislop.trace.events import Drawn, Finished, Rewound, Settled
+from tests.support.memory import count_left
 from tests.support.models import build_tokenizer
 from tests.support.processes import ServingProcess
 from tests.support.simulated_engine import SimulatedEngine
@@ -63,6 +65,15 @@ def test_no_ban_is_left_in_the_texts_of_a_server(serve: Serve, sampler: AntiSlop
         assert all(match.end <= len(prompt) for match in found) and not text.conceded
         assert text.traffic.written >= len(text.tokens) + text.report.withdrawn_tokens
         assert 1 <= text.traffic.requests <= 1 + 3 * text.report.rewinds + text.traffic.thinned
+
+
+def test_finished_texts_are_freed_without_the_collector(serve: Serve) -> None:
+    """A full collection interrupts all texts, for a fifth of a second if transformers is imported."""
+    served = serve()
+    in_order(served, PROMPTS, max_new_tokens=10, seed=1)
+    assert count_left(State, lambda: in_order(served, PROMPTS, max_new_tokens=30, seed=2)) <= 0
+    count = count_left(Drawn, lambda: in_order(served, PROMPTS, max_new_tokens=30, seed=2))
+    assert count < 30, "equal events are one object"
 
 
 def test_texts_depend_on_their_seed_alone(serve: Serve) -> None:
