@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Violation
 
-SHARED = 1 << 16
-"""Events of each frequent kind that are kept for all texts: a report keeps two per token, of which most are equal."""
+SHARED = 1 << 13
+"""Limit of the events of a kind that texts share, 3 MB: a report keeps two per token, of which most are equal."""
 
 Reason = Literal["done", "exhausted", "failed"]
 
