@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Violation
 
 SHARED = 1 << 13
-"""Limit of the events of a kind that texts share, 3 MB: a report keeps two per token, of which most are equal."""
+"""Texts share up to so many events of each kind, 3 MB at most; a report has two per token, and most are equal."""
 
 Reason = Literal["done", "exhausted", "failed"]
 
