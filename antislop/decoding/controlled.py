@@ -228,7 +228,7 @@ class ControlledWalker(Walker):
     def _force(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self.row.node = force(self.row.node, token)
-            if not self._add(token, Drawn(token)) or self._has_ended:
+            if not self._add(token, Drawn.plain(token)) or self._has_ended:
                 return
 
     def _sample(self, branch: Branch) -> None:
@@ -273,7 +273,7 @@ class ControlledWalker(Walker):
                 row.node.read(before.logits)
             return
         first, *others = splice.ff_tokens
-        if self._add(first, Drawn(first), edge=token) and not self._has_ended:
+        if self._add(first, Drawn.plain(first), edge=token) and not self._has_ended:
             self._force(others)
 
     def _stop_here(self) -> None:

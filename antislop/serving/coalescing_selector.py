@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 PAUSE = 0.0005
-"""Seconds; a fast server writes the next token of each stream after 4 ms and more."""
+"""Seconds. Fast servers write the next token of each stream after 4 ms or more."""
 
 
 class CoalescingSelector(selectors.DefaultSelector):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Violation
 
 SHARED = 1 << 13
-"""Texts share up to so many events of each kind, 3 MB at most; a report has two per token, and most are equal."""
+"""Limit of the events of each kind that texts share, 5 MB in all. Most events of a report equal an earlier one."""
 
 Reason = Literal["done", "exhausted", "failed"]
 

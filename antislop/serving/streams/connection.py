@@ -28,7 +28,7 @@ KEPT_SECONDS = 4.0
 """Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
 
 LEAVE_SECONDS = 1.0
-"""Limit of the wait until a server has closed the connection of a stream that is no longer read."""
+"""Seconds that the client waits, at most, until a server closes a stream that is no longer read."""
 
 _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
