@@ -1,4 +1,4 @@
-r"""Make text of unknown origin safe to show: on a terminal, in JSON for a terminal, in HTML, in a spreadsheet.
+r"""Make text of unknown origin safe to show: on a terminal, in JSON for a terminal, in HTML, in a spreadsheet; numbers.
 
 Control characters can clear a terminal, rename its window or type into it; direction characters make a text look like
 another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Knows neither
@@ -82,3 +82,23 @@ def quote_formula(cell: T) -> T | str:
     ["'=1+1", 'a', -0.5]
     """
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
+def describe_count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> describe_count(1, "rewind"), describe_count(1200, "entry", "entries")
+    ('1 rewind', '1,200 entries')
+    """
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def format_number(value: float) -> str:
+    """Return a number with about three significant digits.
+
+    >>> [format_number(value) for value in (0, 0.01234, 1.234, 56.78, 1234.5, -0.5)]
+    ['0', '0.012', '1.23', '56.8', '1,234', '−0.50']
+    """
+    size = abs(value)
+    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
+    return f"{value:,.{digits}f}".replace("-", "−")

@@ -28,7 +28,7 @@ from antislop.cli.terminal import (
 )
 from antislop.data import FOLDER
 from antislop.errors import InputError
-from antislop.files import read_bytes
+from antislop.files import read_bytes, replace_text
 from antislop.profiles.halves import Half, find_half
 from antislop.records.texts import Text, read_texts
 
@@ -41,6 +41,7 @@ HUMAN = FOLDER / "human.json.gz"
 KINDS = ("word", "phrase", "content", "construction")
 BASELINE_MIN_COUNT = 3
 PROFILE_MIN_COUNT = 5
+PAGES = (".html", ".htm")
 
 _KIND_NAMES = {"content": "content n-gram"}
 
@@ -103,7 +104,12 @@ def profile(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The file to write, also .gz; - is standard output."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file to write: .json, .json.gz, or .html for a page; - is standard output.",
+        ),
     ] = None,
     *,
     human: HumanOptions,
@@ -138,6 +144,7 @@ def _make_profile(
     texts: list[Path], out: Path, human: HumanOptions, reading: ReadingOptions, limits: LimitOptions
 ) -> int:
     from antislop.profiles.human_rates import HumanRates
+    from antislop.profiles.page import render_page
     from antislop.profiles.profiles import make_profile
 
     _check_distinct(texts, human.baseline or [])
@@ -159,7 +166,10 @@ def _make_profile(
             progress=progress,
         )
     with writing_or_stdout(out) as path:
-        new_profile.save(path)
+        if out.suffix.lower() in PAGES:
+            replace_text(path, render_page(new_profile))
+        else:
+            new_profile.save(path)
     if not modern:
         warn(_WITHOUT_WORDFREQ)
     warn(f"texts: {_list_names(texts)}; compared with: {baseline.name}")

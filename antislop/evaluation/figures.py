@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from antislop.profiles.changes import Change
 
 _CHANGES_LIMIT = 10
+_MIN_CHANGES = 3  # fewer are only in the table
 _SAME_SUPPRESSION = 3.0  # percentage points of suppression: closer arms are drawn side by side
 
 
@@ -50,7 +51,7 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
             **{
                 f"changes-{name_file(arm)}": _draw_arm_changes(arm, evaluation)
                 for arm, changes in evaluation.changes.items()
-                if changes
+                if len(changes) >= _MIN_CHANGES
             },
         }
     return {name: figure for name, figure in figures.items() if figure is not None}

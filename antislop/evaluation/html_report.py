@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antislop.data import FOLDER
+from antislop.data import load_template
 from antislop.datasets.samples import PLAIN
-from antislop.display import quote_formula
+from antislop.display import describe_count, format_number, quote_formula
 from antislop.evaluation.definitions import (
     COST_METRICS,
     DISTANCE,
@@ -88,22 +88,13 @@ def write_table(evaluation: Evaluation) -> str:
 
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """Return the page. figures: SVG by the names of `draw_figures`."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": format_number, "count": "{:,}".format}
     arms = list(evaluation.sizes)
-    return environment.get_template("report.html").render(
+    return load_template("report.html").render(
         evaluation=evaluation,
         about=about,
         arms=arms,
         colors=choose_colors(arms),
+        headline=make_headline(evaluation),
         summary=summarize(evaluation),
         notes=[*evaluation.notes, *about["notes"]],
         figures=[
@@ -157,16 +148,34 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
             [DISTANCE, *map(distance_metric, METRICS)],
         ),
     ]
-    tables = []
-    for title, about, columns, against, metrics in plan:
-        candidates = [
-            (metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in columns}) for metric in metrics
-        ]
-        rows = [(metric, cells) for metric, cells in candidates if any(cells.values())]
-        if rows:
-            table = {"title": title, "about": about, "arms": columns, "against": against, "rows": rows}
-            tables.append({**table, "cautions": _list_cautions(rows)})
-    return tables
+    tables = (_make_table(evaluation, *part) for part in plan)
+    return [table for table in tables if table["rows"] or table["left_out"]]
+
+
+def _make_table(
+    evaluation: Evaluation, title: str, about: str, arms: list[str], against: str | None, metrics: list[Metric]
+) -> dict[str, Any]:
+    """Return a table of the metrics and arms that have values, and of the others the reason: `left_out`."""
+    rows = [(metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in arms}) for metric in metrics]
+    known = [(metric, cells) for metric, cells in rows if any(map(_has_value, cells.values()))]
+    left_out: dict[str, list[str]] = {}
+    for metric, cells in rows:
+        estimate = next(filter(None, cells.values()), None)
+        if estimate is not None and not any(map(_has_value, cells.values())):
+            left_out.setdefault(str(estimate.why), []).append(metric.title)
+    return {
+        "title": title,
+        "about": about,
+        "arms": [arm for arm in arms if any(_has_value(cells[arm]) for _, cells in known)],
+        "against": against,
+        "rows": known,
+        "left_out": left_out,
+        "cautions": _list_cautions(known),
+    }
+
+
+def _has_value(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.value is not None
 
 
 def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
@@ -179,57 +188,74 @@ def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]])
     ]
 
 
-def format_number(value: float) -> str:
-    """Return a number with about three significant digits.
+def make_headline(evaluation: Evaluation) -> str:
+    """Return the change of the hits against the plain arm, as a sentence."""
+    arm = _choose_arm(evaluation)
+    if arm is None:
+        return "What bans change"
+    parts = [
+        f"{noun} {_describe_change(evaluation, arm, name, suppressed)}"
+        for noun, name in (("hits of the list", "made_from"), ("those of the held-out list alone", "held_out_only"))
+        if (suppressed := evaluation.find(arm, f"{name}_suppressed", against=PLAIN)) is not None
+        and suppressed.value is not None
+    ]
+    sentence = "; ".join(parts) or "the plain texts contain no entry of the list"
+    sentence = f"in the {arm} arm, {sentence}" if len(evaluation.sizes) > 2 else sentence
+    return sentence[0].upper() + sentence[1:]
 
-    >>> [format_number(value) for value in (0, 0.01234, 1.234, 56.78, 1234.5, -0.5)]
-    ['0', '0.012', '1.23', '56.8', '1,234', '−0.50']
-    """
-    size = abs(value)
-    digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
-    return f"{value:,.{digits}f}".replace("-", "−")
+
+def _choose_arm(evaluation: Evaluation) -> str | None:
+    """Return the arm that the page is about; None if no arm can be compared with the plain one."""
+    compared_arms = [arm for arm in evaluation.sizes if arm != PLAIN]
+    if PLAIN not in evaluation.sizes or not compared_arms:
+        return None
+    return "banned" if "banned" in compared_arms else compared_arms[0]
+
+
+def _describe_change(evaluation: Evaluation, arm: str, name: str, suppressed: Estimate) -> str:
+    """Return how a rate changed, with both rates; a change whose interval includes 0 may be chance."""
+    assert suppressed.value is not None
+    rates = [evaluation.find(each, name) for each in (PLAIN, arm)]
+    before, after = ("unknown" if rate is None or rate.value is None else format_number(rate.value) for rate in rates)
+    percent = f"{abs(suppressed.value):,.0f}"
+    if percent == "0" or before == after:
+        return f"stayed at {before} per 1,000 words"
+    if percent == "100" and 0 < suppressed.value < 100:
+        percent = "more than 99"
+    is_chance = suppressed.low is not None and suppressed.high is not None and suppressed.low <= 0 <= suppressed.high
+    direction = "fell" if suppressed.value > 0 else "rose"
+    chance = ", which may be chance" if is_chance else ""
+    return f"{direction} by {percent}\u00a0%, from {before} to {after} per 1,000 words{chance}"
 
 
 def summarize(evaluation: Evaluation) -> str:
-    """Return the main results in two sentences."""
+    """Return the amount of text, and the cost of the bans if it is known."""
     size = next(iter(evaluation.sizes.values()))
-    prompts = "" if size.prompts is None else f" to {size.prompts:,} {'prompt' if size.prompts == 1 else 'prompts'}"
+    prompts = "" if size.prompts is None else f" to {describe_count(size.prompts, 'prompt')}"
     texts = (
-        f"{size.texts:,} {'text' if size.texts == 1 else 'texts'}{prompts} in each arm"
+        f"{describe_count(size.texts, 'text')}{prompts} in each arm"
         if evaluation.is_paired
-        else (", ".join(f"{arm_size.texts:,} texts of {arm}" for arm, arm_size in evaluation.sizes.items()))
+        else ", ".join(f"{describe_count(size.texts, 'text')} of {arm}" for arm, size in evaluation.sizes.items())
     )
-    compared_arms = [arm for arm in evaluation.sizes if arm != PLAIN]
-    if PLAIN not in evaluation.sizes or not compared_arms:
-        return f"Measured are {texts}. There is no arm to compare them with."
-    arm = "banned" if "banned" in compared_arms else compared_arms[0]
-    parts = [
-        _format_part(evaluation, arm, "made_from_suppressed", "of the list’s hits are gone", "{}\u00a0%"),
-        _format_part(
-            evaluation, arm, "held_out_only_suppressed", "of the hits of the held-out list alone", "{}\u00a0%"
-        ),
-    ]
+    arm = _choose_arm(evaluation)
+    if arm is None:
+        return f"{texts}. There is no arm to compare with another."
     costs = [
-        _format_part(evaluation, arm, "excess_nll", "nats of likelihood per token", "{}"),
-        _format_part(evaluation, arm, "passes_ratio", "the plain arm’s forward passes per token", "{} times"),
+        _format_cost(evaluation, arm, "excess_nll", "nats of likelihood per token"),
+        _format_cost(evaluation, arm, "passes_ratio", "times the plain arm’s forward passes per token"),
     ]
-    suppression = " and ".join(part for part in parts if part) or "the plain texts contain no entry of the list"
     cost = " and ".join(part for part in costs if part)
-    cost = f"; that costs {cost}." if cost else "."
-    return f"Measured are {texts}. In the arm {arm}, {suppression}{cost}"
+    return f"{texts}. The {arm} texts cost {cost}." if cost else f"{texts}."
 
 
-def _format_part(evaluation: Evaluation, arm: str, name: str, phrase: str, number_format: str) -> str:
+def _format_cost(evaluation: Evaluation, arm: str, name: str, unit: str) -> str:
     estimate = evaluation.find(arm, name, against=PLAIN)
     if estimate is None or estimate.value is None:
         return ""
-    return f"{number_format.format(format_number(estimate.value))}{_format_interval(estimate)} {phrase}"
-
-
-def _format_interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" ({format_number(estimate.low)} to {format_number(estimate.high)})"
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f" ({format_number(estimate.low)} to {format_number(estimate.high)})"
+    return f"{format_number(estimate.value)}{interval} {unit}"
 
 
 def inline(svg: str, name: str, colors: Mapping[str, str]) -> str:

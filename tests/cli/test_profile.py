@@ -65,6 +65,14 @@ def test_from_texts_to_a_profile_to_a_list() -> None:
     assert "bans, " in listed.stderr and "forbidden outright; left out: " in listed.stderr
 
 
+def test_the_suffix_decides_whether_a_profile_is_written_as_json_or_as_a_page() -> None:
+    for name in ("page.html", "profile.json"):
+        assert invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", name).exit_code == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "fathomless" in page
+    assert json.loads(Path("profile.json").read_text(encoding="utf-8"))["format"] == "antislop profile 1"
+
+
 def test_the_bundled_baseline_is_the_default() -> None:
     assert invoke("profile", "sloppy.jsonl", "-o", "profile.json").exit_code == 0
     baseline = Profile.load("profile.json").baseline

@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from antislop import BanList
-from antislop.evaluation.evaluation import Evaluation, evaluate
-from antislop.evaluation.html_report import format_number, inline, render_page, summarize, write_report
+from antislop.display import format_number
+from antislop.evaluation.definitions import LIST_METRICS, SUPPRESSION
+from antislop.evaluation.evaluation import ArmSize, Evaluation, evaluate
+from antislop.evaluation.figures import draw_figures
+from antislop.evaluation.html_report import find_tables, inline, make_headline, render_page, summarize, write_report
 from antislop.evaluation.outputs import Output, Piece
+from antislop.evaluation.rows import EstimateRow
+from antislop.metrics.estimates import Estimate
 from tests.support.browser import SIZES, open_browser
 
 ABOUT = {
@@ -104,6 +110,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, folder: Path) -> Iter
     page.on("request", lambda asked: messages.append(asked.url))
     page.goto((folder / "report.html").as_uri())
     assert messages == [(folder / "report.html").as_uri()], "nothing but the page is asked for"
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
     yield page
     context.close()
 
@@ -186,7 +193,9 @@ def test_each_number_of_the_tables_is_that_of_the_data(page: Page, folder: Path)
                     continue
                 assert_shows(shown, known[name])
                 seen.add(name)
-    assert seen == known.keys()
+    left_out = page.inner_text("body")
+    for name in known.keys() - seen:
+        assert known[name]["value"] is None and known[name]["why"] in left_out
 
 
 def assert_shows(shown: str, row: dict[str, Any]) -> None:
@@ -243,11 +252,79 @@ def test_the_page_contains_nothing_about_the_machine(folder: Path) -> None:
     assert str(Path.home()) + "/" not in page
 
 
+def test_a_reader_sees_the_headline_an_index_and_one_table_before_opening_the_details(
+    browser: Browser, folder: Path
+) -> None:
+    page = browser.new_page()
+    page.goto((folder / "report.html").as_uri())
+    assert page.inner_text("h1").startswith("In the banned arm, hits of the list fell by 100")
+    links = page.eval_on_selector_all("nav a", "links => links.map(link => link.hash)")
+    assert links == ["#figures", "#examples", "#bans", "#tables", "#changes", "#method", "#made"]
+    assert all(page.query_selector(link) for link in links)
+    assert page.locator("table.estimates:visible").count() == 1
+    assert page.locator("details:not([open])").count() > 5
+    page.close()
+
+
+def test_no_row_and_no_column_of_a_table_is_without_a_value() -> None:
+    arms = {"plain": [Output("p", 0, "One short text.")], "banned": [Output("p", 0, "Another one.")]}
+    tables = find_tables(evaluate(arms, made_from=BanList(["never"]), resamples=10))
+    assert any(table["left_out"] for table in tables)
+    for table in tables:
+        values = [
+            [cells[arm] is not None and cells[arm].value is not None for arm in table["arms"]]
+            for _, cells in table["rows"]
+        ]
+        assert all(map(any, values)) and all(map(any, zip(*values, strict=True)))
+        assert all(table["left_out"])
+
+
+def test_a_figure_shows_more_than_two_changes(evaluation: Evaluation) -> None:
+    changes = {arm: each[:2] for arm, each in evaluation.changes.items()}
+    assert not any(name.startswith("changes") for name in draw_figures(replace(evaluation, changes=changes)))
+
+
+def make_rows(arm: str, name: str, before: float, after: float, low: float, high: float) -> list[EstimateRow]:
+    metrics = {metric.name: metric for metric in (*LIST_METRICS, *SUPPRESSION)}
+    suppressed = Estimate(100 * (1 - after / before), low, high)
+    return [
+        EstimateRow("plain", metrics[name], None, Estimate(before, None, None)),
+        EstimateRow(arm, metrics[name], None, Estimate(after, None, None)),
+        EstimateRow(arm, metrics[f"{name}_suppressed"], "plain", suppressed),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "headline"),
+    [
+        (
+            [("made_from", 38.1, 0.762, 95, 99), ("held_out_only", 7.63, 11.6, -130, 12)],
+            "Hits of the list fell by 98 %, from 38.1 to 0.76 per 1,000 words; those of the held-out list alone rose "
+            "by 52 %, from 7.63 to 11.6 per 1,000 words, which may be chance",
+        ),
+        ([("made_from", 10, 20, -150, -60)], "Hits of the list rose by 100 %, from 10.0 to 20.0 per 1,000 words"),
+        (
+            [("made_from", 500, 1, 99, 100)],
+            "Hits of the list fell by more than 99 %, from 500 to 1.00 per 1,000 words",
+        ),
+        ([("made_from", 10, 10, -20, 20)], "Hits of the list stayed at 10.0 per 1,000 words"),
+        ([], "The plain texts contain no entry of the list"),
+    ],
+)
+def test_the_headline_says_what_fell_what_rose_and_what_may_be_chance(
+    rows: list[tuple[str, float, float, float, float]], headline: str, evaluation: Evaluation
+) -> None:
+    sizes = {arm: ArmSize(24, 24, 5000, 7000, 0) for arm in ("plain", "banned")}
+    measured = [each for row in rows for each in make_rows("banned", *row)]
+    assert make_headline(replace(evaluation, sizes=sizes, rows=measured)) == headline.replace(" %", "\u00a0%")
+
+
 def test_a_page_without_figures_and_changes_is_whole() -> None:
     bare = evaluate({"mine": [Output(None, 0, "One text.")]}, made_from=BanList(["never"]), resamples=10)
     page = render_page(bare, ABOUT, {})
     assert "There is no plain arm" in page
-    assert "no arm to compare them with" in summarize(bare)
+    assert "no arm to compare with another" in summarize(bare)
+    assert make_headline(bare) == "What bans change"
     assert "unknown" in page
 
 

@@ -11,10 +11,9 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from antislop.data import FOLDER
+from antislop.data import FOLDER, load_template
 from antislop.display import make_visible
 from antislop.files import read_text
 from antislop.trace.events import Admitted, Conceded, Drawn, TokenChoice
@@ -24,8 +23,6 @@ from antislop.trace.view.rows import RowView
 from antislop.trace.view.time_line import draw_time_line
 
 if TYPE_CHECKING:
-    from jinja2 import Template
-
     from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Surfaces
 
@@ -53,7 +50,7 @@ def render_page(
     ]
     script = read_text(FOLDER / "trace.js")
     style = read_text(FOLDER / "page.css") + read_text(FOLDER / "trace.css")
-    page = _load_template().render(
+    page = load_template("trace.html").render(
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
         time_lines=[draw_time_line(view.row, view.written) for view in views],
@@ -71,21 +68,6 @@ def render_page(
         hashes={"script": _hash(script), "style": _hash(style)},
     )
     return page.lstrip()
-
-
-@cache
-def _load_template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"count": count, "visible": make_visible}
-    return environment.get_template("trace.html")
 
 
 def _hash(text: str) -> str:
@@ -124,15 +106,6 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
             )
         if not all(math.isfinite(value) for value in values):
             raise ValueError(f"relevance for token {index} of row {number} has numbers that are not finite")
-
-
-def count(number: int, singular: str, plural: str | None = None) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "rewind"), count(1200, "rewind")
-    ('1 rewind', '1,200 rewinds')
-    """
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _list_kinds(views: Iterable[RowView]) -> set[str]:

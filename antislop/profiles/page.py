@@ -1,0 +1,57 @@
+"""A profile as one self-contained page: what the texts overuse, the most certain first, with examples."""
+
+from __future__ import annotations
+
+from math import log
+
+from antislop.data import load_template
+from antislop.display import describe_count, format_number
+from antislop.profiles.profiles import Entry, Profile
+
+FIRST, LIMIT = 20, 500
+"""Entries of a section that are shown at once, and with a click; the others are only in the profile as JSON."""
+
+_SECTIONS = {
+    "word": "Words",
+    "phrase": "Phrases",
+    "content": "Content words in sequence",
+    "construction": "Constructions",
+    "name": "Names",
+}
+
+
+def render_page(profile: Profile) -> str:
+    """Return the page."""
+    sections = {name: [entry for entry in profile.entries if _choose_section(entry) == name] for name in _SECTIONS}
+    return load_template("profile.html").render(
+        headline=make_headline(profile),
+        profile=profile,
+        sections=[
+            {"name": name, "title": _SECTIONS[name], "size": len(entries), "entries": entries[:LIMIT]}
+            for name, entries in sections.items()
+            if entries
+        ],
+        first=FIRST,
+        max_ratio=max((entry.ratio or 1.0 for entry in profile.entries), default=1.0),
+        scale=_scale,
+    )
+
+
+def make_headline(profile: Profile) -> str:
+    """Return the number of entries, and the most certain one that contains no name, as a sentence."""
+    entry = next((entry for entry in profile.entries if entry.kind in ("word", "phrase") and not entry.is_name), None)
+    if entry is None or entry.ratio is None or entry.low is None:
+        return f"{describe_count(len(profile.entries), 'entry', 'entries')} in {describe_count(profile.words, 'word')}"
+    number = describe_count(len(profile.entries), "entry is", "entries are")
+    times = format_number(entry.ratio) if entry.high is not None else f"at least {format_number(entry.low)}"
+    return f"{number} overused: “{entry.text}” occurs {times} times as often as in human writing"
+
+
+def _choose_section(entry: Entry) -> str:
+    """Return the entry's kind; names are apart, since they depend on what the texts are about."""
+    return "name" if entry.is_name and entry.kind == "word" else entry.kind
+
+
+def _scale(ratio: float, max_ratio: float) -> float:
+    """Return the width of a ratio's bar in percent: logarithmic, 0 for 1."""
+    return round(100 * log(max(1.0, ratio)) / max(log(max_ratio), 1e-9), 1)
