@@ -1,15 +1,19 @@
-r"""Make text of unknown origin safe to show: on a terminal, in JSON for a terminal, in HTML, in a spreadsheet; numbers.
+r"""Make text of unknown origin safe to show: on a terminal, in JSON for a terminal, in a page, in a spreadsheet.
 
 Control characters can clear a terminal, rename its window or type into it; direction characters make a text look like
-another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Knows neither
-terminals nor files.
+another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Also writes
+numbers for readers.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 T = TypeVar("T")
 
@@ -102,3 +106,23 @@ def format_number(value: float) -> str:
     size = abs(value)
     digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
     return f"{value:,.{digits}f}".replace("-", "−")
+
+
+@cache
+def load_template(name: str) -> Template:
+    """Return the template of a page of `antislop/data`: it escapes all texts.
+
+    Its filters are number (`format_number`), commas, count (`describe_count`) and visible (`make_visible`).
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("antislop", "data"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"number": format_number, "commas": "{:,}".format, "count": describe_count, "visible": make_visible}
+    environment.filters |= filters
+    return environment.get_template(name)

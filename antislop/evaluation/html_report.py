@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antislop.data import load_template
 from antislop.datasets.samples import PLAIN
-from antislop.display import describe_count, format_number, quote_formula
+from antislop.display import describe_count, format_number, load_template, quote_formula
 from antislop.evaluation.definitions import (
     COST_METRICS,
     DISTANCE,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import log
 
-from antislop.data import load_template
-from antislop.display import describe_count, format_number
+from antislop.display import describe_count, format_number, load_template
 from antislop.profiles.profiles import Entry, Profile
 
 FIRST, LIMIT = 20, 500

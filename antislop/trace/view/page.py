@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antislop.data import FOLDER, load_template
-from antislop.display import make_visible
+from antislop.data import FOLDER
+from antislop.display import load_template, make_visible
 from antislop.files import read_text
 from antislop.trace.events import Admitted, Conceded, Drawn, TokenChoice
 from antislop.trace.traced_row import TracedRow
