@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from antislop import __version__
 from antislop.datasets.summary import measure_slop
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList
+from antislop.lists.hub import CARD, LIST, upload
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.records.journal import Record, read_records
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 ROWS = 100_000
 """Records per Parquet file."""
-CARD, LIST = "README.md", "bans.txt"
 MANIFEST = ".parquet-files.json"
 """File with the names of the files that this module wrote into a folder: only these may be replaced."""
 SAMPLE = 1000
@@ -256,20 +256,10 @@ def push(folder: Path, repo: str) -> None:
 
     Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
     """
-    from huggingface_hub import HfApi
-
     try:
-        api = HfApi()
-        repo_id = api.create_repo(repo, repo_type="dataset", exist_ok=True).repo_id
-        patterns = [CARD, LIST, "data-*.parquet"]
-        api.upload_folder(
-            repo_id=repo_id, repo_type="dataset", folder_path=folder, allow_patterns=patterns, delete_patterns=patterns
-        )
-    except Exception as error:  # names, logins and networks fail with many types of errors
-        raise InputError(
-            f"{repo} can't be pushed to ({first_line(error)}): the data set is in {folder}; log in with hf auth login, "
-            "check the name and the network, and run it again"
-        ) from error
+        upload(folder, repo, replacing=[CARD, LIST, "data-*.parquet"])
+    except InputError as error:
+        raise InputError(f"{error}; the data set is in {folder}") from error
 
 
 def _fit(name: str, values: list[Any]) -> list[Any]:

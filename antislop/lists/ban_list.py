@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
+from antislop.lists import hub
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
 from antislop.matching.bans import Ban, Match, distinct
 from antislop.matching.errors import BanError, SlowError
@@ -96,7 +98,8 @@ class BanList(Sequence[Ban]):
     ) -> BanList:
         r"""Read a list in any of the formats of `antislop.lists.formats`; the result has its name in `format`.
 
-        source: the path of a file, UTF-8, or an open one.
+        source: the path of a file, UTF-8, an open one, or hf://owner/name/file, a file of a data set repository of the
+            Hugging Face hub (hf://owner/name@revision/file; without a file, bans.txt).
         format: of the list; by default it is recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by
             the text. A JSON list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
@@ -172,6 +175,20 @@ class BanList(Sequence[Ban]):
         from antislop.lists.text_format import write_lines
 
         write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
+
+    def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
+        """Write the list, with a card, to a data set repository of the Hugging Face hub; return its address for `load`.
+
+        repo: owner/name, made if it does not exist. private: for a new one; None is the owner's default.
+
+        Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
+        """
+        card = hub.make_card(self, repo, source=self.source, licence=self.licence)
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder, hub.LIST))
+            Path(folder, hub.CARD).write_text(card, encoding="utf-8")
+            hub.upload(Path(folder), repo, private=private)
+        return f"hf://{repo}/{hub.LIST}"
 
     def __or__(self, other: BanList) -> BanList:
         """Return the bans of both, in order, equal ones once with the smallest of their weights."""
@@ -315,15 +332,16 @@ class BanList(Sequence[Ban]):
 
 
 Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
-"""A list, phrases and bans, or the path of a file that `BanList.load` reads."""
+"""A list, phrases and bans, or the path or address of a file that `BanList.load` reads."""
 
 
 def read_bans(bans: Bans) -> BanList:
     """Return bans as a list; raise `BanError` for a string that is no file."""
     if isinstance(bans, BanList):
         return bans
-    if isinstance(bans, os.PathLike) or (isinstance(bans, str) and os.path.isfile(bans)):  # noqa: PTH113 - never raises
-        return BanList.load(bans)
+    is_file = isinstance(bans, str) and (hub.is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
+    if isinstance(bans, os.PathLike) or is_file:
+        return BanList.load(bans)  # type: ignore[arg-type]
     if isinstance(bans, str):
         raise BanError(
             f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"

@@ -14,6 +14,7 @@ import regex
 
 from antislop.errors import InputError
 from antislop.files import decode, open_bytes, replace_text
+from antislop.lists import hub
 from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
@@ -181,7 +182,7 @@ def _read_scope(value: Any, text: object) -> Scope:
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
     """Return the name of a file, or of an open one, and its text, UTF-8, with line feeds only at the ends of lines.
 
-    A file whose name ends in .gz is decompressed.
+    A file whose name ends in .gz is decompressed; hf://owner/name/file is read from the hub.
     """
     if callable(getattr(source, "read", None)):
         name = getattr(source, "name", None)
@@ -190,7 +191,7 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
     elif isinstance(source, (str, os.PathLike)):
         place = os.fsdecode(source)
         try:
-            with open_bytes(place) as file:
+            with open_bytes(hub.download(place) if hub.is_address(place) else place) as file:
                 content = _read(file, place)
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             if isinstance(error, BanError):

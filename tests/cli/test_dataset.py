@@ -616,7 +616,7 @@ def test_a_failed_push_loses_nothing_and_is_reported_in_one_sentence() -> None:
     assert result.exit_code == 2
     (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("antislop:")]
     assert sentence.startswith("antislop: me/it can't be pushed to (")
-    assert "the data set is in out; log in with hf auth login" in sentence
+    assert "log in with hf auth login" in sentence and sentence.endswith("; the data set is in out")
     assert len(texts("out/records.jsonl")) == 5
     assert Path("out/README.md").exists()
 
