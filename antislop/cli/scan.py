@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -31,9 +33,11 @@ from antislop.cli.terminal import (
 )
 from antislop.display import escape_json, make_visible
 from antislop.errors import InputError
+from antislop.files import PIECE, open_bytes
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
 from antislop.matching.bans import Ban, Match, distinct
+from antislop.records.texts import read_texts
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
 
@@ -43,20 +47,40 @@ SILENCE = 0.5
 _WHITE_SPACE = re.compile(r"\s+")
 
 
+class ScanFormat(str, Enum):
+    """The format of the occurrences that `scan` finds."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
 # -- scan -------------------------------------------------------------------------------------------------------------
 
 
 def scan(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="UTF-8 texts, or .gz of them; - is standard input.")
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="UTF-8 texts, or .gz of them, and folders of texts; - is standard input."
+        ),
     ],
     *,
     bans: BanOptions,
+    column: Annotated[
+        str | None, typer.Option(help="Search this column of records: .jsonl, .json, .csv, .parquet, .gz of these.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
-    output: OutputFormatOption = OutputFormat.TEXT,
+    output: Annotated[
+        ScanFormat, typer.Option("--format", help="text, json for programs, or github for annotations of a workflow.")
+    ] = ScanFormat.TEXT,
 ) -> int:
-    """Find banned phrases in files, with the place at which each begins: file:line:column: phrase."""
+    """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
+
+    In folders, hidden files and those that are not UTF-8 are left out. With --column, the line is that of the record,
+    or its number, and the column that of the character in its text.
+    """
     if Path("-") in (bans.bans or []) and "-" in files:
         raise InputError(
             "both a text and --bans are -, but standard input can be read only once: save one of them to a file"
@@ -66,9 +90,9 @@ def scan(
         raise InputError("--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE")
     has_hits = has_failed = False
     listing = _Listing(output, counts_only=count, is_quiet=quiet)
-    for name in files:
+    for name in _list_files(files) if column is None else files:
         try:
-            number = _scan_file(banned, name, listing)
+            number = _scan_file(banned, name, listing, column=column)
         except InputError as error:
             warn(str(error))
             has_failed = True
@@ -79,13 +103,44 @@ def scan(
     return 2 if has_failed else int(has_hits)
 
 
-def _scan_file(bans: BanList, name: str, listing: _Listing) -> int:
-    """List the occurrences in a file, and return their number."""
+def _list_files(names: Iterable[str]) -> Iterator[str]:
+    """Yield the files, and in place of a folder the texts in it, in order."""
+    for name in names:
+        if not Path(name).is_dir():
+            yield name
+            continue
+        paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file() and not _is_hidden(path, Path(name))]
+        texts = [path for path in paths if _is_text(path)]
+        if len(texts) < len(paths):
+            say(f"{name}: left out {describe_count(len(paths) - len(texts), 'file')} that can't be read as UTF-8")
+        yield from map(str, texts)
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _is_text(path: Path) -> bool:
+    """Return whether the beginning of a file is UTF-8 without null characters."""
+    try:
+        with open_bytes(path, unpack=False) as file:
+            piece = file.read(PIECE)
+        return "\0" not in getincrementaldecoder("utf-8")().decode(piece)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _scan_file(bans: BanList, name: str, listing: _Listing, *, column: str | None) -> int:
+    """List the occurrences in a file, or in a column of its records, and return their number."""
     path, number = Path(name), 0
     total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
     with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
-        pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
-        for occurrences in find_occurrences(bans, pieces, file=_title(name)):
+        if column is None:
+            pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
+            found = find_occurrences(bans, pieces, file=_title(name))
+        else:
+            found = _search_records(bans, name, column)
+        for occurrences in found:
             if occurrences and listing.is_on_terminal:
                 bar.hide()
             listing.add(occurrences)
@@ -94,10 +149,21 @@ def _scan_file(bans: BanList, name: str, listing: _Listing) -> int:
     return number
 
 
+def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occurrence]]:
+    """Yield the occurrences in each record of a file; their line is that of the record, or its number."""
+    for number, text in enumerate(read_texts([name], column=column), start=1):
+        line = text.place.rpartition(":")[2]
+        yield [
+            Occurrence(name, int(line) if line.isdecimal() else number, match.start + 1, match.ban.phrase, found)
+            for match in bans.find(text.text)
+            for found in [text.text[match.start : match.end]]
+        ]
+
+
 class _Listing:
     """Write occurrences as they are found, or the number of occurrences per file."""
 
-    def __init__(self, output: OutputFormat, *, counts_only: bool, is_quiet: bool) -> None:
+    def __init__(self, output: ScanFormat, *, counts_only: bool, is_quiet: bool) -> None:
         self._output = output
         self._counts_only = counts_only
         self._is_quiet = is_quiet
@@ -125,19 +191,37 @@ class _Listing:
 
     def end(self) -> None:
         """Close the JSON array after the last file."""
-        if self._output is OutputFormat.JSON and not self._is_quiet:
+        if self._output is ScanFormat.JSON and not self._is_quiet:
             self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
 
     def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
         """Write entries: (data for JSON, place, phrase) each."""
         file = self._screen.file
         for data, place, phrase in entries:
-            if self._output is OutputFormat.JSON:
+            if self._output is ScanFormat.JSON:
                 file.write(f"{self._before}\n{escape_json(json.dumps(data, ensure_ascii=False))}")
                 self._before = ","
+            elif self._output is ScanFormat.GITHUB:
+                file.write(f"{annotate(data)}\n")
             else:
                 file.write(self._line.format(make_visible(data["file"]), place, make_visible(phrase)))
         file.flush()
+
+
+def annotate(data: Mapping[str, Any]) -> str:
+    """Return an occurrence, or the count of a file, as an annotation of a GitHub workflow.
+
+    Syntax: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
+
+    >>> annotate({"file": "a,b.md", "line": 3, "column": 7, "ban": "a testament to", "text": "A testament to"})
+    '::error file=a%2Cb.md,line=3,col=7,title=antislop::the banned phrase “a testament to”'
+    """
+    file, phrase = (make_visible(data.get(name, "")).replace("%", "%25") for name in ("file", "ban"))
+    file = file.replace(":", "%3A").replace(",", "%2C")
+    if "count" in data:
+        return f"::notice file={file},title=antislop::{describe_count(data['count'], 'banned phrase')}"
+    place = f"line={data['line']},col={data['column']}"
+    return f"::error file={file},{place},title=antislop::the banned phrase “{phrase}”"
 
 
 def _title(name: str) -> str:

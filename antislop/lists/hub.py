@@ -76,10 +76,10 @@ def parse_address(source: str) -> Address:
 
 def download(source: str) -> Path:
     """Return the path of a list of the hub in the cache. Raises `BanError` with the hub's error."""
-    from huggingface_hub import hf_hub_download
-
     address = parse_address(source)
     try:
+        from huggingface_hub import hf_hub_download
+
         path = hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset")
     except Exception as error:  # names, logins and networks fail with many types of errors
         raise BanError(
