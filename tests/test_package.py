@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,10 +13,13 @@ import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import replace
+from importlib.metadata import packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 import antislop
 from antislop import files
@@ -202,3 +206,59 @@ def test_the_demo_installs_no_extras_and_says_each_step() -> None:
     assert "install -q" not in demo
     assert "-e '.[test,check]'" in plan("test")
     assert "urlopen" not in plan("demo", "TORCH_INDEX=")
+
+
+# -- the hook of pre-commit and the action of GitHub ------------------------------------------------------------------
+
+(HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+INSTALLED = {Requirement(line).name.lower() for line in HOOK["additional_dependencies"][1:]}
+
+
+def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> None:
+    """Without dependencies, since torch and transformers take gigabytes; so each must be named."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {line.partition(";")[0] for line in lines}
+    no_dependencies, *packages = HOOK["additional_dependencies"]
+    assert no_dependencies == "--no-deps"
+    assert {package for package in packages if "==" in package} <= pins
+    for package in packages:
+        for line in requires(Requirement(package).name) or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert needed.name.lower().replace("-", "_") in {name.replace("-", "_") for name in INSTALLED}
+
+
+def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("It was a testament to x.\n")
+    (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
+    distributions = packages_distributions().items()
+    others = {module for module, names in distributions if not {name.lower() for name in names} & INSTALLED}
+    code = (
+        "import sys, importlib.abc\n"
+        "class Refuse(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name.partition('.')[0] in {others - {'antislop'}}:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        f"sys.argv = ['antislop', *{HOOK['entry'].split()[1:]}, 'a.md', '--bans', 'list.yaml']\n"
+        "from antislop.__main__ import main; main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "a.md:1:8: a testament to\n"), done.stderr
+
+
+def test_the_action_installs_what_the_hook_installs_and_runs_it(tmp_path: Path) -> None:
+    """pip and antislop are replaced by a script that prints its arguments."""
+    (step,) = ACTION["runs"]["steps"]
+    assert set(step["env"]) == {"FILES", "BANS", "SOURCE"}
+    python = tmp_path / "python3"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$*"\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": "/t", "SOURCE": str(ROOT)}
+    environment |= {"FILES": "docs README.md", "BANS": "hf://me/slop"}
+    done = subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, capture_output=True, text=True)
+    hub, install, scan = done.stdout.splitlines()
+    assert hub.endswith("--target /t/antislop huggingface_hub")
+    assert install.endswith(f"{ROOT} {' '.join(HOOK['additional_dependencies'])}")
+    assert scan == "-m antislop scan --format github --bans hf://me/slop -- docs README.md"

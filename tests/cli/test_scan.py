@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import datasets
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -225,3 +226,35 @@ def test_a_bar_goes_to_standard_error_and_data_to_standard_output(
     assert len(json.loads(shown.out)) == 15_000
     assert "a.txt" in shown.err
     assert "found" in shown.err
+
+
+def test_a_folder_is_scanned_as_the_texts_in_it(folder: Path) -> None:
+    for name in ("repo/b.md", "repo/sub/a.txt", "repo/.git/c.txt", "repo/sub/.hidden"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("so\na cat")
+    for name, content in (("x.bin", b"a cat\0"), ("y.png", b"\x89PNG a cat"), ("z.gz", gzip.compress(b"a cat"))):
+        Path("repo", name).write_bytes(content)
+    status, out, said = scan("repo", "--ban", "cat")
+    assert (status, out) == (1, "repo/b.md:2:3: cat\nrepo/sub/a.txt:2:3: cat\n")
+    assert said == "repo: left out 3 files that can't be read as UTF-8\n"
+    assert scan("repo/sub", "repo/b.md", "--ban", "cat", "--count")[1] == "repo/sub/a.txt:1\nrepo/b.md:1\n"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_column_of_records_is_scanned_with_the_place_of_each_record(folder: Path, suffix: str) -> None:
+    records = [{"story": "no hit", "note": "cat"}, {"story": "so\na cat", "note": ""}]
+    table = datasets.Dataset.from_list(records)
+    name = f"r.{suffix}"
+    {"jsonl": table.to_json, "csv": table.to_csv, "parquet": table.to_parquet}[suffix](name)
+    line = 3 if suffix == "csv" else 2  # after the heading
+    status, out, said = scan(name, "--column", "story", "--ban", "cat", "--format", "json")
+    assert (status, said) == (1, ""), said
+    assert json.loads(out) == [{"file": name, "line": line, "column": 6, "ban": "cat", "text": "cat"}]
+    assert scan(name, "--column", "none", "--ban", "cat")[0] == 2
+
+
+def test_annotations_of_a_workflow_name_the_place_and_can_not_be_broken_by_names(folder: Path) -> None:
+    Path("a,b%:\n.md").write_text("so\na cat")
+    assert scan("a,b%:\n.md", "--ban", "cat", "--format", "github")[1] == (
+        "::error file=a%2Cb%25%3A␊.md,line=2,col=3,title=antislop::the banned phrase “cat”\n"
+    )
