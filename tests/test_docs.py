@@ -14,6 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -31,6 +32,7 @@ from tests.support.browser import SIZES, open_browser
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, run_command
 
 DOCS = ROOT / "docs"
+README = ROOT / "README.md"
 PAGES = [path for path in DOCUMENTS if path.is_relative_to(DOCS) and path.name != "engines.md"]  # runs with the engines
 REPOSITORY = "https://github.com/antislop/antislop/"
 PAGES_WITH_LINKS = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "eval" / "README.md", ROOT / "examples" / "README.md"]
@@ -245,6 +247,56 @@ def test_a_browser_shows_the_site_without_an_error(size: str, address: str, brow
     page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
     page.close()
     assert errors == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_first_page_says_what_it_is_and_shows_it(size: str, address: str, browser: Browser) -> None:
+    """One sentence, the line that installs it and two buttons on the first screen; a picture that needs no zooming."""
+    width, height = SIZES[size]
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(f"{address}/index.html")
+    for selector in ("h1", "code:text('pip install antislop')", "a:text('Get started')", "a:text('GitHub')"):
+        box = page.locator(f".hero {selector}").bounding_box()
+        assert box and box["y"] + box["height"] <= height, selector
+    picture = page.locator(".hero img")
+    box = picture.bounding_box()
+    assert box and box["x"] >= 0 and box["x"] + box["width"] <= width
+    assert 20 * box["width"] / picture.evaluate("image => image.naturalWidth") >= 12, "letters of 20 units, in pixels"
+    table = page.locator("table").evaluate(
+        "table => [table.parentElement.scrollWidth, table.parentElement.clientWidth]"
+    )
+    assert table[0] <= table[1]
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_links_have_one_color(scheme: Literal["light", "dark"], address: str, browser: Browser) -> None:
+    """The one under the pointer and the current page of the menu, too."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    page.goto(f"{address}/limits.html")
+    text = page.locator(".md-content li a:not(.headerlink)")
+    text.first.hover()
+    page.wait_for_timeout(300)  # of the transition
+    read = "links => links.map(link => getComputedStyle(link).color)"
+    colors = text.evaluate_all(read)
+    assert len(colors) > 3
+    assert len({*colors, *page.locator("a.md-nav__link--active:visible").evaluate_all(read)}) == 1
+    page.close()
+
+
+def test_the_menu_has_four_parts(folder: Path) -> None:
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    tabs = re.findall(r'<a [^>]*class="md-tabs__link">\s*(\w+)\s*</a>', text)
+    assert tabs == ["Start", "Guides", "Reference", "Explanation"]
+    assert 'href="log.html"' not in text
+    assert (folder / "log.html").exists()
+
+
+def test_the_first_page_has_the_figures_of_the_readme() -> None:
+    tables = (re.findall(r"^\|.*\|$", path.read_text(encoding="utf-8"), re.M) for path in (README, DOCS / "index.md"))
+    readme, shown = (re.findall(r"\d\.\d+", re.sub(r"\(.*?\)|3\.2\.1", "", " ".join(table))) for table in tables)
+    assert shown == readme
+    assert len(shown) > 8
 
 
 def test_no_link_of_the_site_is_dead(site: dict[Path, Site]) -> None:

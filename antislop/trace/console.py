@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from antislop.display import make_visible
@@ -209,9 +210,12 @@ def draw_svg(text: Text, *, title: str = "antislop", width: int = 88) -> str:
     """Return a text as an SVG picture of `width` columns; it refers to no other file, nor to fonts on the web."""
     console = Console(record=True, file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
     console.print(text)
-    return console.export_svg(title=title, code_format=_SVG_FORMAT)
+    return console.export_svg(title=title, code_format=_SVG_FORMAT, theme=_THEME)
 
 
 _SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
     "Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 )
+_INK, _RED, _YELLOW = (232, 232, 230), (255, 138, 128), (229, 192, 123)
+_THEME = TerminalTheme((29, 31, 34), _INK, [_INK, _RED, _INK, _YELLOW, _INK, _INK, _INK, _INK])
+"""The colors of data/page.css in the dark."""

@@ -1,0 +1,102 @@
+"""Make the pictures of these pages that show the program itself: `python -m docs.pictures`, with Chromium installed.
+
+rewind.svg is as narrow as a phone. serve.png and withdrawn.png are photographs of the two pages.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import antislop
+from antislop.serving.server.app import serve_backend
+from antislop.serving.server.in_flight import InFlightBackend
+from antislop.trace import to_rich
+from antislop.trace.console import save_svg
+from playwright.sync_api import Browser, Page
+from tests.support.backends import run_server
+from tests.support.browser import open_browser
+from tests.support.documents import read_blocks
+from transformers import set_seed
+
+DOCS = Path(__file__).parent
+COLUMNS = 44
+"""At 390 pixels, 44 columns are letters of 13 pixels."""
+
+
+def draw_rewind() -> None:
+    """Draw a short text with its withdrawn parts."""
+    model, tokenizer = antislop.tiny_model()
+    inputs = tokenizer("She opened the letter, and", return_tensors="pt")
+    set_seed(34)
+    out = antislop.AntiSlop(tokenizer, antislop.default_bans()).generate(
+        model,
+        **inputs,
+        max_new_tokens=43,
+        do_sample=True,
+        min_p=0.1,
+        return_dict_in_generate=True,
+        record="events",
+    )
+    save_svg(
+        to_rich(out.trace.pieces()).append("\n"),
+        DOCS / "rewind.svg",
+        width=COLUMNS,
+    )
+
+
+def show_withdrawn(browser: Browser) -> None:
+    """Run the first example of the guide, which writes a page and a picture."""
+    example = read_blocks(DOCS / "guides" / "explaining.md", "python")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        exec(example.compile(), {})
+        os.chdir(DOCS)
+        (DOCS / "withdrawn.svg").write_bytes(
+            Path(folder, "withdrawn.svg").read_bytes()
+        )
+        page = open_page(
+            browser, f"{Path(folder, 'withdrawn.html').as_uri()}#token-101"
+        )
+        page.screenshot(path=DOCS / "withdrawn.png")
+
+
+def show_serve(browser: Browser) -> None:
+    """Write a text on the page of the server."""
+    model, tokenizer = antislop.tiny_model()
+    backend = InFlightBackend(
+        model, tokenizer, bans=antislop.default_bans(), batch_size=1
+    )
+    with run_server(serve_backend(backend)) as url:
+        page = open_page(browser, url)
+        settings = {
+            "bans": "shadows\nsilent\nflicker\na mix of",
+            "length": "100",
+            "temperature": "0.7",
+            "seed": "3",
+        }
+        for name, value in {
+            "prompt": "The old house at the edge of the village",
+            **settings,
+        }.items():
+            page.fill(f"#{name}", value)
+        page.click("#write")
+        page.wait_for_selector("#stop[aria-disabled=true]")
+        page.screenshot(path=DOCS / "serve.png", full_page=True)
+
+
+def open_page(browser: Browser, url: str) -> Page:
+    """Open a page in the size of the pictures, without moving parts."""
+    page = browser.new_page(
+        viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+    )
+    page.goto(url)
+    return page
+
+
+if __name__ == "__main__":
+    draw_rewind()
+    with open_browser() as browser:
+        show_withdrawn(browser)
+        show_serve(browser)
