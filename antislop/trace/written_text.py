@@ -112,7 +112,7 @@ class WrittenText:
         """Mark the characters of a ban; a violation may also contain the token that ended its last word."""
         tokens = self._text[violation.start : violation.end + 1]
         characters = [(written, i) for written in tokens for i in range(len(written.text))]
-        spans = _find_spans(violation.ban, "".join(written.text for written in tokens))
+        spans = find_spans(violation.ban, "".join(written.text for written in tokens))
         for start, end in spans or [(0, len(characters))]:  # no match if the ban began in the prompt
             for written, i in characters[start:end]:
                 written.kinds[i] = kind
@@ -123,7 +123,7 @@ class WrittenText:
         self._settled += count
 
 
-def _find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
+def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
     """Return [start, end) of each occurrence of a ban in a text."""
     detector = TextMatcher([ban])
     _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)

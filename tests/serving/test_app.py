@@ -117,7 +117,7 @@ def test_a_trace_tells_what_was_withdrawn(client: openai.OpenAI) -> None:
     )
     answer = client.completions.create(prompt=PROMPT, **body)
     (withdrawn,) = answer.choices[0].antislop["withdrawn"]  # type: ignore[attr-defined]
-    assert (withdrawn["ban"], withdrawn["text"], withdrawn["start"]) == (" felt", " felt", 0)
+    assert withdrawn == {"text": " felt", "ban": " felt", "start": 0, "tokens": 1, "banned": [0, 5]}
     chunks = list(client.completions.create(prompt=PROMPT, stream=True, **body))
     assert [item for chunk in chunks for item in getattr(chunk.choices[0], "antislop", {}).get("withdrawn", [])] == [
         withdrawn

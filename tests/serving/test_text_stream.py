@@ -118,7 +118,17 @@ def test_a_withdrawn_text_is_told_with_the_place_that_it_had() -> None:
     rewound = Rewound(1, (2, 2), Violation(BAN, 1, 2))
     events = [Drawn(1), Drawn(2), Drawn(2), rewound, Drawn(6), Settled((1, 6)), Finished("done", 0.0)]
     chunk, _ = read_chunks(events)
-    assert (chunk.text, chunk.withdrawn) == ("aé", (WithdrawnText("bb", "ban", 1, 2),))
+    assert (chunk.text, chunk.withdrawn) == ("aé", (WithdrawnText("bb", BAN, 1, 2),))
+
+
+@pytest.mark.parametrize(
+    ("text", "banned"),
+    [(" a cat in", (1, 6)), (" A  cat", (1, 7)), ("", (0, 0)), (" cat", (0, 4))],
+    ids=["within", "folded", "empty", "begun in the prompt"],
+)
+def test_a_withdrawn_text_says_which_characters_were_banned(text: str, banned: tuple[int, int]) -> None:
+    written = WithdrawnText(text, Ban("a cat"), 5, 3).to_dict()
+    assert written == {"text": text, "ban": "a cat", "start": 5, "tokens": 3, "banned": banned}
 
 
 def test_a_withdrawn_text_moves_with_the_text_before_it() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from antislop.hf.vocabulary import Vocabulary
+from antislop.matching.bans import Ban
 from antislop.matching.characters import NOTHING, Pending, complete, decode, finish
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, Shortened, TokenChoice
 from antislop.trace.report import Report
+from antislop.trace.written_text import find_spans
 
 FinishReason = Literal["stop", "length"]
 
@@ -27,9 +29,15 @@ class WithdrawnText(NamedTuple):
     """Text that a rewind withdrew. start: the index of the character of the text that came in its place."""
 
     text: str
-    ban: str
+    ban: Ban
     start: int
     tokens: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data. banned: the characters [start, end) of the withdrawn text that belong to the ban."""
+        spans = find_spans(self.ban, self.text)
+        banned = (spans[0][0], spans[-1][1]) if spans else (0, len(self.text))  # no match if the ban began before it
+        return {**self._asdict(), "ban": self.ban.phrase, "banned": banned}
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ class TextStream:
         self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
         if isinstance(event, Rewound):
             text = decode(self.vocabulary, event.withdrawn)
-            self._withdrawn.append(WithdrawnText(text, event.violation.ban.phrase, start, len(event.withdrawn)))
+            self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
 
     def _settle(self, written: _WrittenToken) -> None:
         self._tokens.append(SettledToken(written.token, self.length, written.choice))

@@ -209,7 +209,7 @@ class AnswerWriter:
         return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
 
     def _write_trace(self, withdrawn: Iterable[WithdrawnText]) -> dict[str, Any]:
-        return {"antislop": {"withdrawn": [text._asdict() for text in withdrawn]}}
+        return {"antislop": {"withdrawn": [text.to_dict() for text in withdrawn]}}
 
 
 def write_usage(prompt: int, kept: int, reports: Iterable[Report]) -> dict[str, Any]:
