@@ -5,9 +5,12 @@
   const prompt = element("prompt"), bans = element("bans"), own = element("own");
   const write = element("write"), stop = element("stop"), error = element("error"), state = element("state");
   const text = element("text"), before = element("before"), written = element("written");
+  const turns = element("turns"), anew = element("anew"), curl = element("curl");
   const heading = element("text-heading"), counts = element("counts"), rows = element("rows"), news = element("news");
   const PAUSE = 4000, LONGEST = 400, SHOWN = 5;
-  let running = null;
+  const EXAMPLES = { completion: prompt.value, chat: "Write a short scene in which a woman opens a letter." };
+  const NO_ANSWER = "The connection to the server failed: check that it is running.";
+  let running = null, chat = []; // the messages that were answered
 
   const make = (name, className, ...children) => {
     const made = document.createElement(name);
@@ -15,9 +18,13 @@
     made.append(...children);
     return made;
   };
-  const strike = (withdrawn, isNext = false) => {
-    const [, start, middle, end] = /^(\s*)([^]*?)(\s*)$/u.exec(withdrawn);
-    return make("del", isNext && !start ? "next" : "", start, make("span", "", middle), end);
+  // The space before the first word is not struck through.
+  const strike = (withdrawn, [start, end], isNext = false) => {
+    const characters = [...withdrawn], cut = (from, to) => characters.slice(from, to).join("");
+    const first = Math.max(0, characters.findIndex((character) => character.trim()));
+    const parts = [["beside", cut(first, start)], ["withdrawn", cut(Math.max(first, start), end)], ["beside", cut(end)]];
+    const spans = parts.filter(([, part]) => part).map(([kind, part]) => make("span", kind, part));
+    return make("del", isNext ? "next" : "", cut(0, first), ...spans);
   };
   const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
   const toSentence = (message) => {
@@ -60,6 +67,7 @@
   const showState = (message) => { state.textContent = message; };
   const setRunning = (next) => {
     running = next;
+    mode.disabled = Boolean(next);
     write.setAttribute("aria-disabled", String(Boolean(next)));
     stop.setAttribute("aria-disabled", String(!next));
     text.classList.toggle("writing", Boolean(next));
@@ -104,6 +112,7 @@
       this.length = 0;
       this.tallies = new Map();
       this.reason = this.usage = null;
+      this.text = "";
       before.textContent = settings.prompt;
       before.classList.toggle("message", settings.isChat);
       written.replaceChildren();
@@ -117,11 +126,12 @@
         const place = Math.min(Math.max(withdrawn.start - this.length, shown), characters.length);
         this.append(characters.slice(shown, place).join(""));
         shown = place;
-        written.append(strike(withdrawn.text, written.lastChild instanceof HTMLModElement));
+        written.append(strike(withdrawn.text, withdrawn.banned, written.lastChild instanceof HTMLModElement));
         this.tally(withdrawn);
       }
       this.append(characters.slice(shown).join(""));
       this.length += characters.length;
+      this.text += piece;
       this.reason = choice.finish_reason ?? this.reason;
       speaker.add(piece);
     }
@@ -130,7 +140,7 @@
       if (written.lastChild instanceof Text) written.lastChild.appendData(piece);
       else written.append(piece);
     }
-    tally({ ban, text: withdrawn, tokens }) {
+    tally({ ban, text: withdrawn, tokens, banned }) {
       let tally = this.tallies.get(ban);
       if (!tally) {
         const line = make("tr"), name = make("th", "", ban), cells = [make("td", "n"), make("td", "n"), make("td")];
@@ -149,7 +159,7 @@
       if (tally.texts.size >= SHOWN || tally.texts.has(shown)) return;
       if (tally.texts.size) tally.cells[2].append(", ");
       tally.texts.add(shown);
-      tally.cells[2].append(strike(shown));
+      tally.cells[2].append(strike(withdrawn, banned));
     }
     sort() {
       rows.append(...[...this.tallies.values()].sort((a, b) => b.rewinds - a.rewinds || b.tokens - a.tokens).map(({ line }) => line));
@@ -164,25 +174,54 @@
     }
   }
 
-  const readSettings = () => ({
-    prompt: prompt.value,
-    isChat: !mode.hidden && form.elements.mode.value === "chat",
-    seed: element("seed").value === "" ? crypto.getRandomValues(new Uint32Array(1))[0] : Number(element("seed").value),
-    body: {
-      max_tokens: Number(element("length").value),
-      temperature: Number(element("temperature").value),
-      banned_strings: bans.value.split("\n").filter((line) => line.trim()),
-      use_global_bans: own.checked,
-      stream: true,
-      stream_options: { include_usage: true },
-    },
+  const readSettings = () => {
+    const isChat = !mode.hidden && form.elements.mode.value === "chat", chosen = element("seed").value;
+    const messages = [...chat, { role: "user", content: prompt.value }];
+    return {
+      isChat,
+      prompt: prompt.value,
+      messages,
+      path: `v1/${isChat ? "chat/" : ""}completions`,
+      body: {
+        ...(isChat ? { messages } : { prompt: prompt.value }),
+        ...(chosen === "" ? {} : { seed: Number(chosen) }),
+        max_tokens: Number(element("length").value),
+        temperature: Number(element("temperature").value),
+        banned_strings: bans.value.split("\n").filter((line) => line.trim()),
+        use_global_bans: own.checked,
+      },
+    };
+  };
+  const send = ({ path, seed, body }, signal) => fetch(`${path}?trace=1`, {
+    method: "POST",
+    headers: headers(),
+    body: JSON.stringify({ ...body, seed, stream: true, stream_options: { include_usage: true } }),
+    signal,
   });
-  const send = (settings, signal) => {
-    const { prompt: content, isChat, seed, body } = settings;
-    const asked = isChat ? { messages: [{ role: "user", content }] } : { prompt: content };
-    return fetch(`v1/${isChat ? "chat/" : ""}completions?trace=1`, {
-      method: "POST", headers: headers(), body: JSON.stringify({ ...asked, seed, ...body }), signal,
-    });
+  const quote = (argument) => `'${argument.replaceAll("'", "'\\''")}'`;
+  const writeCommand = ({ path, body }) => [
+    `curl ${new URL(path, location.href)}`,
+    "-H 'Content-Type: application/json'",
+    ...(key.value ? ['-H "Authorization: Bearer $API_KEY"'] : []),
+    `-d ${quote(JSON.stringify(body, null, 2))}`,
+  ].join(" \\\n  ");
+  const copyCommand = async () => {
+    curl.value = writeCommand(readSettings());
+    element("curl-field").hidden = false;
+    const isCopied = await navigator.clipboard?.writeText(curl.value).then(() => true, () => false); // none without https
+    element("copied").textContent = isCopied ? "Copied." : "Copy it from here: this browser lets no page copy.";
+    if (!isCopied) { curl.focus(); curl.select(); }
+  };
+  const keepTurn = () => {
+    if (!written.hasChildNodes()) return;
+    turns.append(make("div", "turn text", make("span", "message", before.textContent), make("span", "written", ...written.childNodes)));
+  };
+  const startAnew = () => {
+    chat = [];
+    turns.replaceChildren();
+    for (const shown of [before, written, rows]) shown.replaceChildren();
+    anew.hidden = counts.hidden = true;
+    showState("");
   };
   const follow = async (stream, shown) => {
     for await (const data of readEvents(stream)) {
@@ -194,12 +233,22 @@
     }
     return "The server closed the connection before the text ended.";
   };
+  const keepMessage = ({ messages }, { text: content }) => {
+    if (!content) return;
+    chat = [...messages, { role: "assistant", content }];
+    anew.hidden = false;
+    prompt.value = "";
+  };
   const writeText = async () => {
     const settings = readSettings(), control = new AbortController();
+    settings.seed = settings.body.seed ?? crypto.getRandomValues(new Uint32Array(1))[0];
     setRunning(control);
+    element("example").hidden = true;
+    if (settings.isChat) keepTurn();
     showError("");
     showState("Writing…");
-    if (heading.getBoundingClientRect().top > innerHeight / 2) heading.scrollIntoView();
+    if (turns.hasChildNodes()) text.scrollIntoView({ block: "nearest" });
+    else if (heading.getBoundingClientRect().top > innerHeight / 2) heading.scrollIntoView();
     speaker.start();
     const shown = new ShownText(settings);
     let trouble = "";
@@ -207,18 +256,26 @@
       const answer = await send(settings, control.signal);
       trouble = answer.ok ? await follow(answer.body, shown) : await refuse(answer);
     } catch (problem) {
-      if (!control.signal.aborted) trouble = "The connection to the server failed: check that it is running.";
+      if (!control.signal.aborted) trouble = NO_ANSWER;
     }
     shown.sort();
+    if (settings.isChat) keepMessage(settings, shown);
     const end = control.signal.aborted ? `Stopped. Seed ${settings.seed}.` : trouble ? "The text is not complete." : shown.describe();
     showError(trouble);
     showState(end);
     speaker.end(end);
     setRunning(null);
   };
+  const showMode = () => {
+    const chosen = form.elements.mode.value, other = chosen === "chat" ? "completion" : "chat";
+    if (prompt.value === EXAMPLES[other]) prompt.value = EXAMPLES[chosen];
+    element("prompt-label").textContent = chosen === "chat" ? "Message" : "Prompt";
+    heading.textContent = chosen === "chat" ? "The chat" : "The text";
+    startAnew();
+  };
   const describeModel = async () => {
     const answer = await fetch("v1/model", { headers: headers() }).catch(() => null);
-    if (!answer) { showError("The connection to the server failed: check that it is running."); return; }
+    if (!answer) { showError(NO_ANSWER); return; }
     if (!answer.ok) { showError(await refuse(answer)); return; }
     const { id, parameters, antislop } = await answer.json(), length = parameters.max_seq_len;
     showError("");
@@ -229,6 +286,7 @@
     if (mode.hidden && parameters.prompt_template_content) {
       mode.hidden = false;
       form.elements.mode.value = "chat";
+      showMode();
     }
   };
 
@@ -243,6 +301,9 @@
   });
   const stopText = () => running?.abort();
   stop.addEventListener("click", stopText);
+  anew.addEventListener("click", () => { if (!running) { startAnew(); prompt.focus(); } });
+  element("copy").addEventListener("click", copyCommand);
+  mode.addEventListener("change", showMode);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") stopText(); });
   key.addEventListener("change", describeModel);
   describeModel();

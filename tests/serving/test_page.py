@@ -14,6 +14,9 @@ import pytest
 import antislop
 from antislop.serving.server.app import serve_backend
 from tests.support.backends import SlowBackend, play_tokens
+from tests.support.documents import ROOT
+
+GUIDES = "https://github.com/antislop/antislop/blob/main/docs/"
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +68,17 @@ def test_the_page_refers_to_no_other_file(answer: httpx.Response) -> None:
         for name, value in attributes.items()
         if name in ("src", "href", "srcset", "action", "formaction", "data", "poster")
     ]
-    assert addresses == ["data:,"]
-    assert not re.search(r"https?://|@import|url\(", answer.text)
+    assert [address for address in addresses if not str(address).startswith(GUIDES)] == ["data:,"]
+    assert all(tag == "a" for tag, attributes in outline.elements if str(attributes.get("href")).startswith("http"))
+    assert not re.search(r"https?://|@import|url\(", answer.text.replace(GUIDES, ""))
     assert not any(name.startswith("on") or name == "style" for _, attrs in outline.elements for name in attrs)
+
+
+def test_the_page_names_the_product_and_links_to_its_documentation(answer: httpx.Response) -> None:
+    assert "<h1>antislop</h1>" in answer.text
+    links = re.findall(rf'href="{GUIDES}([^"]*)" target="_blank" rel="noopener"', answer.text)
+    assert len(links) == 2
+    assert all((ROOT / "docs" / link).exists() for link in links)
 
 
 def test_the_script_never_writes_markup(answer: httpx.Response) -> None:

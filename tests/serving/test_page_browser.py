@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -110,9 +114,15 @@ def serve(tiny: Tiny) -> Iterator[Serve]:
     with ExitStack() as servers:
 
         def start(
-            play: Callable[[TextRequest], Iterable[Event | Exception]], *, api_key: str | None = None, **options: Any
+            play: Callable[[TextRequest], Iterable[Event | Exception]],
+            *,
+            api_key: str | None = None,
+            chat_template: str | None = None,
+            **options: Any,
         ) -> str:
-            backend = SlowBackend(tiny[1], play, **options)
+            tokenizer = copy.deepcopy(tiny[1])
+            tokenizer.chat_template = chat_template
+            backend = SlowBackend(tokenizer, play, **options)
             return servers.enter_context(run_server(serve_backend(backend, api_key=api_key)))
 
         yield start
@@ -197,11 +207,12 @@ def test_stop_frees_the_row_and_keeps_what_is_there(visitor: Visitor, url: str, 
 def test_the_page_is_used_by_keyboard_alone(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
     stops = []
-    for _ in range(9):
+    for _ in range(12):
         page.keyboard.press("Tab")
         stops.append(page.evaluate("document.activeElement.id"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    assert stops == ["prompt", "bans", "own", "length", "temperature", "seed", "write", "stop", "struck"]
+    fields = ["prompt", "bans", "own", "length", "temperature", "seed", "write", "stop", "copy", "struck"]
+    assert stops == ["", "", *fields]  # after two links
     page.locator("#prompt").focus()
     page.keyboard.press("Control+a")
     page.keyboard.type("One day")
@@ -292,16 +303,73 @@ def test_a_page_fits_the_screen_and_every_text_has_enough_contrast(
 
 
 def test_withdrawn_text_fades_unless_motion_is_unwanted_and_can_be_hidden(visitor: Visitor, url: str) -> None:
-    color = "() => getComputedStyle(document.querySelector('#written del span')).color"
+    color = "() => getComputedStyle(document.querySelector('#written del span')).backgroundColor"
     for motion, fades in (("no-preference", True), ("reduce", False)):
         page = visitor.open(url, reduced_motion=motion)
         write(page)
         before = page.evaluate(color)
         page.evaluate("document.getAnimations().forEach(animation => animation.finish())")
         assert (page.evaluate(color) != before) == fades
-        assert "line-through" in page.evaluate(color.replace(".color", ".textDecorationLine"))
+        assert "line-through" in page.evaluate(color.replace(".backgroundColor", ".textDecorationLine"))
         page.locator("#struck").uncheck()
         assert not page.locator("#written del").first.is_visible()
+
+
+READ_STRUCK = "nodes => nodes.map(node => [...node.children].map(part => [part.className, part.textContent]))"
+
+
+def test_the_banned_part_of_withdrawn_text_is_red_and_the_rest_gray(visitor: Visitor, tiny: Tiny, serve: Serve) -> None:
+    ids: list[int] = tiny[1](" It was late", add_special_tokens=False)["input_ids"]
+    page = visitor.open(serve(lambda _: [*rewind(ids, "was")[: len(ids) + 1], *rewind(ids, "late")]))
+    write(page)
+    first = [["beside", "It "], ["withdrawn", "was"], ["beside", " late"]]
+    second = [["beside", "It was "], ["withdrawn", "late"]]
+    assert page.locator("#written del").evaluate_all(READ_STRUCK) == [first, second]
+    assert page.locator("#rows del").evaluate_all(READ_STRUCK) == [first, second]
+    read = "node => getComputedStyle(node).color"
+    colors = [page.locator(f"#written del .{kind}").first.evaluate(read) for kind in ("withdrawn", "beside")]
+    assert colors == ["rgb(179, 38, 30)", "rgb(95, 97, 100)"]
+    gap = "node => parseFloat(getComputedStyle(node).marginLeft)"
+    assert [page.locator("#written del").nth(number).evaluate(gap) > 0 for number in (0, 1)] == [False, True]
+
+
+def test_an_example_shows_what_a_result_looks_like_until_there_is_one(visitor: Visitor, url: str) -> None:
+    page = visitor.open(url)
+    example = page.locator("#example")
+    assert example.locator(".prompt").inner_text() == page.locator("#prompt").input_value()
+    assert example.locator("del").count() == 3
+    page.locator("#struck").uncheck()
+    assert not example.locator("del").first.is_visible()
+    write(page, length=4)
+    assert not example.is_visible()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl is installed")
+def test_the_copied_command_writes_the_text_of_the_page(visitor: Visitor, url: str) -> None:
+    page = visitor.open(url)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    prompt = 'It\'s "old", \\ $HOME `id` — 漢'
+    write(page, prompt=prompt, bans=[*BANS, "it's"], length=20)
+    page.click("#copy")
+    page.wait_for_selector("#copied:has-text('Copied.')")
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert command == page.locator("#curl").input_value()
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert json.loads(ran.stdout)["choices"][0]["text"] == page.evaluate(READ_TEXT)
+
+
+def test_a_copied_command_has_no_key_and_needs_no_clipboard(visitor: Visitor, serve: Serve) -> None:
+    page = visitor.open(serve(lambda _: play_tokens([60, 61]), api_key="secret"))
+    page.fill("#key", "secret")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.fill("#seed", "")
+    page.click("#copy")
+    page.wait_for_selector("#copied:has-text('Copy it from here')")
+    command = page.locator("#curl").input_value()
+    assert "secret" not in command
+    assert "Bearer $API_KEY" in command
+    assert "seed" not in command
+    assert page.evaluate("document.activeElement.id") == "curl"
 
 
 def test_a_screen_reader_gets_sentences_and_the_end_and_no_withdrawn_text(
@@ -359,6 +427,50 @@ def test_a_model_with_a_chat_template_answers_messages(visitor: Visitor, tiny: T
         body = {"prompt": PROMPT, **{name: value for name, value in body.items() if name != "messages"}}
         whole = httpx.post(f"{url}/v1/completions", json=body).json()
         assert page.evaluate(READ_TEXT) == whole["choices"][0]["text"]
+
+
+def test_a_chat_goes_on_until_a_new_one_is_begun(visitor: Visitor, serve: Serve) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def play(request: TextRequest) -> Iterator[Event]:
+        asked.append(tuple(request.prompt))
+        return play_tokens([60 + len(asked)])
+
+    page = visitor.open(serve(play, chat_template="{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"))
+    sent: list[Any] = []
+    page.on("request", lambda request: sent.append(request.post_data_json) if request.method == "POST" else None)
+    assert page.locator("#prompt").input_value() == "Write a short scene in which a woman opens a letter."
+    answers = []
+    for message in ("One", "Two"):
+        write(page, prompt=message)
+        answers.append(page.evaluate(READ_TEXT))
+        assert page.locator("#prompt").input_value() == ""
+    one, two = ({"role": "user", "content": content} for content in ("One", "Two"))
+    first = {"role": "assistant", "content": answers[0]}
+    assert [body["messages"] for body in sent] == [[one], [one, first, two]]
+    assert page.locator("#turns .message").all_inner_texts() == ["One"]
+    assert page.locator("#turns .written").all_text_contents() == answers[:1]
+    page.click("#anew")
+    assert page.evaluate("document.activeElement.id") == "prompt"
+    assert not page.locator("#turns *").count()
+    write(page, prompt="Three")
+    assert [message["content"] for message in sent[-1]["messages"]] == ["Three"]
+    page.check("[value=completion]")
+    write(page, prompt="Four")
+    assert sent[-1]["prompt"] == "Four"
+    assert not page.locator("#turns *").count()
+
+
+def test_a_message_that_was_not_answered_is_no_part_of_the_chat(visitor: Visitor, serve: Serve) -> None:
+    events = iter([[BackendError("it broke")], play_tokens([60])])
+    page = visitor.open(serve(lambda _: next(events), chat_template="{{ messages[-1].content }}"))
+    sent: list[Any] = []
+    page.on("request", lambda request: sent.append(request.post_data_json) if request.method == "POST" else None)
+    write(page, prompt="One")
+    assert page.locator("#prompt").input_value() == "One"
+    write(page, prompt="Two")
+    assert [message["content"] for message in sent[-1]["messages"]] == ["Two"]
+    assert not page.locator("#turns *").count()
 
 
 def test_the_switch_is_hidden_without_a_chat_template(visitor: Visitor, url: str) -> None:
