@@ -59,13 +59,19 @@
   };
   const name = (ban) => ban < 0 ? "a controller, or of its batch" : `the ban “${data.bans[ban]}”`;
 
+  const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const strike = (row, number) => {
+    const tokens = row.tokens.filter((token, n) => row.draws[n][2] === number);
+    return make("del", "", ...tokens.flatMap((token) => [...token.cloneNode(true).childNodes]));
+  };
+
   const describeRejected = (row, index) => {
-    const attempts = row.attempts.filter((attempt) => attempt[1] === index && attempt[3]);
+    const attempts = row.attempts.map((attempt, i) => [i + 1, ...attempt]).filter(([, , place, , isOnPath]) => place === index && isOnPath);
     if (!attempts.length) return [];
-    const items = attempts.map(([ban, , , , text, , step]) => {
+    const items = attempts.map(([number, ban, , , , , , step]) => {
       const [, , , probability, share] = row.draws[step];
-      const item = make("li", "", make("del", "", text), ` because of ${name(ban)}`);
-      if (share !== undefined) item.append(` (first token: probability ${percent(probability)}, share ${percent(share)})`);
+      const item = make("li", "", strike(row, number), ` because of ${name(ban)}`);
+      if (share !== undefined) item.append(` (its first token had ${percent(probability)}, ${percent(share)} of what bans had left)`);
       return item;
     });
     return [make("h3", "", "Rejected in its place"), make("ul", "", ...items)];
@@ -75,15 +81,14 @@
     .map(([ban, , , isConceded]) => make("p", "", `Stays in the text with ${name(ban)}: `,
       isConceded ? "conceded, since every alternative was ruled out." : "admitted, as its weight allows."));
   const describeAttempt = (row, number) => {
-    const [ban, index, count, isOnPath, text] = row.attempts[number - 1];
-    const tokens = `${count} ${count === 1 ? "token" : "tokens"}`;
-    const parts = [make("p", "", "Withdrawn: ", make("del", "", text), ` (${tokens} from ${index}), because of ${name(ban)}.`)];
+    const [ban, , length, isOnPath] = row.attempts[number - 1];
+    const parts = [make("p", "", "Withdrawn: ", strike(row, number), `, ${count(length, "token")}, because of ${name(ban)}.`)];
     if (!isOnPath) parts.push(make("p", "", "The text before it was itself withdrawn later."));
     return parts;
   };
   const compareInstead = (row, number) => {
-    const [, index, , , , alternatives] = row.attempts[number - 1];
-    return alternatives.length ? [compare(`Likeliest at ${index} without the ban`, alternatives.slice(0, 20))] : [];
+    const alternatives = row.attempts[number - 1][5];
+    return alternatives.length ? [compare("The likeliest tokens without the ban", alternatives.slice(0, 20))] : [];
   };
   const describeRelevance = (row, values) => {
     const top = values.map((value, i) => [Math.abs(value), i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
@@ -114,8 +119,12 @@
     shown = token;
     if (!token) { panel.replaceChildren(...hint); aside.classList.remove("open"); close.hidden = true; shade(null, null); return; }
     const row = rows[token.row], [id, index, attempt, probability, share, rank, alternatives] = row.draws[token.n];
-    const facts = [[attempt ? "place" : "token_index", index], ["step_index", token.n], ["token_id", data.ids[id]]];
-    if (share !== undefined) facts.push(["probability", percent(probability)], ["share of what bans left", percent(share)], ["rank in it", rank]);
+    const facts = [
+      ["place in the text", index ? `after ${count(index, "token")}` : "at its start"],
+      ["drawn", token.n ? `after ${count(token.n, "draw")}` : "first"],
+      ["token id", data.ids[id]],
+    ];
+    if (share !== undefined) facts.push(["probability", percent(probability)], ["of what bans had left", percent(share)], ["rank", rank === 1 ? "likeliest" : `${rank} in order of probability`]);
     const values = attempt ? undefined : row.relevance[index];
     panel.replaceChildren(
       make("div", "token", data.tokens[id]),

@@ -121,6 +121,7 @@ def test_the_time_line_has_each_draw_and_each_rewind() -> None:
     assert line.kept == "M0 4L1 3M7 3L9 1"
     assert line.withdrawn == "M1 3L4 0M4 2L6 0M6 1L7 0"
     assert line.rewinds == "M4 0V2M6 0V1M7 0V3"
+    assert line.marks == "M4 0h0M6 0h0M7 0h0"
 
 
 def test_a_trace_of_events_alone_says_how_to_record_more() -> None:

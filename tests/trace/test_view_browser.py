@@ -23,6 +23,8 @@ from tests.support.traces import EVIL, FALLBACK, NESTED, SPLIT, WORDS, make_mark
 
 Scheme = Literal["light", "dark"]
 
+WORDED = ["place in the text", "drawn", "token id", "probability", "of what bans had left", "rank"]
+
 READ_TEXTS = """() => [...document.querySelectorAll('.written')].map(text => {
     const copy = text.cloneNode(true);
     copy.querySelectorAll('del').forEach(attempt => attempt.remove());
@@ -146,7 +148,10 @@ def test_tokens_and_their_details_are_reached_by_keyboard(viewer: Viewer) -> Non
     assert "The text before it was itself withdrawn later." in panel.inner_text()
     assert "Likeliest" not in panel.inner_text()
     assert press("ArrowRight") == " dog"
-    assert "Withdrawn: saw a dog (3 tokens from 1), because of the ban “a dog”." in panel.inner_text()
+    assert "Withdrawn: saw a dog, 3 tokens, because of the ban “a dog”." in panel.inner_text()
+    assert panel.locator("dt").all_inner_texts() == WORDED
+    facts = ["after 3 tokens", "after 6 draws", "4", "20.0\u00a0%", "40.0\u00a0%", "2 in order of probability"]
+    assert panel.locator("dd").all_inner_texts() == facts
     assert read_lines(page) == ["␣emu 60.0 %", "␣dog (drawn) 40.0 %"]
     assert page.locator("#status").inner_text() == "withdrawn: ␣dog, probability 20.0\u00a0%, rank 2"
     assert press("ArrowRight") == " emu"
@@ -154,6 +159,49 @@ def test_tokens_and_their_details_are_reached_by_keyboard(viewer: Viewer) -> Non
     assert "saw a dog because of the ban “a dog”" in panel.inner_text()
     press("Escape")
     assert "Point to a token" in panel.inner_text()
+
+
+def test_the_banned_part_of_withdrawn_text_is_red_and_the_rest_gray(viewer: Viewer) -> None:
+    """In the text and in the panel; the space before an attempt is not struck through, and attempts are apart."""
+    events = [Drawn(0), Drawn(2), Drawn(3), Drawn(1), Rewound(1, (2, 3, 1), Violation(Ban("cat"), 2, 2)), Drawn(4)]
+    page = viewer.open(make_trace(WORDS, [*events[:-1], *events[1:]]))
+    page.locator(".t").last.focus()
+    read = """nodes => nodes.map(node => [...node.querySelectorAll('span[class]:not(.t)')].map(part =>
+        [getComputedStyle(part).color, getComputedStyle(part).textDecorationLine, part.textContent]))"""
+    red, gray = "rgb(179, 38, 30)", "rgb(95, 97, 100)"
+    parts = [[gray, "a"], [gray, " "], [red, "cat"], [gray, " saw"]]
+    expected = [[[color, "line-through", text] for color, text in parts]] * 2
+    assert page.locator(".written del").evaluate_all(read) == expected
+    assert page.locator("#panel del").evaluate_all(read) == expected
+    assert page.locator(".written del").nth(1).evaluate("node => parseFloat(getComputedStyle(node).marginLeft)") > 0
+
+
+@pytest.mark.parametrize(("ink", "paper"), [("#1b1c1e", "#ffffff"), ("#e8e8e6", "#111111")], ids=["light", "dark"])
+def test_withdrawn_text_is_red_or_gray_in_notebooks_of_both_schemes(browser: Browser, ink: str, paper: str) -> None:
+    """And has enough contrast, though the output does not know the scheme; successive attempts are apart."""
+    cat = Violation(Ban("cat"), 2, 2)
+    events: list[Event] = [Drawn(0), Drawn(2), Drawn(3), Drawn(1), Rewound(1, (2, 3, 1), cat)]
+    trace = make_trace(WORDS, [*events, *events[1:], Drawn(4)])
+    page = browser.new_page()
+    page.set_content(f'<body style="color: {ink}; background: {paper}">{trace._repr_html_()}</body>')
+    assert page.evaluate(FIND_PALE_TEXTS)["pale"] == []
+    read = "parts => parts.map(part => getComputedStyle(part).color.match(/[\\d.]+/g).slice(0, 3).map(Number))"
+    colors = [page.locator(f"del span:text-is('{text}')").evaluate_all(read) for text in ("cat", "saw")]
+    assert [len(found) for found in colors] == [2, 2]
+    assert all(red > 1.5 * max(green, blue) for red, green, blue in colors[0])
+    assert all(max(color) < 1.05 * min(color) for color in colors[1])
+    gaps = page.locator("del").evaluate_all("all => all.map(one => parseFloat(getComputedStyle(one).marginLeft))")
+    assert [gap > 0 for gap in gaps] == [False, True]
+    page.close()
+
+
+def test_the_time_line_marks_each_rewind_with_a_dot(viewer: Viewer) -> None:
+    mark = viewer.open(make_trace(WORDS, NESTED)).locator(".plot .mark")
+    style = mark.evaluate(
+        "node => { const s = getComputedStyle(node); return [s.strokeLinecap, s.strokeWidth, s.vectorEffect]; }"
+    )
+    assert style == ["round", "8px", "non-scaling-stroke"]
+    assert (mark.get_attribute("d") or "").count("h0") == 3
 
 
 def test_focus_is_visible_and_only_one_token_is_a_stop_of_the_tab_key(viewer: Viewer) -> None:

@@ -1,6 +1,7 @@
 """A trace as the output of a notebook's cell: the texts with withdrawn parts, and a table of bans.
 
-Plain HTML without a script or a style sheet, in the colors of the notebook.
+Plain HTML without a script or a style sheet. The scheme of the notebook is unknown: red and gray are mixed with the
+color of its text.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; max-width: 44em; margin
 _STYLES = {
     "space": "",
     "kept": "",
-    "withdrawn": "text-decoration: line-through #d93025 2px",
-    "beside": "text-decoration: line-through; opacity: .75",
+    "withdrawn": "text-decoration: line-through; color: #d93025; color: color-mix(in srgb, currentcolor 30%, #e53935)",
+    "beside": "text-decoration: line-through; color: #777; color: color-mix(in srgb, currentcolor 60%, #888)",
     "conceded": "text-decoration: underline wavy #d93025",
     "admitted": "text-decoration: underline dotted",
 }
@@ -52,17 +53,18 @@ def write_plain(texts: Sequence[str]) -> str:
 
 def _write_row(view: RowView) -> str:
     prompt = "".join(escape_html(text) for token in view.prompt for text, _ in token.parts)
-    text = "".join(map(_write_segment, view.segments))
+    text = "".join(map(_write_segment, view.segments, [None, *view.segments]))
     return f'<div style="{_TEXT}"><span style="opacity: .75">{prompt}</span>{text}</div>'
 
 
-def _write_segment(segment: Segment) -> str:
+def _write_segment(segment: Segment, before: Segment | None) -> str:
     text = "".join(_write_part(text, kind) for token in segment.tokens for text, kind in token.parts)
     if segment.attempt is None:
         return text
     violation = segment.attempt.violation
     title = f"ban: {violation.ban.phrase}" if violation else "no ban: cut by a controller, or because of its batch"
-    return f'<del style="text-decoration: none" title="{escape_html(title)}">{text}</del>'
+    gap = "; margin-left: .4em" if before and before.attempt else ""
+    return f'<del style="text-decoration: none{gap}" title="{escape_html(title)}">{text}</del>'
 
 
 def _write_part(text: str, kind: str) -> str:

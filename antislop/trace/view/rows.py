@@ -114,17 +114,22 @@ class RowView:
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
         groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
         return [
-            Segment(number, self.history.attempts[number - 1] if number else None, tuple(map(self._show, tokens)))
+            Segment(
+                number,
+                self.history.attempts[number - 1] if number else None,
+                tuple(self._show(token, is_first=not place) for place, token in enumerate(tokens)),
+            )
             for number, tokens in groups
         ]
 
-    def _show(self, token: WrittenToken) -> ShownToken:
+    def _show(self, token: WrittenToken, *, is_first: bool = True) -> ShownToken:
         parts = [
             ("".join(character for character, _ in group), kind)
             for kind, group in groupby(zip(token.text, token.kinds, strict=True), key=lambda pair: pair[1])
         ]
         if token.attempt:
-            parts = [(text, "beside" if kind == "kept" else kind) for text, kind in _part_space(parts)]
+            line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
+            parts = _part_space(line) if is_first else line
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
         return ShownToken(
             shown, "" if parts or token.token is None else self._sign(token.token), token.token is not None
@@ -202,11 +207,11 @@ def _shorten(text: str) -> str:
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the parts of a withdrawn token in one line, the space at its beginning apart: it is not struck through."""
+    """Return the parts of an attempt's first token with the space at its beginning apart: it is not struck through."""
     (first, kind), *others = parts or [("", "")]
     words = first.lstrip(" ")
     separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
-    return [(text.replace("\n", "↵"), kind) for text, kind in separated if text]
+    return [(text, kind) for text, kind in separated if text]
 
 
 def _drop_space(tokens: Sequence[WrittenToken], *, drops: bool) -> Iterator[WrittenToken]:

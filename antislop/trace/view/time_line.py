@@ -14,7 +14,8 @@ from antislop.trace.written_text import WrittenToken
 class TimeLine:
     """Paths in the coordinates of an SVG picture: x counts the tokens drawn, y the tokens below the longest text.
 
-    kept: the draws that are part of the text. withdrawn: the other draws. rewinds: where the text was cut.
+    kept: the draws that are part of the text. withdrawn: the other draws. rewinds: where the text was cut. marks: lines
+    without a length, for dots where the rewinds begin.
     """
 
     draws: int
@@ -22,6 +23,7 @@ class TimeLine:
     kept: str = ""
     withdrawn: str = ""
     rewinds: str = ""
+    marks: str = ""
 
 
 def draw_time_line(row: TracedRow, written: Sequence[WrittenToken]) -> TimeLine:
@@ -37,6 +39,7 @@ def draw_time_line(row: TracedRow, written: Sequence[WrittenToken]) -> TimeLine:
     line = TimeLine(len(lengths) - 1, max(lengths))
     top = line.longest
     line.rewinds = "".join(f"M{x} {top - high}V{top - low}" for x, high, low in cuts)
+    line.marks = "".join(f"M{x} {top - high}h0" for x, high, _ in cuts)
     starts = [lengths[x + 1] - 1 for x in range(line.draws)]  # the length before each draw
     x = 0
     while x < line.draws:
