@@ -55,7 +55,7 @@ def _append_withdrawn(text: Text, piece: TextPiece, *, brackets: bool) -> None:
     content = piece.text
     spaces = len(content) - len(content.lstrip(" "))  # if this space were struck, the two words would be joined
     start, end = (max(spaces, index) for index in piece.banned)
-    text.append(content[:spaces] + "[-" * brackets)
+    text.append(content[: min(spaces, 1) if brackets else spaces] + "[-" * brackets)
     parts = (
         (content[spaces:start], BESIDE_BAN),
         (content[start:end], STYLES["withdrawn"]),
@@ -75,7 +75,8 @@ def _bracket(piece: TextPiece) -> str:
     if piece.kind not in _SIGNS:
         return piece.text
     words, sign = piece.text.lstrip(" "), _SIGNS[piece.kind]
-    return " " * (len(piece.text) - len(words)) + f"[{sign}{words}{sign}]"
+    spaces = len(piece.text) - len(words)
+    return " " * (min(spaces, 1) if piece.kind == "withdrawn" else spaces) + f"[{sign}{words}{sign}]"
 
 
 _SIGNS: dict[PieceKind, str] = {"withdrawn": "-", "conceded": "!"}

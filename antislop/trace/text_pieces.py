@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class TextPiece(NamedTuple):
     """A span of text that was kept, withdrawn, conceded or admitted as a whole.
 
-    A withdrawn piece fits into one line: its line breaks are "↵", and a space separates it from a withdrawn piece
-    before it. banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
+    A withdrawn piece fits into one line: its line breaks are "↵", and a further space sets it apart from a withdrawn
+    piece before it. banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
     """
 
     text: str
@@ -57,10 +57,10 @@ class TextPieces:
     def _join_withdrawn(self, entries: list[WrittenToken]) -> Iterator[TextPiece]:
         text = "".join(entry.text for entry in entries).replace("\n", "↵")
         if text:
-            touches = self._ends_withdrawn and not text.startswith(" ")
+            gap = int(self._ends_withdrawn)
             kinds = [kind for entry in entries for kind in entry.kinds]
-            banned = [touches + i for i, kind in enumerate(kinds) if kind == "withdrawn"]
-            yield TextPiece(" " * touches + text, "withdrawn", (banned[0], banned[-1] + 1) if banned else (0, 0))
+            banned = [gap + i for i, kind in enumerate(kinds) if kind == "withdrawn"]
+            yield TextPiece(" " * gap + text, "withdrawn", (banned[0], banned[-1] + 1) if banned else (0, 0))
 
 
 def _join_kept(entries: Iterable[WrittenToken]) -> Iterator[TextPiece]:

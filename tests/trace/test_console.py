@@ -241,6 +241,20 @@ def test_withdrawn_text_beside_a_ban_is_distinguished_from_the_ban() -> None:
     ]
 
 
+def test_successive_attempts_are_apart_by_a_wider_gap_or_by_brackets() -> None:
+    events = [*drawn(ME, CAT), Rewound(1, (CAT,), violation("cat", 1, 1))] * 2
+    text_pieces = TextPieces(WORDS)
+    pieces = [p for e in [*events[:3], *events[4:], *ended(ME)] for p in text_pieces.add(e)]
+    assert to_rich(pieces).plain == "I cat  cat"
+    assert to_plain(pieces) == to_rich(pieces, brackets=True).plain == "I [-cat-] [-cat-]"
+    assert [piece.text[slice(*piece.banned)] for piece in pieces[1:]] == ["cat", "cat"]
+
+
+def test_brackets_keep_the_spaces_of_the_text() -> None:
+    pieces = [TextPiece("so", "kept"), TextPiece("  a cat", "conceded")]
+    assert to_plain(pieces) == to_rich(pieces, brackets=True).plain == "so  [!a cat!]"
+
+
 def test_the_bans_that_were_hit_are_listed_the_most_frequent_first() -> None:
     hits = [Rewound(1, (CAT,), violation(phrase, 1, 1)) for phrase in ("a\x1b", "cat", "cat")]
     assert list_bans(Report(events=hits)) == "'cat' (2), 'a\\x1b'"
