@@ -18,7 +18,8 @@ class TextPiece(NamedTuple):
     """A span of text that was kept, withdrawn, conceded or admitted as a whole.
 
     A withdrawn piece fits into one line: its line breaks are "↵", and a further space sets it apart from a withdrawn
-    piece before it. banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
+    piece before it. banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none
+    does.
     """
 
     text: str
