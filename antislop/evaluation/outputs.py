@@ -20,7 +20,7 @@ COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward
 
 
 class Piece(NamedTuple):
-    """A span of a text. kind: "kept", "withdrawn", "conceded", "admitted", or "banned"."""
+    """A span of a text. kind: "kept", "conceded", "admitted", "banned", or one of `TextPiece.split_withdrawn`."""
 
     text: str
     kind: str

@@ -98,5 +98,10 @@ class ScoredMaker(ModelRecordMaker):
     def _find_pieces(self, report: Report) -> list[list[str]]:
         text_pieces = TextPieces(self._vocabulary)
         pieces = (piece for event in report.events for piece in text_pieces.add(event))
-        groups = groupby(pieces, key=lambda piece: piece.kind)  # withdrawn text includes its own spaces
-        return [["".join(piece.text for piece in group), kind] for kind, group in groups]
+        parts = (
+            part
+            for piece in pieces
+            for part in (piece.split_withdrawn() if piece.kind == "withdrawn" else [(piece.text, piece.kind)])
+        )
+        groups = groupby(parts, key=lambda part: part[1])
+        return [["".join(text for text, _ in group), kind] for kind, group in groups]

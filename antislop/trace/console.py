@@ -52,17 +52,12 @@ def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
 
 
 def _append_withdrawn(text: Text, piece: TextPiece, *, brackets: bool) -> None:
-    content = piece.text
-    spaces = len(content) - len(content.lstrip(" "))  # if this space were struck, the two words would be joined
-    start, end = (max(spaces, index) for index in piece.banned)
-    text.append(content[: min(spaces, 1) if brackets else spaces] + "[-" * brackets)
-    parts = (
-        (content[spaces:start], BESIDE_BAN),
-        (content[start:end], STYLES["withdrawn"]),
-        (content[end:], BESIDE_BAN),
-    )
-    for part, style in parts:
-        text.append(make_visible(part, keep_layout=True), style)
+    spaces = len(piece.text) - len(piece.text.lstrip(" "))
+    text.append(" " * min(spaces, 1) + "[-" if brackets else " " * spaces)
+    for part, kind in piece.split_withdrawn():
+        if kind != "space":
+            style = STYLES["withdrawn"] if kind == "withdrawn" else BESIDE_BAN
+            text.append(make_visible(part, keep_layout=True), style)
     text.append("-]" * brackets)
 
 

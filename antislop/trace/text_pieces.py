@@ -26,6 +26,22 @@ class TextPiece(NamedTuple):
     kind: PieceKind
     banned: tuple[int, int] = (0, 0)
 
+    def split_withdrawn(self) -> list[tuple[str, str]]:
+        """Return the parts of a withdrawn piece and their kinds: "space" at its start, "withdrawn" the ban, "beside" it.
+
+        >>> TextPiece(" a cat in", "withdrawn", (1, 6)).split_withdrawn()
+        [(' ', 'space'), ('a cat', 'withdrawn'), (' in', 'beside')]
+        """
+        spaces = len(self.text) - len(self.text.lstrip(" "))  # if this space were struck, the two words would be joined
+        start, end = (max(spaces, index) for index in self.banned)
+        parts = [
+            (self.text[:spaces], "space"),
+            (self.text[spaces:start], "beside"),
+            (self.text[start:end], "withdrawn"),
+            (self.text[end:], "beside"),
+        ]
+        return [(text, kind) for text, kind in parts if text]
+
 
 class TextPieces:
     """Turn events into pieces, each returned as soon as later events can't change it.

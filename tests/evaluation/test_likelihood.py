@@ -84,9 +84,11 @@ def test_records_say_how_likely_their_tokens_are_after_the_prompt_of_the_data_se
 
 def test_pieces_are_the_text_and_the_withdrawn_texts() -> None:
     records = make("banned")
-    assert any(kind == "withdrawn" for record in records for _, kind in record["pieces"])
+    for kind in ("withdrawn", "beside", "space"):  # red, gray, and not struck through
+        assert any(kind == other for record in records for _, other in record["pieces"])
     for record in records:
-        kept = "".join(text for text, kind in record["pieces"] if kind != "withdrawn")
+        assert all(text.strip() for text, kind in record["pieces"] if kind == "withdrawn")
+        kept = "".join(text for text, kind in record["pieces"] if kind not in ("withdrawn", "beside", "space"))
         assert kept.replace("</s>", "") == record["response"]
         assert not BanList(BANS).find(record["response"])
     assert "pieces" not in make("plain")[0]
