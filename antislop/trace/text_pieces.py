@@ -27,7 +27,9 @@ class TextPiece(NamedTuple):
     banned: tuple[int, int] = (0, 0)
 
     def split_withdrawn(self) -> list[tuple[str, str]]:
-        """Return the parts of a withdrawn piece and their kinds: "space" at its start, "withdrawn" the ban, "beside" it.
+        """Return the parts of a withdrawn piece and their kinds.
+
+        "space" at its start is not struck through; the ban is "withdrawn", and the rest "beside" it.
 
         >>> TextPiece(" a cat in", "withdrawn", (1, 6)).split_withdrawn()
         [(' ', 'space'), ('a cat', 'withdrawn'), (' in', 'beside')]
