@@ -30,7 +30,7 @@ STOP, JUMP = -1, -2
 
 
 class ForcedNode(Node):
-    """A node after which a controller lets only one token come, cuts the text, or ends it."""
+    """A node after which a controller lets only one token come, cuts the text, or ends it; `rule` is that token."""
 
     __slots__ = ()
 
@@ -79,9 +79,11 @@ def put_under(node: Node, rule: SampleRule) -> Node:
 
 def force(node: Node, token: int) -> Node:
     """Return the node, or a new one in its place, after which `token` is certain to come."""
-    if node.is_forced and token in node.children:
+    if node.is_forced and node.rule == token:  # with the mass that bans have left of it
         return node
-    return node.put_in_place(ForcedNode(node.parent, node.token, node.depth))
+    new = node.put_in_place(ForcedNode(node.parent, node.token, node.depth))
+    new.rule = token
+    return new
 
 
 def jump(node: Node, depth: int) -> Node:

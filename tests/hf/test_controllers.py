@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from scipy.stats import binom
 from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
 from antislop.control import BacktrackError, Branch, Capabilities, CapabilityError, Controller, Splice, Step, TokenSet
 from antislop.errors import InputError
+from antislop.grammar import Grammar
 from antislop.trace import Drawn, Rewound, Shortened
+from tests.support import letters
+from tests.support.controllers import controlled_distribution
 from tests.support.depth import DEPTH
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, build
 from tests.support.models import build_model, build_tokenizer
+from tests.support.toys import PROMPT as TOY_PROMPT
+from tests.support.toys import Markov
 
 TOKENIZER = build_tokenizer()
 SIZE = len(TOKENIZER)
@@ -288,3 +296,77 @@ class _Sink:
 
     def end(self) -> None:
         pass
+
+
+TEXTS = 4_200
+WEIGHTED = [Ban("cb", edges="anywhere", weight=0.1), Ban("c", weight=0.1)]
+A, B, C, D = range(2, 6)  # tokens of the letters
+C_OR_D = Branch(sample_mask=TokenSet([C, D]))
+RULES: dict[str, dict[tuple[int, ...], Branch]] = {  # by the text so far; any other one ends
+    "forced tokens": {(): C_OR_D, **dict.fromkeys([(C,), (D,)], Branch(ff_tokens=(B,)))},
+    "the end by []": {(): C_OR_D},
+    "forced tokens after a cut": {
+        (): C_OR_D,
+        **dict.fromkeys([(C,), (D,)], Branch(sample_mask=TokenSet([A, D]))),
+        **dict.fromkeys([(C, A), (C, D), (D, A), (D, D)], Branch(1, ff_tokens=(B,))),
+    },
+    "forced tokens of a splice": {(): replace(C_OR_D, splices=(Splice(ff_tokens=(B,)),))},
+}
+
+
+def share_with_ban(texts: Iterable[Sequence[int]], shares: Iterable[float]) -> float:
+    """The share of texts of letters that contain one of the bans; all tokens below 2 are special."""
+    words = letters.LettersChain.words
+    named = (words.text(token for token in text if token > 1) for text in texts)
+    return sum(share for text, share in zip(named, shares, strict=True) if "cb" in text or text == "c")
+
+
+ALL_CASES = (*RULES, "Grammar as controller", "Grammar as processor")
+CASES = ALL_CASES if DEPTH > 1 else [case for case in ALL_CASES if "after" not in case and "splice" not in case]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_forced_tokens_complete_a_weighted_ban_as_often_as_by_rejection_sampling(case: str) -> None:
+    """The share of texts with the ban, within 3 sigma; the test below says which deviations that finds."""
+    if case in RULES:
+        rule: Any = Rule(lambda step: [RULES[case][step.tokens]] if step.tokens in RULES[case] else [], Capabilities())
+    else:
+        pytest.importorskip("llguidance", reason="llguidance is not installed")
+        rule = Grammar.from_lark('start: ("c" | "d") "b"', letters.build_tokenizer())
+    toy = Markov(len(letters.LettersChain.words), length=3)
+    toy.table.zero_()
+    rule.start(TOY_PROMPT)
+    solved = controlled_distribution(toy, letters.LettersChain.words, WEIGHTED, rule)
+    expected = share_with_ban(solved, solved.values())
+    assert expected == pytest.approx(1 / 11)  # one half to a tenth of the other half
+
+    model = copy.deepcopy(letters.build_model())
+    model.lm_head.weight.zero_()  # all tokens are equally likely, as in the toy
+    set_seed(0)
+    asked: dict[str, Any] = {"logits_processor": [rule]} if case == "Grammar as processor" else {"controller": rule}
+    drawn = [
+        ids[1:]
+        for _ in range(4)
+        for ids in AntiSlop(letters.build_tokenizer(), WEIGHTED)
+        .generate(
+            model,
+            torch.tensor([[letters.START]]),
+            num_return_sequences=TEXTS // 4,
+            do_sample=True,
+            max_new_tokens=3,
+            **asked,
+        )
+        .tolist()
+    ]
+    assert not is_noticed(share_with_ban(drawn, [1 / TEXTS] * TEXTS), expected)
+
+
+def is_noticed(share: float, expected: float) -> bool:
+    """Report whether a share of the texts is more than 3 sigma away."""
+    return abs(share - expected) > 3 * (expected * (1 - expected) / TEXTS) ** 0.5
+
+
+@pytest.mark.parametrize("deviation", [-0.02, 0.02])
+def test_a_deviation_of_two_hundredths_is_noticed_nine_times_in_ten(deviation: float) -> None:
+    noticed = [count for count in range(TEXTS + 1) if is_noticed(count / TEXTS, 1 / 11)]
+    assert binom.pmf(noticed, TEXTS, 1 / 11 + deviation).sum() > 0.9

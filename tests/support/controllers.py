@@ -10,11 +10,13 @@ import torch
 
 from antislop.control.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.matching.bans import Ban
-from tests.support.oracles import absorb, completed
+from tests.support.oracles import absorb, completed, standing
 from tests.support.toys import PROMPT, Markov, Words
 
 Path = tuple[Any, ...]
 """The choices that led to a place: ("token", t), ("force", t), ("jump", depth)."""
+STOP = -1
+"""In the place of a text's last token: the controller ended it."""
 
 
 class RandomController:
@@ -92,9 +94,11 @@ class TextController:
 
 
 def controlled_distribution(
-    model: Markov, words: Words, bans: Sequence[Ban], controller: TextController
+    model: Markov, words: Words, bans: Sequence[Ban], controller: Controller
 ) -> dict[tuple[int, ...], float]:
     """Follow the controller; on a violation cut back to its start and ask it again: the chain, solved.
+
+    For a controller that answers the same for the same tokens; a text that it ends itself ends in `STOP` here.
 
     A ban that begins in forced tokens leads back to the choice before them; without one there is no distribution, and
     this raises `LookupError`.
@@ -103,13 +107,13 @@ def controlled_distribution(
     jumps: list[tuple[tuple[int, ...], tuple[int, ...], float]] = []
     texts: list[tuple[int, ...]] = []
     for prefix in prefixes:
-        branch = controller.choose(prefix)
-        for base, tokens, mass in _outcomes(model, prefix, branch):
+        branches = controller.mid_process(Step(0, 0, prefix, None, prefix))
+        for base, tokens, mass in _outcomes(model, prefix, branches):
             text = base
             for token in tokens:
                 text = (*text, token)
-                for start, number in completed(text, words, bans, is_final=model.ends(text)):
-                    if branch.ff_tokens and start >= len(base):
+                for start, number in _find_violations(text, words, bans, is_final=model.ends(text)):
+                    if branches and branches[0].ff_tokens and start >= len(base):
                         raise LookupError("forced tokens are banned")
                     jumps.append((prefix, text[: min(start, len(base))], mass * (1 - bans[number].weight)))
                     mass *= bans[number].weight
@@ -117,7 +121,7 @@ def controlled_distribution(
                     break
             if mass > 0:
                 jumps.append((prefix, text, mass))
-                if text and model.ends(text):
+                if text and (text[-1] == STOP or model.ends(text)):
                     texts += [] if text in texts else [text]
                     continue
         prefixes += dict.fromkeys(
@@ -126,10 +130,25 @@ def controlled_distribution(
     return absorb(prefixes, jumps, texts)
 
 
+def _find_violations(
+    text: tuple[int, ...], words: Words, bans: Sequence[Ban], *, is_final: bool
+) -> list[tuple[int, int]]:
+    """The start and the index of each ban that the last token completes, or that `STOP` does by ending the text."""
+    if text[-1] != STOP:
+        return completed(text, words, bans, is_final=is_final)
+    tokens = text[:-1]
+    return sorted(standing(tokens, words, bans, is_final=True) - standing(tokens, words, bans, is_final=False))
+
+
 def _outcomes(
-    model: Markov, prefix: tuple[int, ...], branch: Branch
+    model: Markov, prefix: tuple[int, ...], branches: Sequence[Branch]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
     """Yield the text after a cut, the tokens that follow it, and the probability of both."""
+    if not branches:
+        yield prefix, (STOP,), 1.0
+        return
+    (branch,) = branches
+    prefix = prefix[: len(prefix) - branch.backtrack]
     if branch.sample_mask is None:
         yield prefix, branch.ff_tokens, 1.0
         return
