@@ -8,7 +8,7 @@ this module passes them on to `antislop.hf`, which prepares a run, and returns w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, islice, repeat
+from itertools import count, repeat
 from typing import Any, Literal, overload
 
 import torch
@@ -25,13 +25,22 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.row import TextSpec
-from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list, refuse_per_prompt
+from antislop.hf.arguments import (
+    CallInput,
+    PromptError,
+    PromptInput,
+    check_prompts,
+    encode,
+    pair,
+    refuse_one_list,
+    refuse_per_prompt,
+)
 from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists, combine_bans
 from antislop.hf.concessions import ConcessionWarner
 from antislop.hf.in_flight import Completion, complete_in_flight
 from antislop.hf.model import device_of
-from antislop.hf.preparation import prepare_row, prepare_run, share_settings
+from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
 from antislop.hf.refusals import refuse_arguments
 from antislop.hf.run import CallOutput, EventStream, ReportedOutput, Run
@@ -148,7 +157,7 @@ class AntiSlop:
     def generate(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
+        inputs: CallInput | None = None,
         *,
         return_dict_in_generate: Literal[True],
         **kwargs: Any,
@@ -158,7 +167,7 @@ class AntiSlop:
     def generate(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
+        inputs: CallInput | None = None,
         *,
         return_dict_in_generate: Literal[False] | None = None,
         return_cache: Literal[False] = False,
@@ -169,7 +178,7 @@ class AntiSlop:
     def generate(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
+        inputs: CallInput | None = None,
         *,
         return_cache: Literal[True],
         return_dict_in_generate: Literal[False] | None = None,
@@ -179,7 +188,7 @@ class AntiSlop:
     def generate(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
+        inputs: CallInput | None = None,
         *,
         streamer: BaseStreamer | None = None,
         record: RecordLevel = "events",
@@ -193,7 +202,8 @@ class AntiSlop:
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
         """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
 
-        inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens.
+        inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens, or the
+            messages of a chat, which its chat template turns into the beginning of the reply.
         The streamer gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
         output has three fields more: `report`, `reports` with one for each row, and `trace`. Type checkers know the
@@ -221,7 +231,7 @@ class AntiSlop:
     def forward_pass(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
+        inputs: CallInput | None = None,
         *,
         record: RecordLevel = "top",
         record_top_k: int = 10,
@@ -239,7 +249,7 @@ class AntiSlop:
     def _complete(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None,
+        inputs: CallInput | None,
         recording: Recording,
         request: CacheRequest | None = None,
         *,
@@ -260,7 +270,7 @@ class AntiSlop:
         finished = done[-1]
         return finished, finished.run.with_reports(returned) if returned is finished.output else returned
 
-    def stream(self, model: PreTrainedModel, inputs: str | Tensor | None = None, **kwargs: Any) -> Iterator[str]:
+    def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn; takes the arguments of `generate`, except the streamer."""
         run = self._start(model, inputs, **kwargs)
         vocabulary = self.compiled.vocabulary
@@ -270,7 +280,7 @@ class AntiSlop:
     def events(
         self,
         model: PreTrainedModel,
-        inputs: str | Tensor | None = None,
+        inputs: CallInput | None = None,
         *,
         record: RecordLevel = "events",
         record_top_k: int = 10,
@@ -293,10 +303,11 @@ class AntiSlop:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
 
         A finished text's row is taken by the next prompt at once, while the others continue. If the model gives no
-        probabilities, NaN for instance, that text ends with an `error`, and the others continue.
+        probabilities, NaN for instance, or if a prompt is empty or has ids that the model does not know, that text has
+        an `error`, and the others continue.
 
-        prompts: texts, which the tokenizer turns into ids with its special tokens, or ids [tokens]; read as they are
-            needed.
+        prompts: texts, which the tokenizer turns into ids with its special tokens, ids [tokens], or the messages of
+            chats; read as they are needed.
         bans: a list for each prompt, read after it, in the place of the sampler's own; None for the sampler's own. The
             sampler's options and its `exempt` phrases apply to all lists. A list that several prompts share is
             compiled once if it is the same object.
@@ -314,55 +325,37 @@ class AntiSlop:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
         if seed is not None and seeds is not None:
             raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
-        return self._complete_many(model, prompts, bans, batch_size=batch_size, seed=seed, seeds=seeds, **kwargs)
-
-    def _complete_many(
-        self,
-        model: PreTrainedModel,
-        prompts: Iterable[PromptInput],
-        bans: Iterable[Bans | None] | None,
-        *,
-        batch_size: int,
-        seed: int | None,
-        seeds: Iterable[int] | None,
-        **kwargs: Any,
-    ) -> Iterator[Completion]:
         if seeds is None:
             seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
         lists = repeat(None) if bans is None else bans
         texts = self._prepare_many(model, pair(pair(prompts, seeds), lists, name="bans"), **kwargs)
-        first = list(islice(texts, batch_size))
-        if first:
-            yield from complete_in_flight(
-                first[0][0],
-                share_settings(spec for _, spec in chain(first, texts)),
-                places=len(first),
-                vocabulary=self.compiled.vocabulary,
-                warn=self.warn,
-            )
+        return complete_in_flight(texts, places=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
 
     def _prepare_many(
         self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
-    ) -> Iterator[tuple[Call, TextSpec]]:
-        """Prepare texts of (prompt, seed) and bans one by one."""
+    ) -> Iterator[tuple[Call, TextSpec] | PromptError]:
+        """Prepare texts of (prompt, seed) and bans one by one; yield the error of a prompt that can't be used."""
         lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
         callbacks = ("logits_processor", "stopping_criteria")
         shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
         made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
-        for (prompt, seed), bans in texts:
+        for number, ((prompt, seed), bans) in enumerate(texts):
             compiled, drafters = lists.compile(bans)
-            inputs = encode(prompt, compiled.tokenizer, device_of(model))[None]
-            call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
-            call_kwargs["attention_mask"] = torch.ones_like(inputs)
-            call = catch_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
-            refuse_states(call, "generate_many")
-            yield (
-                call,
-                prepare_row(call, compiled, seed=seed, policy=self.make_policy(), drafters=drafters, shared=shared),
-            )
+            text: tuple[Call, TextSpec] | PromptError
+            try:
+                inputs = encode(prompt, compiled.tokenizer, device_of(model))[None]
+                call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
+                call_kwargs["attention_mask"] = torch.ones_like(inputs)
+                call = catch_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
+                refuse_states(call, "generate_many")
+                policy = self.make_policy()
+                text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
+            except PromptError as error:
+                text = PromptError(f"prompt {number}: {error}")
+            yield text
 
     def _start(
-        self, model: PreTrainedModel, inputs: str | Tensor | None, recording: Recording = EVENTS, **kwargs: Any
+        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
         """Prepare a run and return it before the first forward pass."""
         control = take_control(kwargs)

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from antislop.matching.bans import Ban
-from antislop.records.chats import put_system
+from antislop.records.chats import put_system, render_chat
 from antislop.records.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Request:
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]
         system_texts = [message["content"] for message in messages if message["role"] == "system"]
         messages = put_system(messages, "\n\n".join([*system_texts, sentence]))
-        text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        text = render_chat(messages, self._tokenizer)
         return replace(prompt, text=text, messages=messages, has_special_tokens=True)
 
     def _count(self, prompt: Prompt) -> int:

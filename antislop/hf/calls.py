@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation import StopStringCriteria
 
-from antislop.hf.arguments import read_inputs
+from antislop.hf.arguments import CallInput, read_inputs
 from antislop.hf.assisted import Assistant
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
@@ -98,7 +98,7 @@ class CallCatcher:
 
 def enter(
     model: PreTrainedModel,
-    inputs: str | Tensor | None,
+    inputs: CallInput | None,
     arguments: Mapping[str, Any],
     use: Callable[[Call], Any],
     *,
@@ -122,7 +122,7 @@ def enter(
 
 def catch_call(
     model: PreTrainedModel,
-    inputs: str | Tensor | None,
+    inputs: CallInput | None,
     arguments: Mapping[str, Any],
     *,
     tokenizer: PreTrainedTokenizerBase,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count, islice
 
 from transformers import PreTrainedModel
 
@@ -14,9 +15,11 @@ from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
+from antislop.hf.arguments import PromptError
 from antislop.hf.calls import Call
 from antislop.hf.lengths import warn_if_too_long
 from antislop.hf.model import DecodeMode, split_arguments
+from antislop.hf.preparation import share_settings
 from antislop.hf.vocabulary import Vocabulary
 from antislop.trace.events import Conceded, Finished, Forwarded
 from antislop.trace.report import Report
@@ -44,17 +47,42 @@ class Completion:
 
 
 def complete_in_flight(
-    call: Call,
-    specs: Iterable[TextSpec],
+    texts: Iterable[tuple[Call, TextSpec] | PromptError],
     *,
     places: int,
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
 ) -> Iterator[Completion]:
-    """Write texts in a batch of so many places, and yield each when it is finished.
+    """Write texts in a batch of up to so many places, and yield each when it is finished.
 
-    call: any of those that the texts were prepared from; its model and settings are those of all.
+    texts: prepared from calls with the same model and settings, or the error of a prompt, which becomes its text's.
     """
+    refused: list[Completion] = []
+    numbers: dict[int, int] = {}  # the prompt of each text that is being written
+    rows = count()
+
+    def read() -> Iterator[tuple[Call, TextSpec]]:
+        for number, text in enumerate(texts):
+            if isinstance(text, PromptError):
+                refused.append(Completion(number, "", [], Report(), error=text))
+            else:
+                numbers[next(rows)] = number
+                yield text
+
+    others = read()
+    if first := list(islice(others, places)):
+        specs = share_settings(spec for _, spec in chain(first, others))
+        for completion in _complete_all(first[0][0], specs, places=len(first), vocabulary=vocabulary, warn=warn):
+            yield from refused
+            refused.clear()
+            yield replace(completion, number=numbers.pop(completion.number))
+    yield from refused
+
+
+def _complete_all(
+    call: Call, specs: Iterable[TextSpec], *, places: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
+) -> Iterator[Completion]:
+    """Write the texts of usable prompts, numbered among these."""
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, places=places) as engine:
         for row, event in decode(Scheduler(specs, places=places), engine):
@@ -72,7 +100,7 @@ def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[Bat
     """Yield an engine with an empty cache of `places` rows; the model is returned to its state on exit.
 
     grows: whether the cache has only as many rows as there are texts, `places` to begin with. call: as for
-    `complete_in_flight`. Raises `ValueError` for a model whose rows can't be replaced.
+    `_complete_all`. Raises `ValueError` for a model whose rows can't be replaced.
     """
     if call.model.config.is_encoder_decoder:
         raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")

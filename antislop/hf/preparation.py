@@ -17,6 +17,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.hf.arguments import PromptError, refuse_ids
 from antislop.hf.assisted import CandidateDrafter, speculate
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
@@ -94,7 +95,8 @@ def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(call.model, call.config, call.logits_processor)
     if call.input_ids.shape[1] == 0 and call.model_kwargs.get("inputs_embeds") is None:
-        raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
+        raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    refuse_ids(call.input_ids, call.model)
     lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs)
     refuse_lengths(call.model, lengths, new=call.capacity)
     return lengths

@@ -5,10 +5,13 @@ Plain data: the template of a tokenizer turns a chat into text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from antislop.errors import InputError
+from antislop.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, Any]
 
@@ -35,6 +38,21 @@ def read_chat(value: Any) -> list[Message]:
     if not (messages[-1]["content"] or "").strip():
         raise InputError("the prompt is empty: the last message before the reply has no text")
     return messages
+
+
+def render_chat(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the text of a chat by the tokenizer's template, up to the place where the reply begins.
+
+    It contains the special tokens. Raises `InputError` without a template, and for messages that it refuses.
+    """
+    from jinja2 import TemplateError
+
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("messages need a chat template, which the tokenizer doesn't have: pass a text instead")
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise InputError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
 
 
 def put_system(messages: list[Message], system: str) -> list[Message]:

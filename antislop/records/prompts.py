@@ -14,8 +14,8 @@ from itertools import chain, islice
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from antislop.errors import InputError, first_line
-from antislop.records.chats import Message, put_system, read_chat
+from antislop.errors import InputError
+from antislop.records.chats import Message, put_system, read_chat, render_chat
 from antislop.records.sources import SourceRecord, name_source, read_records
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ class _Writer:
         last = self._fill(messages[-1]["content"], fields)
         messages[-1] = {**messages[-1], "content": last}
         if self.has_chat_template:
-            return self._render(messages), messages
+            assert self.tokenizer is not None
+            return render_chat(messages, self.tokenizer), messages
         if len(messages) > 1 or self.parts is None:
             raise InputError(f"{len(messages)} messages can't be written without a chat template: use another model")
         return last, messages
@@ -264,16 +265,6 @@ class _Writer:
                 f"the template names {{{name}}}, and the record has {was} in that column: a text was expected"
             )
         return str(value)
-
-    def _render(self, messages: list[Message]) -> str:
-        from jinja2 import TemplateError
-
-        assert self.tokenizer is not None
-        try:
-            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise InputError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
-        return text
 
 
 def _parse_template(template: str | None) -> list[tuple[str, str | None]] | None:

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, islice, repeat
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from antislop.decoding.policy import Method
 from antislop.decoding.row import Row
 from antislop.errors import InputError
-from antislop.hf.arguments import check_prompts, pair, refuse_one_list
+from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.in_flight import Completion
 from antislop.lists.ban_list import Bans
@@ -38,7 +38,6 @@ from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
 
-EndpointPrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, its ids, or the messages of a chat, which the tokenizer's template turns into ids."""
 REJECTION_TRIES = 10
 """Times as many rewinds to one position are allowed if nothing is subtracted there."""
@@ -124,7 +123,7 @@ class EndpointSampler:
 
     def generate_many(
         self,
-        prompts: Iterable[EndpointPrompt],
+        prompts: Iterable[PromptInput],
         *,
         bans: Iterable[Bans | None] | None = None,
         batch_size: int = 16,
@@ -141,7 +140,7 @@ class EndpointSampler:
 
         If the server fails, a text ends early and has an `error`; the other texts continue.
         """
-        check_prompts(prompts)  # type: ignore[arg-type]  # chats are a third kind here
+        check_prompts(prompts)
         refuse_one_list(bans)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
@@ -158,13 +157,13 @@ class EndpointSampler:
         )
         return self._complete_many(orders, batch_size=batch_size)
 
-    def stream(self, prompt: EndpointPrompt, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
+    def stream(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
         """Yield one text in settled pieces, which no rewind withdraws."""
         vocabulary, ids = self._bans.vocabulary, self._encode(prompt)
         events = self.events(ids, seed=seed, **settings)
         return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
 
-    def events(self, prompt: EndpointPrompt, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
+    def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
         """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
         order = self._order(prompt, self._bans, seed, settings)
         if self.method == "alternatives":
@@ -181,7 +180,7 @@ class EndpointSampler:
 
     def events_async(
         self,
-        prompt: EndpointPrompt,
+        prompt: PromptInput,
         *,
         bans: CompiledBans | None = None,
         ban_method: Method | None = None,
@@ -228,22 +227,13 @@ class EndpointSampler:
             text_settings.make_warpers()
         return text_settings
 
-    def _order(
-        self, prompt: EndpointPrompt, bans: CompiledBans, seed: int | None, settings: Mapping[str, Any]
-    ) -> _Order:
+    def _order(self, prompt: PromptInput, bans: CompiledBans, seed: int | None, settings: Mapping[str, Any]) -> _Order:
         seed = _random_seed() if seed is None else seed
         return _Order(self._encode(prompt), self._read_settings(settings), bans, seed)
 
-    def _encode(self, prompt: EndpointPrompt) -> list[int]:
-        if isinstance(prompt, str):
-            ids = self._tokenizer(prompt)["input_ids"]
-        elif prompt and isinstance(prompt[0], Mapping):
-            ids = self._tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-        else:
-            ids = prompt
-        if not ids:
-            raise ValueError("an empty prompt was passed: pass at least one token, the bos token for instance")
-        return list(ids)
+    def _encode(self, prompt: PromptInput) -> list[int]:
+        ids: list[int] = encode(prompt, self._tokenizer, torch.device("cpu")).tolist()
+        return ids
 
     def _complete_many(self, orders: Iterator[_Order], *, batch_size: int) -> Iterator[EndpointCompletion]:
         running: set[Future[EndpointCompletion]] = set()

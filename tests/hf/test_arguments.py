@@ -29,6 +29,7 @@ TOKENIZER = build_tokenizer()
 SAMPLER = AntiSlop(TOKENIZER, ["ad", "be"])
 TEXT = "abad fab"
 IDS = TOKENIZER(TEXT, return_tensors="pt")["input_ids"]
+CHAT = [{"role": "user", "content": "abad"}]
 SETTINGS: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True}
 
 
@@ -69,8 +70,13 @@ def test_a_text_is_generated_from_as_its_ids_are(llama: PreTrainedModel) -> None
     ("inputs", "match"),
     [
         ("", "an empty prompt was passed"),
-        (["abad", "fab"], "inputs is a list: pass one text, or several texts to generate_many"),
-        ([2, 3], r"inputs is a list: pass a text, or ids as a tensor \[rows, tokens\]"),
+        (["abad", "fab"], "inputs is a list: pass one text or chat, or several to generate_many"),
+        ([[*CHAT], [*CHAT]], "inputs is a list: pass one text or chat, or several to generate_many"),
+        ([2, 3], r"inputs is a list: pass a text, the messages of a chat, or ids as a tensor \[rows, tokens\]"),
+        (CHAT, "messages need a chat template, which the tokenizer doesn't have: pass a text instead"),
+        (torch.tensor([[5, 48]]), "the prompt contains the id 48, and LlamaForCausalLM has 48 tokens: encode it with"),
+        (torch.tensor([[5, 6], [-1, 6]]), "row 1 of the prompt contains the id -1, and LlamaForCausalLM has 48 tokens"),
+        (torch.zeros((1, 0), dtype=torch.long), "an empty prompt was passed"),
         (
             TOKENIZER(TEXT, return_tensors="pt"),
             r"inputs is a BatchEncoding: pass its parts, generate\(model, \*\*inputs\)",
@@ -96,18 +102,56 @@ def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedMode
     [
         ("The old house", "prompts is 'The old house', one text, and each letter would be a prompt: write \\[text\\]"),
         (b"abad", "prompts is b'abad', one text"),
-        (TOKENIZER([TEXT]), "prompts is a BatchEncoding: pass a list of texts or of ids"),
+        (TOKENIZER([TEXT]), "prompts is a BatchEncoding: pass a list of texts, of ids or of chats"),
         (5, "prompts is a int"),
-        ([None], r"a prompt is a text or ids \[tokens\], not a NoneType"),
-        ([[0.5, 2.0]], r"a prompt is a text or ids \[tokens\], not a list"),
-        ([IDS], r"a prompt is a text or ids \[tokens\], not a Tensor of shape \(1, \d\)"),
-        (IDS[0], r"a prompt is a text or ids \[tokens\], not a Tensor of shape \(\)"),
-        (["abad", ""], "an empty prompt was passed"),
+        (CHAT, r"prompts is one chat, and each message would be a prompt: write \[messages\]"),
+        ([CHAT], "messages need a chat template, which the tokenizer doesn't have"),
+        ([None], r"a prompt is a text, ids \[tokens\] or a chat, not a NoneType"),
+        ([[0.5, 2.0]], r"a prompt is a text, ids \[tokens\] or a chat, not a list"),
+        ([IDS], r"a prompt is a text, ids \[tokens\] or a chat, not a Tensor of shape \(1, \d\)"),
+        (IDS[0], r"a prompt is a text, ids \[tokens\] or a chat, not a Tensor of shape \(\)"),
     ],
 )
 def test_unusable_prompts_are_refused(llama: PreTrainedModel, prompts: Any, match: str) -> None:
     with refusing(llama, match):
         list(SAMPLER.generate_many(llama, prompts, **SETTINGS))
+
+
+def test_a_chat_is_generated_from_as_its_rendered_text_is(llama: PreTrainedModel) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.content }} {% endfor %}{% if add_generation_prompt %}fab{% endif %}"
+    )
+    sampler = AntiSlop(tokenizer, ["ad", "be"])
+    expected = seeded(lambda: sampler.generate(llama, TEXT, **SETTINGS))
+    assert torch.equal(seeded(lambda: sampler.generate(llama, CHAT, **SETTINGS)), expected)
+    text = tokenizer.decode(expected[0, IDS.shape[1] :], skip_special_tokens=True)
+    assert seeded(lambda: "".join(sampler.stream(llama, CHAT, **SETTINGS))) == text
+    texts = list(sampler.generate_many(llama, [CHAT, TEXT], seeds=[1, 1], **SETTINGS))
+    assert texts[0].tokens == texts[1].tokens
+    with refusing(llama, "a chat and input_ids are passed: leave input_ids out"):
+        sampler.generate(llama, CHAT, input_ids=IDS, **SETTINGS)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_a_prompt_that_cannot_be_used_gives_its_text_an_error_and_the_others_go_on(
+    llama: PreTrainedModel, batch_size: int
+) -> None:
+    prompts: list[Any] = [[], TEXT, [5, 48], IDS[0], "", [-1], TEXT, [10**6]]
+    texts = {t.number: t for t in SAMPLER.generate_many(llama, iter(prompts), batch_size=batch_size, **SETTINGS)}
+    assert sorted(texts) == list(range(8))
+    empty = "an empty prompt was passed: pass at least one token, the bos token for instance"
+    advice = "and LlamaForCausalLM has 48 tokens: encode it with the model's own tokenizer"
+    assert {number: str(text.error) for number, text in texts.items() if text.error} == {
+        0: f"prompt 0: {empty}",
+        2: f"prompt 2: the prompt contains the id 48, {advice}",
+        4: f"prompt 4: {empty}",
+        5: f"prompt 5: the prompt contains the id -1, {advice}",
+        7: f"prompt 7: the prompt contains the id 1,000,000, {advice}",
+    }
+    assert all(texts[number].tokens for number in (1, 3, 6))
+    refused = list(SAMPLER.generate_many(llama, [[], [48]], **SETTINGS))
+    assert [(text.number, text.tokens, text.text) for text in refused] == [(0, [], ""), (1, [], "")]
 
 
 @pytest.mark.parametrize(
