@@ -19,11 +19,14 @@ from transformers import PreTrainedTokenizerBase
 import antislop
 from antislop import BanList
 from antislop.errors import InputError
+from antislop.serving.sampling import Sampling
 from antislop.serving.server.app import make_app, serve_backend
-from antislop.serving.server.backend import BackendError
+from antislop.serving.server.backend import BackendError, TextRequest
 from antislop.serving.server.http_server import DrainingServer, bind
 from antislop.serving.server.reloading import BanReloader
+from antislop.serving.server.running_texts import Caller
 from antislop.serving.server.service import Service
+from antislop.serving.server.text_stream import TextChunk
 from antislop.trace.events import Event, Finished
 from tests.support.backends import SlowBackend, leave_streams, play_tokens, run_server, wait_until
 
@@ -132,6 +135,19 @@ def test_an_abort_without_a_key_ends_the_texts_of_the_same_program_only(slow: Sl
         thread.join()
     assert answers["tavern"].json()["choices"][0]["finish_reason"] == "stop"
     assert answers["other"].json()["choices"][0]["finish_reason"] == "length"
+
+
+def test_an_abort_before_a_text_has_taken_a_step_ends_it(tokenizer: PreTrainedTokenizerBase) -> None:
+    """SillyTavern aborts a text and asks for the next one at once: its task was canceled before it had begun."""
+
+    async def ask() -> list[TextChunk]:
+        service, caller = Service(make_slow(tokenizer)), Caller("127.0.0.1", "node-fetch")
+        request = TextRequest(prompt=[1], bans=service.own_bans, max_new_tokens=400, sampling=Sampling())
+        asyncio.get_running_loop().call_soon(service.abort, caller)
+        async with service.write([request] * 2, caller) as texts:
+            return [chunk async for _, chunk in texts.chunks()]
+
+    assert asyncio.run(asyncio.wait_for(ask(), 10)) == [TextChunk(finish_reason="stop")] * 2
 
 
 def test_a_full_queue_is_answered_with_429(tokenizer: PreTrainedTokenizerBase) -> None:

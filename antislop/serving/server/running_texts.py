@@ -48,6 +48,7 @@ class _RunningText:
     is_started: asyncio.Event
     metrics: ServerMetrics
     is_aborted: bool = False
+    is_ended: bool = False
 
     async def run(self, backend: Backend) -> None:
         """Queue the text's chunks; an error is queued in their place."""
@@ -59,9 +60,8 @@ class _RunningText:
             if not self.is_aborted:
                 raise
             reason = "aborted"
-            self._put(TextChunk(finish_reason="stop"))
         except Exception as error:  # noqa: BLE001 - it is raised where the answer is made
-            reason = "failed"
+            reason, self.is_ended = "failed", True
             self.queue.put_nowait(error)
         finally:
             self.is_started.set()
@@ -91,8 +91,16 @@ class _RunningText:
                     return chunk.finish_reason
         raise FailedText("the engine ended a text without a reason")
 
+    def abort(self) -> None:
+        """Queue the end of the text, since its task may be canceled before it has begun."""
+        self.is_aborted = True
+        self.is_started.set()
+        self._put(TextChunk(finish_reason="stop"))
+
     def _put(self, chunk: TextChunk) -> None:
-        self.queue.put_nowait(NumberedChunk(self.number, chunk))
+        if not self.is_ended:
+            self.is_ended = chunk.finish_reason is not None
+            self.queue.put_nowait(NumberedChunk(self.number, chunk))
 
 
 class RunningTexts:
@@ -145,9 +153,9 @@ class RunningTexts:
 
     def abort(self) -> int:
         """End the texts after what is settled, and return the number of those that were under way."""
-        running = [(text, task) for text, task in zip(self._texts, self._tasks, strict=False) if not task.done()]
+        running = [(text, task) for text, task in zip(self._texts, self._tasks, strict=False) if not text.is_ended]
         for text, task in running:
-            text.is_aborted = True
+            text.abort()
             task.cancel()
         return len(running)
 
