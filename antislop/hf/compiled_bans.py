@@ -19,9 +19,9 @@ LISTS_KEPT = 64
 """Compiled lists that are kept for later texts."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompiledBans:
-    """Bans and the matcher for them.
+    """Bans and the matcher for them. Equal to itself only, and hashed at once however long the list is.
 
     exempt: phrases inside which no ban applies, in addition to those of each ban. prompt_lookback: whether a ban may
     begin in the prompt. exempt_prompt: whether the bans that the prompt contains may be written.

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from resource import getpagesize
 from typing import Any
@@ -44,7 +45,7 @@ LEAVING = 0.3
 LISTS = 300
 OWN = 0.3
 """The share of the requests that bring no list."""
-CACHE_BYTES = 16 * 2**20
+CACHE_SIZE = 40_000
 SAMPLINGS = (
     Sampling(),
     Sampling(temperature=0),
@@ -76,7 +77,7 @@ class Soak:
         own, bans = self.backend.bans, self._lists[self.rng.randrange(LISTS)]
         return TextRequest(
             prompt=ids,
-            bans=own if self.rng.random() < OWN else await self.cache.compile(own, bans),
+            bans=own if self.rng.random() < OWN else await self.cache.compile(bans, partial(own.with_bans, bans)),
             max_new_tokens=self.rng.choice((5, 30, 80, 200)),
             sampling=self.rng.choice(SAMPLINGS),
             stop=self.rng.choice(((), (), ("\n",), ("The end", "!"))),
@@ -120,7 +121,7 @@ async def soak(model_name: str, *, seconds: float, clients: int) -> int:
     """Run clients for some seconds, print the course, and return the status."""
     subject = load(model_name, 1)
     backend = InFlightBackend(subject.model, subject.tokenizer, bans=default_bans())
-    cache = BanCache(max_bytes=CACHE_BYTES)
+    cache = BanCache(max_size=CACHE_SIZE)
     began = time.monotonic()
     work = Soak(backend, cache, began + seconds)
     tasks = [asyncio.ensure_future(work.ask()) for _ in range(clients)]

@@ -20,7 +20,7 @@ SECONDS = 120.0
 """How long a request may take before it counts as one without an answer."""
 ROUTES = ["/v1/completions"] * 5 + ["/v1/chat/completions"] * 3 + ["/v1/token/encode", "/api/extra/tokencount"]
 LEAVES_AFTER = (0.0, 0.002, 0.02, 0.1)
-JUNK: list[Any] = [None, True, -1, 0, 1.5, 10**30, "", "x" * 300, "[1", [], [[]], [None], {}, {"a": 1}, "\ud7ff\U0001f600"]
+JUNK: list[Any] = [None, True, -1, 0, 1.5, 10**30, "", "x" * 300, "[1", [], [[]], [None], {}, {"a": 1}, "é\U0001f600"]
 VALUES: dict[str, list[Any]] = {
     "stream": [True, False],
     "n": [1, 2, 3],
@@ -32,9 +32,9 @@ VALUES: dict[str, list[Any]] = {
     "seed": [-1, 5],
     "stop": ["the", [".", " a"], []],
     "banned_strings": [["the", "was"], '["a", "e"]', []],
-    "banned_regex": [[r"\w+ed\b"], ["("], []],
+    "banned_regex": [[r"\w+ed\b"], ["so+"], ["("], []],
     "banned_tokens": [[60, 61], ["cat"]],
-    "ban_weights": [{"cat": 0.5}, {"the": 0.5}],
+    "ban_weights": [{"a cat": 0.5}, {"none": 0.5}],
     "ban_method": ["exact", "token", "text"],
     "use_global_bans": [True, False],
     "genkey": ["one", "two"],
@@ -45,7 +45,7 @@ VALUES: dict[str, list[Any]] = {
 def make_body(rng: random.Random, route: str) -> dict[str, Any]:
     """Return a body for a route; one in four has a field that can't be used."""
     if not route.endswith("completions"):
-        body: dict[str, Any] = {"text" if route.endswith("encode") else "prompt": rng.choice(["", "a cat", *JUNK])}
+        body: dict[str, Any] = {"text" if route.endswith("encode") else "prompt": rng.choice(["a cat"] * 20 + JUNK)}
         return {name: value for name, value in body.items() if value is not None}
     if route.endswith("chat/completions"):
         body = {"messages": [{"role": "user", "content": "One day"}], "top_logprobs": 2, "logprobs": True}

@@ -19,7 +19,7 @@ from antislop.lists.ban_list import BanList
 from antislop.sampler import SEED_STEP
 from antislop.serving.server.backend import Backend, BackendError, Busy, TextRequest
 from antislop.serving.server.ban_cache import BanCache
-from antislop.serving.server.bodies.bans import BanLimits, collect_bans
+from antislop.serving.server.bodies.bans import BanLimits, collect_bans, digest_bans
 from antislop.serving.server.bodies.fields import MAX_CHOICES, TextBody
 from antislop.serving.server.metrics import ServerMetrics
 from antislop.serving.server.request_errors import RequestError, refuse_busy
@@ -194,13 +194,15 @@ class Service:
         return wanted
 
     async def _compile(self, body: TextBody) -> CompiledBans:
-        own = self.own_bans
-        bans = await asyncio.to_thread(collect_bans, body, own.bans, self._limits)
-        if bans is None:
+        own, digest = self.own_bans, digest_bans(body)
+        if digest is None:
             return own
         self._refuse_if_closing()
         with translate_errors(param="bans"):
-            return await self._lists.compile(own, bans)
+            return await self._lists.compile((own, digest), lambda: self._make_list(own, body))
+
+    def _make_list(self, own: CompiledBans, body: TextBody) -> CompiledBans:
+        return own.with_bans(collect_bans(body, own.bans, self._limits))
 
 
 @contextmanager

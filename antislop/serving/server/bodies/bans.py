@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import combine_bans
@@ -22,16 +23,30 @@ class BanLimits:
     regex_characters: int = 1000
 
 
-def collect_bans(body: TextBody, own: BanList, limits: BanLimits) -> BanList | None:
-    """Return the bans of a body's texts; None for the server's own list as it is. Raises `RequestError`.
+FIELDS = {
+    "banned_strings",
+    "banned_tokens",
+    "custom_token_bans",
+    "banned_regex",
+    "ban_weights",
+    "exempt",
+    "use_global_bans",
+}
+"""The fields of a body that `collect_bans` reads."""
 
-    own: the server's list.
-    """
+
+def digest_bans(body: TextBody) -> bytes | None:
+    """Return what two bodies share if they ask for the same bans; None for the server's own list as it is."""
+    if body.use_global_bans and not any(getattr(body, name) for name in FIELDS - {"use_global_bans"}):
+        return None
+    return sha256(body.model_dump_json(include=FIELDS).encode()).digest()
+
+
+def collect_bans(body: TextBody, own: BanList, limits: BanLimits) -> BanList:
+    """Return the bans of a body's texts. own: the server's list. Raises `RequestError`."""
     _check_limits(body, limits)
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
-    if not (body.banned_strings or phrases or ids or body.banned_regex or body.ban_weights or body.exempt):
-        return None if body.use_global_bans else BanList([])
     try:
         base = BanList([*(own if body.use_global_bans else ()), *(Ban.tokens([token]) for token in ids)])
         strings = [*body.banned_strings, *phrases]
