@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from dataclasses import dataclass, fields
@@ -104,6 +105,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
             say(str(description))
         _announce(backend.name, server.host, listener.getsockname()[1], banned, has_key=key is not None)
         running.run(sockets=[listener])
+    gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
     return 130 if running.signal == signal.SIGINT else 0
 
 

@@ -1,4 +1,4 @@
-"""Run an app by uvicorn: finish what runs at the first signal, cut it off at the second."""
+"""Run an app by uvicorn: close what sends no request, finish texts at the first signal, cut them off at the second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from antislop.errors import InputError
 
@@ -24,6 +26,10 @@ SHUTDOWN_SECONDS = 120.0
 """How long texts under way may take after a signal."""
 LAST_SECONDS = 5
 """How long answers may take to be sent once the texts are finished or cut off."""
+REQUEST_SECONDS = 20.0
+"""How long a request may take to arrive, and a new connection to send its first one."""
+MAX_CONNECTIONS = 512
+"""More are closed at once. Systems allow a process 1,024 open files, often."""
 LARGE_BLOCK, KEPT_TOP = 2**20, 2**22
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -57,6 +63,56 @@ def return_large_blocks() -> None:
         set_option(_M_TRIM_THRESHOLD, KEPT_TOP)
 
 
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 with limits that uvicorn lacks: of connections, and of the time in which a request arrives.
+
+    A client that sends a byte now and then would otherwise keep its connection for ever, before any key is asked for.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request, or close one connection too many."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.close()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read more of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End with the connection."""
+        super().connection_lost(exc)
+        self._watch()
+
+    def shutdown(self) -> None:
+        """Close the connection now if no request is being answered, else after the answer."""
+        if self._is_receiving:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    @property
+    def _is_receiving(self) -> bool:
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _watch(self) -> None:
+        """Set the deadline as soon as a request is awaited, and remove it once the request is there."""
+        if self._is_receiving and not self.transport.is_closing():
+            self._deadline = self._deadline or self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+        elif self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 class DrainingServer(uvicorn.Server):
     """A server that answers 503 while it finishes its texts, and then exits.
 
@@ -66,7 +122,13 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, app: FastAPI, *, say: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=LAST_SECONDS
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=LAST_SECONDS,
         )
         super().__init__(config)
         self.signal: int | None = None
