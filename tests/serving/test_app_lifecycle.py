@@ -9,17 +9,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import torch
 from transformers import PreTrainedTokenizerBase
 
 import antislop
-from antislop import BanList
+from antislop import AntiSlop, BanList
 from antislop.errors import InputError
 from antislop.serving.sampling import Sampling
+from antislop.serving.server import upstream
 from antislop.serving.server.app import make_app, serve_backend
 from antislop.serving.server.backend import BackendError, TextRequest
 from antislop.serving.server.http_server import DrainingServer, bind
@@ -27,8 +31,12 @@ from antislop.serving.server.reloading import BanReloader
 from antislop.serving.server.running_texts import Caller
 from antislop.serving.server.service import Service
 from antislop.serving.server.text_stream import TextChunk
+from antislop.serving.server.upstream import UpstreamBackend
 from antislop.trace.events import Event, Finished
 from tests.support.backends import SlowBackend, leave_streams, play_tokens, run_server, wait_until
+from tests.support.models import build_tokenizer
+from tests.support.simulated_engine import SimulatedEngine
+from tests.support.streaming import serve_streams
 
 LONG = {"prompt": "a", "max_tokens": 400}
 
@@ -171,6 +179,31 @@ def test_an_engine_that_fails_is_told_in_the_stream_or_by_503(
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["error"] == answer.json()["error"]
     assert json.loads(events[0])["choices"][0]["text"]
+
+
+def test_a_dead_upstream_is_told_by_its_health_and_to_clients_without_its_address(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upstream, "CHECK_SECONDS", 0.2)
+    tokenizer = build_tokenizer()
+    engine = SimulatedEngine(lambda _: torch.zeros(len(tokenizer)), tokenizer, "vllm")
+    with ExitStack() as other:
+        endpoint = replace(other.enter_context(serve_streams(engine)).endpoint, retries=0)
+        backend = UpstreamBackend(AntiSlop(tokenizer, []), endpoint)
+        with run_server(serve_backend(backend)) as url:
+            assert httpx.post(f"{url}/v1/completions", json=LONG | {"max_tokens": 3}).status_code == 200
+            assert httpx.get(f"{url}/health").json() == {"status": "ok", "active": 0}
+            other.close()
+            wait_until(lambda: httpx.get(f"{url}/health").status_code == 503)
+            health = httpx.get(f"{url}/health").json()
+            assert (health["status"], health["reason"]) == ("failed", upstream.FAILED)
+            refused = httpx.post(f"{url}/v1/completions", json=LONG | {"max_tokens": 3})
+            streamed = httpx.post(f"{url}/v1/completions", json=LONG | {"max_tokens": 3, "stream": True})
+    assert refused.status_code == 503
+    assert refused.json()["error"]["message"] == upstream.FAILED
+    for answer in (refused, streamed):
+        assert not any(word in answer.text for word in ("127.0.0.1", "Errno", "Error(", endpoint.base_url))
+    assert endpoint.base_url in caplog.text, "the operator has to know which server"
 
 
 class ShutDown:

@@ -292,7 +292,9 @@ def test_a_pass_computes_no_more_rows_than_texts_were_written_together(model: Pr
     run(write())
 
 
-def test_a_failing_pass_ends_the_texts_that_are_written_and_no_others(model: PreTrainedModel) -> None:
+def test_a_failing_pass_ends_the_texts_that_are_written_and_no_others(
+    model: PreTrainedModel, caplog: pytest.LogCaptureFixture
+) -> None:
     async def write() -> tuple[list[TextRequest], list[Any]]:
         async with serving(model, batch_size=3) as backend:
             requests = [request_of(backend, number) for number in range(10)]
@@ -303,7 +305,8 @@ def test_a_failing_pass_ends_the_texts_that_are_written_and_no_others(model: Pre
     errors = [result for result in results if isinstance(result, BaseException)]
     assert 1 <= len(errors) <= 3
     assert {type(error) for error in errors} == {BackendError}
-    assert {str(error) for error in errors} == {"the model failed: RuntimeError: out of memory"}
+    assert {str(error) for error in errors} == {"the model failed; the server's log says why"}
+    assert "RuntimeError: out of memory" in caplog.text
     for request, result in zip(requests, results, strict=True):
         if not isinstance(result, BaseException):
             assert tokens_of(result) == write_alone(model, request)[0]

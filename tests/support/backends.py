@@ -63,6 +63,9 @@ class SlowBackend:
         finally:
             self.active -= 1
 
+    async def check(self) -> None:
+        """Never fail."""
+
     async def close(self, *, timeout: float | None = None) -> None:
         self.is_closed = True
         end = math.inf if timeout is None else time.monotonic() + timeout

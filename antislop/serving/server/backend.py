@@ -71,5 +71,8 @@ class Backend(Protocol):
         may raise `BackendError`.
         """
 
+    async def check(self) -> None:
+        """Raise `BackendError` if no text can be written now."""
+
     async def close(self, *, timeout: float | None = None) -> None:
         """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""

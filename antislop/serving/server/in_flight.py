@@ -23,7 +23,7 @@ from antislop.decoding.loop import decode_in_steps
 from antislop.decoding.policy import OnExhausted
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.in_flight import describe_failure, open_engine
 from antislop.hf.lengths import count_positions
@@ -117,6 +117,11 @@ class InFlightBackend:
         finally:
             self._leave(number)
 
+    async def check(self) -> None:
+        """Raise `BackendError` if the model failed in a way that leaves no text possible."""
+        if self._failure:
+            raise BackendError(self._failure)
+
     async def close(self, *, timeout: float | None = None) -> None:
         """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
         with self._lock:
@@ -165,9 +170,9 @@ class InFlightBackend:
             try:
                 self._decode()
                 return
-            except Exception as error:
+            except Exception:
                 log.exception("the model failed")
-                reason = BackendError(f"the model failed: {type(error).__name__}: {first_line(error)}")
+                reason = BackendError("the model failed; the server's log says why")
             rows = self._scheduler.abandon()
             self._fail([row.number for row in rows], reason)
             if not rows:  # not in a forward pass: it would fail again
@@ -186,9 +191,9 @@ class InFlightBackend:
             return self._maker.make(request)
         except ValueError as error:
             reason: Exception = InputError(str(error))
-        except Exception as error:
+        except Exception:
             log.exception("a text could not be prepared")
-            reason = BackendError(f"the text could not be prepared: {type(error).__name__}: {first_line(error)}")
+            reason = BackendError("the text could not be prepared; the server's log says why")
         with self._lock:
             numbers = [number for number, other in self._texts.items() if other is text]
         self._fail(numbers, reason)

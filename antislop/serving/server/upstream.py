@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
+from logging import getLogger
 from pathlib import Path
 from sys import maxsize
 
@@ -19,12 +21,20 @@ from antislop.serving.endpoint import EndpointSampler
 from antislop.serving.exact_methods import EndpointMethod
 from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import BackendError, Busy, TextRequest
+from antislop.serving.streams.connection import Refused, StreamConnection
+from antislop.serving.streams.probe import NO_ROUTE
 from antislop.trace.events import Event
 
 QUEUE_LENGTH = 256
 """Default limit of texts that are written at once; the other server has a queue of its own."""
 POLL = 0.05
 """Seconds between two looks at the texts under way while the backend closes."""
+CHECK_SECONDS = 2.0
+"""How long the other server may take to answer a check, and how long its answer holds."""
+FAILED = "the server behind this one failed or can't be reached: try again later"
+"""What clients get: the address of that server and its words are for the log."""
+
+log = getLogger(__name__)
 
 
 class UpstreamBackend:
@@ -53,6 +63,8 @@ class UpstreamBackend:
         self.active = 0
         self._queue_length = queue_length
         self._is_closing = False
+        self._connection = StreamConnection(replace(endpoint, timeout=CHECK_SECONDS, retries=0))
+        self._checking, self._checked, self._is_alive = asyncio.Lock(), -CHECK_SECONDS, True
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -78,9 +90,29 @@ class UpstreamBackend:
                 async for event in events:
                     yield event
         except EndpointError as error:
-            raise BackendError(str(error)) from error
+            log.warning("a text failed: %s", error)
+            raise BackendError(FAILED) from error
         finally:
             self.active -= 1
+
+    async def check(self) -> None:
+        """Raise `BackendError` unless the other server answers, or answered a moment ago."""
+        loop = asyncio.get_running_loop()
+        async with self._checking:
+            if loop.time() - self._checked >= CHECK_SECONDS:
+                self._is_alive = await self._answers()
+                self._checked = loop.time()
+        if not self._is_alive:
+            raise BackendError(FAILED)
+
+    async def _answers(self) -> bool:
+        try:
+            await self._connection.ask(self._connection.address("/v1/models"))
+        except Refused as refused:  # some servers lack the route
+            return refused.status in NO_ROUTE
+        except EndpointError:
+            return False
+        return True
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
@@ -89,6 +121,7 @@ class UpstreamBackend:
         deadline = None if timeout is None else loop.time() + timeout
         while self.active and (deadline is None or loop.time() < deadline):
             await asyncio.sleep(POLL)
+        await self._connection.close()
         await self._served.close()
 
     def _start(self, request: TextRequest) -> AsyncGenerator[Event, None]:

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
+from antislop.errors import first_line
+from antislop.serving.server.backend import BackendError
 from antislop.serving.server.bodies.fields import AbortBody, check
 from antislop.serving.server.bodies.json_reading import read_object
 from antislop.serving.server.routes.texts import caller_of, service_of
@@ -17,10 +19,16 @@ router = APIRouter()
 
 @router.get("/health")
 async def report_health(request: Request) -> Response:
-    """Say whether the server takes requests; 503 while it shuts down."""
+    """Say whether the server takes requests; 503 while it shuts down, and if its model or the server behind failed."""
     service = service_of(request)
-    content = {"status": "stopping" if service.is_closing else "ok", "active": service.backend.active}
-    return JSONResponse(content, status_code=503 if service.is_closing else 200)
+    content: dict[str, Any] = {"status": "ok", "active": service.backend.active}
+    try:
+        await service.backend.check()
+    except BackendError as error:
+        content |= {"status": "failed", "reason": first_line(error)}
+    if service.is_closing:
+        content["status"] = "stopping"
+    return JSONResponse(content, status_code=200 if content["status"] == "ok" else 503)
 
 
 @router.get("/metrics")
