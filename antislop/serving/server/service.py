@@ -54,9 +54,14 @@ class Service:
 
     # -- prompts ------------------------------------------------------------------------------------------------------
 
-    async def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text."""
-        ids: list[int] = await self._read(lambda: self._tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
+    async def encode(self, text: str, *, special_tokens: bool = True, reads_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text.
+
+        special_tokens: add those of the tokenizer. reads_special_tokens: the text may contain others by their names.
+        """
+        split = not reads_special_tokens
+        encode = partial(self._tokenizer, text, add_special_tokens=special_tokens, split_special_tokens=split)
+        ids: list[int] = await self._read(lambda: encode()["input_ids"])
         return ids
 
     async def read_template(self, messages: list[dict[str, Any]]) -> list[int]:

@@ -25,7 +25,7 @@ def _read_list(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value or "[]")
     except (ValueError, RecursionError):
         raise ValueError('is a text; write a list, ["…"]') from None
 
@@ -50,6 +50,12 @@ def _read_seed(value: Any) -> Any:
 
 def _read_top_k(value: Any) -> Any:
     return 0 if value == -1 and not isinstance(value, bool) else value
+
+
+def _read_phrases_or_ids(value: Any) -> Any:
+    """Return KoboldCpp's list, or TabbyAPI's ids with commas between them."""
+    is_json = isinstance(value, str) and value.lstrip().startswith("[")
+    return _read_list(value) if is_json else _read_ids(value)
 
 
 Phrases = Annotated[list[str], BeforeValidator(_read_list)]
@@ -85,14 +91,14 @@ class TextBody(BaseModel):
     genkey: Annotated[str, Field(max_length=256)] = ""
 
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Share = 1.0
     typical_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Share = 0.0
     top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_top_k)] = 0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
 
     banned_strings: Phrases = []
-    banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_list)] = []
+    banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_phrases_or_ids)] = []
     custom_token_bans: Annotated[list[TokenId], BeforeValidator(_read_ids)] = []
     banned_regex: Phrases = []
     ban_weights: dict[str, Share] = {}
@@ -110,7 +116,10 @@ class TextBody(BaseModel):
                 param="temperature",
             )
         names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
-        return Sampling(**{name: getattr(self, name) for name in names})
+        settings = {name: getattr(self, name) for name in names}
+        if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
+            settings |= {"top_k": 1, "top_p": 1.0}
+        return Sampling(**settings)
 
 
 class CompletionBody(TextBody):
@@ -134,11 +143,25 @@ class ChatBody(TextBody):
 
 
 class EncodeBody(BaseModel):
-    """A body of /v1/token/encode and of KoboldCpp's /api/extra/tokencount, whose text is a `prompt`."""
+    """A body of /v1/token/encode.
+
+    add_bos_token: whether the tokenizer adds its special tokens. encode_special_tokens: whether the name of a special
+    token in the text is read as that token, not as characters. decode_special_tokens: of TabbyAPI, no use here.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     text: str
     add_bos_token: bool = True
+    encode_special_tokens: bool = True
+    decode_special_tokens: bool = True
+
+
+class CountBody(BaseModel):
+    """A body of KoboldCpp's /api/extra/tokencount. special: whether the tokenizer adds its special tokens."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    prompt: str
+    special: bool = True
 
 
 class AbortBody(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from antislop import __version__
-from antislop.serving.server.bodies.fields import EncodeBody, check
+from antislop.serving.server.bodies.fields import CountBody, EncodeBody, check
 from antislop.serving.server.bodies.json_reading import read_object
 from antislop.serving.server.routes.texts import service_of
 
@@ -60,16 +60,18 @@ async def describe_properties(request: Request) -> dict[str, Any]:
 async def encode(request: Request) -> dict[str, Any]:
     """Return the ids of a text, as TabbyAPI does."""
     body = check(EncodeBody, await read_object(request))
-    ids = await service_of(request).encode(body.text, special_tokens=body.add_bos_token)
+    service = service_of(request)
+    ids = await service.encode(
+        body.text, special_tokens=body.add_bos_token, reads_special_tokens=body.encode_special_tokens
+    )
     return {"tokens": ids, "length": len(ids)}
 
 
 @router.post("/api/extra/tokencount")
 async def count_tokens(request: Request) -> dict[str, Any]:
     """Return the ids of a prompt, as KoboldCpp does."""
-    fields = await read_object(request)
-    body = check(EncodeBody, {("text" if name == "prompt" else name): value for name, value in fields.items()})
-    ids = await service_of(request).encode(body.text, special_tokens=body.add_bos_token)
+    body = check(CountBody, await read_object(request))
+    ids = await service_of(request).encode(body.prompt, special_tokens=body.special)
     return {"value": len(ids), "ids": ids}
 
 
