@@ -88,7 +88,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_n_sigma": (0,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
-    "mirostat": (0,),
+    "mirostat": (0, False),
     "mirostat_mode": (0,),
     "dynamic_temperature": (False,),
     "dynatemp_range": (0,),
