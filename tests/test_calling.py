@@ -14,6 +14,7 @@ from transformers import TextStreamer, pipeline
 
 import antislop
 from antislop import AntiSlop, Ban, BanList
+from tests.support.documents import ROOT, read_blocks
 
 MODEL, TOKENIZER = antislop.tiny_model()
 TOKENIZER.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
@@ -87,6 +88,28 @@ def test_a_data_set_is_mapped_once(tmp_path: Path) -> None:
     assert list(again["text"]) == list(first["text"])
     assert first["prompt"] == PROMPTS
     assert not any(map(BANS.find, first["text"]))
+
+
+@pytest.mark.filterwarnings("default")  # of packages that are not ours
+def test_the_gradio_page_of_the_guide_shows_text_as_it_settles() -> None:
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install gradio")
+    from gradio_client import Client
+
+    (block,) = [
+        block for block in read_blocks(ROOT / "docs" / "guides" / "calling.md", "python") if block.needs == "gradio"
+    ]
+    names: dict[str, Any] = {"model": MODEL, "sampler": make_sampler(), "options": SETTINGS}
+    exec(block.compile(), names)
+    names["demo"].launch(prevent_thread_lock=True, quiet=True)
+    try:
+        job = Client(names["demo"].local_url, verbose=False).submit(PROMPTS[0], api_name="/tell")
+        text = job.result()
+        shown = job.outputs()
+    finally:
+        names["demo"].close(verbose=False)
+    assert len(shown) > 5
+    assert all(text.startswith(part) for part in shown)
+    assert not BANS.find(text.removeprefix(PROMPTS[0]))
 
 
 @pytest.mark.parametrize("use", ["generate", "copy", "find"])

@@ -49,6 +49,16 @@ def test_the_clients_of_the_guide_get_texts(url: str, capsys: pytest.CaptureFixt
     assert names["chunk"].usage.completion_tokens > 0
 
 
+@pytest.mark.filterwarnings("default")  # of packages that are not ours
+def test_the_langchain_client_of_the_guide_gets_texts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = [block for block in read_blocks(GUIDE, "python") if "langchain" in block.text]
+    pytest.importorskip("langchain_openai", reason="langchain-openai is not installed: pip install langchain-openai")
+    exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec"), {})
+    whole, streamed = capsys.readouterr().out.split("\n", 1)
+    assert whole == streamed
+    assert len(whole) > 100
+
+
 def test_the_request_by_curl_gets_the_fields_of_the_answer(url: str) -> None:
     (block,) = read_blocks(GUIDE, "bash")
     command = shlex.split(block.text)

@@ -169,7 +169,9 @@ def translate(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, A
         elif name not in NEUTRAL:
             raise RequestError(400, f"the field {name[:60]!r} is unknown: leave it out", param=name[:60])
         elif not _is_among(value, NEUTRAL[name]):
-            raise RequestError(400, f"{name} is {shorten(value)}, but is not supported: leave it out", param=name)
+            raise RequestError(
+                400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name
+            )
     return kept, unheeded
 
 
