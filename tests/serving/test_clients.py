@@ -35,7 +35,7 @@ def post(backend: SlowBackend, route: str, body: dict[str, Any] | None) -> httpx
 
 
 def make_backend() -> SlowBackend:
-    return SlowBackend(TOKENIZER, lambda request: play_tokens([60, 61]), bans=["own ban"])
+    return SlowBackend(TOKENIZER, lambda request: play_tokens([60, 61]), bans=["own ban"], context_length=4096)
 
 
 def describe(backend: SlowBackend, answer: httpx.Response) -> dict[str, Any]:
