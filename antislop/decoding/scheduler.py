@@ -156,6 +156,8 @@ class Scheduler:
             spec = text if isinstance(text, TextSpec) else text()
             if spec is not None:
                 return Row(spec, number=number)
+            if not self.idle:  # making it may have taken a while: the others come first
+                return None
         return None
 
     def _next_submitted(self) -> tuple[int, TextSpec | MakeText] | None:

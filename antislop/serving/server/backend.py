@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from antislop.decoding.policy import Method
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.serving.sampling import Sampling
-from antislop.trace.events import Event
+from antislop.trace.events import Event, TokenChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,10 @@ class TextRequest:
 
     prompt: ids. bans: compiled for the backend's tokenizer. stop: the text ends after any of these strings, which are
     its last characters then. seed: determines the text's random numbers; None for other ones each time.
+    logit_bias: added to the logits of tokens before all else that changes them.
     alternatives: the number of alternatives that each `Drawn` event records in its `choice`, None for no choice.
+    echo: the prompt's text, with which the answer's text begins; None for an answer without it. With `alternatives`,
+    `PromptChoices` come before all events. Only then may `max_new_tokens` be 0.
     """
 
     prompt: Sequence[int]
@@ -30,7 +33,21 @@ class TextRequest:
     stop: Sequence[str] = ()
     seed: int | None = None
     method: Method = "exact"
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     alternatives: int | None = None
+    echo: str | None = None
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for."""
+        return self.echo is not None and self.alternatives is not None
+
+
+@dataclass(frozen=True)
+class PromptChoices:
+    """How likely the model, without any setting, finds each token of the prompt; None for the first one."""
+
+    choices: Sequence[TokenChoice | None]
 
 
 class BackendError(RuntimeError):
@@ -64,7 +81,7 @@ class Backend(Protocol):
     def active(self) -> int:
         """The number of texts being written or waiting."""
 
-    def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+    def write(self, request: TextRequest) -> AsyncGenerator[Event | PromptChoices, None]:
         """Yield the events of one text until `Finished`; closing the generator frees its row within a step.
 
         The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any

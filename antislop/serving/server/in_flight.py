@@ -29,7 +29,7 @@ from antislop.hf.in_flight import describe_failure, open_engine
 from antislop.hf.lengths import count_positions
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.serving.sampling import Sampling
-from antislop.serving.server.backend import BackendError, Busy, TextRequest
+from antislop.serving.server.backend import BackendError, Busy, PromptChoices, TextRequest
 from antislop.serving.server.spec_maker import SpecMaker
 from antislop.trace.events import Event, Finished, Forwarded
 
@@ -38,7 +38,7 @@ LAST_SECONDS = 10.0
 
 log = getLogger(__name__)
 
-Item: TypeAlias = Event | Exception
+Item: TypeAlias = Event | PromptChoices | Exception
 """An event of a text, or the error that ends it."""
 
 
@@ -96,7 +96,7 @@ class InFlightBackend:
         """The number of texts being written or waiting."""
         return len(self._texts)
 
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+    async def write(self, request: TextRequest) -> AsyncGenerator[Event | PromptChoices, None]:
         """Yield the events of one text until `Finished`; closing the generator frees its row within a step.
 
         The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
@@ -188,16 +188,25 @@ class InFlightBackend:
     def _make(self, request: TextRequest, text: _TextInFlight) -> TextSpec | None:
         """Return a text for a row that is free; None, and tell its reader, if it can't be written."""
         try:
-            return self._maker.make(request)
+            if request.scores_prompt:
+                self._tell(text, PromptChoices(self._maker.score_prompt(request)))
+            if request.max_new_tokens:
+                return self._maker.make(request)
+            self._tell(text, Finished("done", 0.0), is_last=True)
+            return None
         except ValueError as error:
             reason: Exception = InputError(str(error))
         except Exception:
             log.exception("a text could not be prepared")
             reason = BackendError("the text could not be prepared; the server's log says why")
+        self._tell(text, reason, is_last=True)
+        return None
+
+    def _tell(self, text: _TextInFlight, item: Item, *, is_last: bool = False) -> None:
+        """Hand over what happened to a text that has no row."""
         with self._lock:
             numbers = [number for number, other in self._texts.items() if other is text]
-        self._fail(numbers, reason)
-        return None
+        self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
     def _deliver(self, step: Sequence[tuple[Row, Event]], engine: BatchEngine) -> None:
         """Hand over the events of a step."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
-from antislop.serving.server.backend import Backend, TextRequest
+from antislop.serving.server.backend import Backend, PromptChoices, TextRequest
 from antislop.serving.server.metrics import ServerMetrics
 from antislop.serving.server.text_stream import TextChunk, TextStream
-from antislop.trace.events import Event, Finished
+from antislop.trace.events import Event, Finished, TokenChoice
 
 START_SECONDS = 1.0
 """How long an answer waits for its first text to get a row: errors until then have a status of their own."""
@@ -74,10 +74,16 @@ class _RunningText:
                 began=began,
             )
 
-    async def _follow(self, events: AsyncGenerator[Event, None], began: float) -> str:
+    async def _follow(self, events: AsyncGenerator[Event | PromptChoices, None], began: float) -> str:
+        if not self.request.scores_prompt and self._begin():
+            return "length"
         async with aclosing(events):
             async for event in events:
                 self.is_started.set()
+                if isinstance(event, PromptChoices):
+                    if self._begin(event.choices):
+                        return "length"
+                    continue
                 if isinstance(event, Finished) and event.reason == "failed":
                     raise FailedText("no token could be drawn, since the model returned no probabilities")
                 chunk = self.stream.add(event)
@@ -96,6 +102,13 @@ class _RunningText:
         self.is_aborted = True
         self.is_started.set()
         self._put(TextChunk(finish_reason="stop"))
+
+    def _begin(self, choices: Sequence[TokenChoice | None] = ()) -> bool:
+        """Queue the prompt if it is echoed; return whether nothing is to follow it."""
+        chunk = self.stream.begin(choices)
+        if chunk is not None:
+            self._put(chunk)
+        return chunk is not None and chunk.finish_reason is not None
 
     def _put(self, chunk: TextChunk) -> None:
         if not self.is_ended:

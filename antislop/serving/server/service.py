@@ -24,7 +24,7 @@ from antislop.serving.server.bodies.fields import MAX_CHOICES, TextBody
 from antislop.serving.server.metrics import ServerMetrics
 from antislop.serving.server.request_errors import RequestError, refuse_busy
 from antislop.serving.server.running_texts import Caller, FailedText, RunningTexts
-from antislop.serving.server.text_stream import TextStream
+from antislop.serving.server.text_stream import Echo, TextStream
 
 UNKNOWN_CONTEXT_TOKENS = 2048
 """The length of a text without a limit, if the length of the context is unknown."""
@@ -87,6 +87,10 @@ class Service:
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
 
+    def read_text(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return self.own_bans.vocabulary.decode(tokens)
+
     def decode(self, token: int) -> bytes:
         """Return the bytes of a token."""
         return self.own_bans.vocabulary.surface(token)
@@ -98,19 +102,30 @@ class Service:
     # -- texts --------------------------------------------------------------------------------------------------------
 
     async def plan(
-        self, body: TextBody, prompts: Sequence[Sequence[int]], *, default_tokens: int | None, alternatives: int | None
+        self,
+        body: TextBody,
+        prompts: Sequence[Sequence[int]],
+        *,
+        default_tokens: int | None,
+        alternatives: int | None,
+        echoes: Sequence[str | None] = (),
     ) -> list[TextRequest]:
         """Return the texts that a body asks for, `n` for each prompt. Raises `RequestError`.
 
-        default_tokens: of a body without `max_tokens`; None for all that the context leaves.
+        default_tokens: of a body without `max_tokens`; None for all that the context leaves. echoes: the texts of the
+        prompts if they are part of the answer.
         """
         self.check_model(body.model)
         if len(prompts) * body.n > MAX_CHOICES:
             raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
         lengths = [self._measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
+        if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
+            message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
+            raise RequestError(400, message, param="logit_bias")
         bans = await self._compile(body)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
-        numbered = [(prompt, length) for prompt, length in zip(prompts, lengths, strict=True) for _ in range(body.n)]
+        texts = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
+        numbered = [text for text in texts for _ in range(body.n)]
         return [
             TextRequest(
                 prompt=prompt,
@@ -120,9 +135,11 @@ class Service:
                 stop=tuple(body.stop),
                 seed=(seed + number * SEED_STEP) % 2**63,
                 method=body.ban_method,
+                logit_bias=body.logit_bias,
                 alternatives=alternatives,
+                echo=echo,
             )
-            for number, (prompt, length) in enumerate(numbered)
+            for number, (prompt, length, echo) in enumerate(numbered)
         ]
 
     @asynccontextmanager
@@ -174,6 +191,7 @@ class Service:
             stop=request.stop,
             drops_space=vocabulary.drops_space_after(request.prompt),
             end_tokens=self._end_tokens,
+            echo=None if request.echo is None else Echo.of(vocabulary, request.prompt, request.echo),
         )
 
     def check_model(self, name: str | None) -> None:
@@ -186,8 +204,10 @@ class Service:
         """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
         context = self.backend.context_length
         left = context - len(prompt)
-        wanted = max_tokens or min(default or (left if self.context_length else UNKNOWN_CONTEXT_TOKENS), left)
-        if left < 1 or wanted > left:
+        wanted = max_tokens
+        if wanted is None:
+            wanted = max(1, min(default or (left if self.context_length else UNKNOWN_CONTEXT_TOKENS), left))
+        if wanted > left:
             asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
             raise RequestError(
                 400,

@@ -1,7 +1,8 @@
-"""From the request of a client to a text for the loop: settings, bans and random numbers of its own."""
+"""From the request of a client to a text for the loop: settings, bans, random numbers, and how likely its prompt is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from secrets import randbits
@@ -10,23 +11,28 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import StopStringCriteria
 
 from antislop.callbacks.settings import Settings
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import OnExhausted, Policy
+from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import TextSpec
 from antislop.errors import InputError
 from antislop.hf.calls import Call, catch_call
-from antislop.hf.model import device_of
+from antislop.hf.model import TransformersModel, device_of
 from antislop.hf.preparation import prepare_row
 from antislop.matching.token_matcher import Matcher
 from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import TextRequest
+from antislop.trace.events import TokenChoice
 
 STOPS_KEPT = 64
 """Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
+TOKENS_SCORED = 128
+"""Tokens of a prompt that are scored at a time: their logits are held together."""
 SEEDS = 2**63
 RESTORE_AFTER = 60.0
 """Seconds after which a regex that took too long in one text is searched for again in the next ones."""
@@ -61,7 +67,9 @@ class SpecMaker:
             raise InputError("an empty prompt was passed: pass at least one token, the bos token for instance")
         if min(prompt) < 0 or max(prompt) >= self._vocabulary:
             raise InputError(f"a token of the prompt is not in the vocabulary, 0 to {self._vocabulary - 1}")
-        if request.max_new_tokens < 1:
+        if request.logit_bias and max(request.logit_bias) >= self._vocabulary:
+            raise InputError(f"a biased token is not in the vocabulary, 0 to {self._vocabulary - 1}")
+        if request.max_new_tokens < (0 if request.scores_prompt else 1):
             raise InputError(f"{request.max_new_tokens} tokens are asked for; at least 1 was expected")
         if len(prompt) + request.max_new_tokens > limit:
             raise InputError(
@@ -90,6 +98,10 @@ class SpecMaker:
             spec = replace(spec, record_choice=partial(Node.describe_choice, top_k=request.alternatives))
         return spec
 
+    def score_prompt(self, request: TextRequest) -> list[TokenChoice | None]:
+        """Return how likely the model finds each token of a prompt."""
+        return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
+
     def catch_call(self, request: TextRequest) -> Call:
         """Return what `generate` prepares for a request, before the first forward pass."""
         ids = torch.tensor([request.prompt], device=self._device)
@@ -97,6 +109,8 @@ class SpecMaker:
             "max_new_tokens": request.max_new_tokens,
             "attention_mask": torch.ones_like(ids),
         }
+        if request.logit_bias:  # the first processor of all
+            arguments["sequence_bias"] = {(token,): bias for token, bias in request.logit_bias.items()}
         if request.stop:
             arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
@@ -109,6 +123,37 @@ class SpecMaker:
 
     def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
         return StopStringCriteria(self._tokenizer, list(stop))
+
+
+@torch.no_grad()
+def score_prompt(
+    model: LanguageModel, prompt: Sequence[int], *, alternatives: int, size: int = TOKENS_SCORED
+) -> list[TokenChoice | None]:
+    """Return how likely a model finds each token of a prompt, by its own distribution; None for the first one.
+
+    size: tokens that are read, and whose logits are held, at a time.
+    """
+    ids, cache = torch.tensor([prompt]), model.new_cache(1)
+    cache.settle(0, len(prompt))
+    choices: list[TokenChoice | None] = [None]
+    while (read := len(choices) - 1) < len(prompt) - 1:
+        end = min(read + size if read else 1, len(prompt) - 1)  # a new cache's first pass returns its last logits only
+        logits = model.forward(ids[:, read:end], cache)[0]
+        choices += _describe(logits, ids[0, read + 1 : end + 1], alternatives)
+    return choices
+
+
+def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
+    """Return how likely each of some tokens [n] is by its row of logits [n, vocab]."""
+    token_logits = logits.gather(1, tokens.to(logits.device)[:, None])
+    ranks = 1 + (logits > token_logits).sum(dim=-1)
+    likeliest = logits.topk(min(alternatives, logits.shape[-1]))
+    logs = torch.cat([token_logits, likeliest.values], dim=-1).float() - logits.float().logsumexp(dim=-1, keepdim=True)
+    rows = zip(logs.cpu().double().exp().tolist(), ranks.tolist(), likeliest.indices.tolist(), strict=True)
+    return [
+        TokenChoice(share, share, rank, tuple(zip(others, shares, strict=True)))
+        for (share, *shares), rank, others in rows
+    ]
 
 
 def settings_of(sampling: Sampling) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +41,28 @@ class WithdrawnText(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Echo:
+    """A prompt that its text begins with. starts: the index of the first character of each token."""
+
+    text: str
+    tokens: Sequence[int]
+    starts: Sequence[int]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
+        """Find the tokens of a prompt in its text, which may contain special tokens or leave them out."""
+        starts, at, pending = [], 0, NOTHING
+        for token in tokens:
+            starts.append(min(at, len(text)))
+            piece, _, pending = complete(vocabulary, token, pending)
+            if name := vocabulary.breaks.get(token, ""):
+                at += len(name) if text.startswith(name, at) else 0
+            else:
+                at += len(piece if text.startswith(piece, at) else piece.removeprefix(" "))
+        return cls(text, tokens, starts)
+
+
+@dataclass(frozen=True)
 class TextChunk:
     """The next part of a text. withdrawn: what was withdrawn before it or within it, in order of time."""
 
@@ -73,7 +95,8 @@ class TextStream:
     """Fold the events of one text into chunks.
 
     vocabulary: of the model. stop: strings that end the text, and are cut off with all that follows them. drops_space:
-    whether a space at the beginning is no part of the text. end_tokens: tokens that end a text by themselves.
+    whether a space at the beginning is no part of the text. end_tokens: tokens that end a text by themselves. echo: the
+    prompt, if the client gets it before the text; then its chunks list end tokens, too, and all places count from it.
     report: the counts of all events so far.
 
     Text is returned once no rewind can reach it, in complete characters, and once it can't begin a stop string.
@@ -84,6 +107,7 @@ class TextStream:
     stop: Sequence[str] = ()
     drops_space: bool = False
     end_tokens: Collection[int] = ()
+    echo: Echo | None = None
     report: Report = field(default_factory=Report)
     kept: int = 0
 
@@ -100,6 +124,16 @@ class TextStream:
     def length(self) -> int:
         """The number of settled characters."""
         return self._returned + len(self._text)
+
+    def begin(self, choices: Iterable[TokenChoice | None] = ()) -> TextChunk | None:
+        """Return the chunk of the prompt, if it is echoed: the last one if no token is to follow.
+
+        choices: how likely each token of the prompt is, if that is known.
+        """
+        if self.echo is None:
+            return None
+        tokens = map(SettledToken, self.echo.tokens, self.echo.starts, choices)
+        return TextChunk(self.echo.text, tuple(tokens), finish_reason=None if self.max_new_tokens else "length")
 
     def add(self, event: Event) -> TextChunk | None:
         """Return the chunk that an event completes, if any; the last one has a reason."""
@@ -157,8 +191,9 @@ class TextStream:
         is_last = stop is not None or not hold
         text, self._text = self._text[:count], self._text[count:]
         self._returned += count
-        tokens = self._take_tokens(is_last=is_last)
-        withdrawn = self._take_withdrawn(is_last=is_last)
+        before = len(self.echo.text) if self.echo else 0
+        tokens = tuple(token._replace(start=before + token.start) for token in self._take_tokens(is_last=is_last))
+        withdrawn = tuple(w._replace(start=before + w.start) for w in self._take_withdrawn(is_last=is_last))
         if not (text or tokens or withdrawn or stop is not None):
             return None
         return TextChunk(text, tokens, withdrawn, None if stop is None else "stop")
@@ -174,11 +209,11 @@ class TextStream:
         return max((_overlap(self._text, string) for string in self.stop), default=0)
 
     def _take_tokens(self, *, is_last: bool) -> tuple[SettledToken, ...]:
-        """Return the tokens that begin in the returned text; end tokens have no text and are left out."""
+        """Return the tokens that begin in the returned text, without end tokens unless the prompt is echoed."""
         taken = []
         while self._tokens and (self._tokens[0].start < self._returned or (is_last and not self._text)):
             taken.append(self._tokens.popleft())
-        return tuple(token for token in taken if token.token not in self.end_tokens)
+        return tuple(token for token in taken if self.echo or token.token not in self.end_tokens)
 
     def _take_withdrawn(self, *, is_last: bool) -> tuple[WithdrawnText, ...]:
         certain = [text for text in self._withdrawn if is_last or text.start <= self._returned]

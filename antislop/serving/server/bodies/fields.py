@@ -16,6 +16,7 @@ MAX_CHOICES = 128
 """Texts of one request."""
 MAX_STOPS = 64
 MAX_ALTERNATIVES = 20
+MAX_BIASES = 1024
 COLDEST = 0.01
 """The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
 
@@ -44,6 +45,16 @@ def _read_stop(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _read_biases(value: Any) -> Any:
+    """Return biases by id, which JSON has as texts."""
+    if not isinstance(value, dict):
+        return {} if value == [] else value
+    biases = {int(name): bias for name, bias in value.items() if name.isascii() and name.isdecimal() and len(name) < 11}
+    if len(biases) < len(value):
+        raise ValueError('is not a bias for each of some token ids; write {"5": -10}')
+    return biases
+
+
 def _read_seed(value: Any) -> Any:
     return None if value == -1 and not isinstance(value, bool) else value
 
@@ -60,6 +71,7 @@ def _read_phrases_or_ids(value: Any) -> Any:
 
 Phrases = Annotated[list[str], BeforeValidator(_read_list)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -96,6 +108,7 @@ class TextBody(BaseModel):
     min_p: Share = 0.0
     top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_top_k)] = 0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_read_biases)] = {}
 
     banned_strings: Phrases = []
     banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_phrases_or_ids)] = []
@@ -125,11 +138,14 @@ class TextBody(BaseModel):
 class CompletionBody(TextBody):
     """A body of /v1/completions.
 
-    logprobs: the number of alternatives per token. add_bos_token: whether the tokenizer adds its special tokens to a
-    prompt that is a text.
+    max_tokens: may be 0 with `echo`. echo: whether the text begins with the prompt, whose log-probabilities are then
+    listed, too. logprobs: the number of alternatives per token. add_bos_token: whether the tokenizer adds its special
+    tokens to a prompt that is a text.
     """
 
     prompt: Any = None
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     add_bos_token: bool = True
 

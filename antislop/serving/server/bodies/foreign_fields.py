@@ -57,7 +57,6 @@ HARMLESS = {
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
-    "logit_bias": ({}, []),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "tools": ([],),

@@ -66,7 +66,7 @@ class CompletionFormat:
         return {
             "tokens": [write_token(read(token.token)) for token in tokens],
             "token_logprobs": [None if token.choice is None else write_logprob(token) for token in tokens],
-            "top_logprobs": [_list_likeliest(token, read) for token in tokens],
+            "top_logprobs": [None if token.choice is None else _list_likeliest(token, read) for token in tokens],
             "text_offset": [token.start for token in tokens],
         }
 

@@ -25,8 +25,18 @@ async def complete(request: Request) -> Response:
     """Continue one prompt or several."""
     service, has_trace = service_of(request), reads_trace(request)
     body, unheeded = read_body(CompletionBody, await read_object(request))
-    prompts = [await _encode(service, prompt, body) for prompt in _list_prompts(body.prompt)]
-    requests = await service.plan(body, prompts, default_tokens=DEFAULT_TOKENS, alternatives=body.logprobs)
+    if body.max_tokens == 0 and not body.echo:
+        raise RequestError(400, "max_tokens is 0, and the answer would be empty: pass echo: true", param="max_tokens")
+    given = _list_prompts(body.prompt)
+    prompts = [await _encode(service, prompt, body) for prompt in given]
+    texts = [p if isinstance(p, str) else service.read_text(ids) for p, ids in zip(given, prompts, strict=True)]
+    requests = await service.plan(
+        body,
+        prompts,
+        default_tokens=DEFAULT_TOKENS,
+        alternatives=body.logprobs,
+        echoes=texts if body.echo else (),
+    )
     writer = AnswerWriter(
         CompletionFormat(),
         service.backend.name,
