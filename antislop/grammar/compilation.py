@@ -75,12 +75,21 @@ def compile_llguidance(
     grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
 ) -> CompiledGrammar:
     """Compile what one of the functions above returned."""
-    llguidance, of_transformers = _import("llguidance"), _import("llguidance.hf")
+    return compile_for(grammar, read_vocabulary(tokenizer, end_tokens=end_tokens))
+
+
+def read_vocabulary(tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None) -> Any:
+    """Return the vocabulary of llguidance's grammars, which takes up to a second to read."""
+    of_transformers = _import("llguidance.hf")
     try:
-        vocabulary = of_transformers.from_tokenizer(tokenizer, eos_token=end_tokens and list(end_tokens))
+        return of_transformers.from_tokenizer(tokenizer, eos_token=end_tokens and list(end_tokens))
     except ValueError as error:
         raise InputError(f"llguidance can't read this tokenizer ({error}): use engine='xgrammar'") from error
-    matcher = llguidance.LLMatcher(vocabulary, grammar)
+
+
+def compile_for(grammar: str, vocabulary: Any) -> CompiledGrammar:
+    """Compile what one of the functions above returned, for a vocabulary."""
+    matcher = _import("llguidance").LLMatcher(vocabulary, grammar)
     if refusal := matcher.get_error():
         raise _describe(refusal, "llguidance")
     return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)

@@ -20,6 +20,7 @@ class TextRequest:
 
     prompt: ids. bans: compiled for the backend's tokenizer. stop: the text ends after any of these strings, which are
     its last characters then. seed: determines the text's random numbers; None for other ones each time.
+    schema: the text is JSON that is valid by this JSON schema, unless it is cut; None for any text.
     logit_bias: added to the logits of tokens before all else that changes them.
     alternatives: the number of alternatives that each `Drawn` event records in its `choice`, None for no choice.
     echo: the prompt's text, with which the answer's text begins; None for an answer without it. With `alternatives`,
@@ -33,6 +34,7 @@ class TextRequest:
     stop: Sequence[str] = ()
     seed: int | None = None
     method: Method = "exact"
+    schema: str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     alternatives: int | None = None
     echo: str | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -30,9 +31,11 @@ from antislop.hf.lengths import count_positions
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import BackendError, Busy, PromptChoices, TextRequest
-from antislop.serving.server.spec_maker import SpecMaker
+from antislop.serving.server.spec_maker import RequestGrammar, SpecMaker
 from antislop.trace.events import Event, Finished, Forwarded
 
+GRAMMAR_SECONDS = 10.0
+"""How long a request waits for its grammar."""
 LAST_SECONDS = 10.0
 """How long `close` waits for the thread once all texts are cut off: a forward pass may be running."""
 
@@ -45,7 +48,8 @@ Item: TypeAlias = Event | PromptChoices | Exception
 class _TextInFlight:
     """A text that is written or waits, as the event loop's thread sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, grammar: RequestGrammar | None) -> None:
+        self.grammar = grammar
         self.loop = asyncio.get_running_loop()
         self.arrived: asyncio.Queue[Sequence[Item]] = asyncio.Queue()
 
@@ -83,6 +87,7 @@ class InFlightBackend:
         self._maker = SpecMaker(model, tokenizer, context_length=self.context_length, on_exhausted=on_exhausted)
         self._call = self._maker.catch_call(self._trial)
         self._maker.make(self._trial)  # refuses what the model can't do
+        self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
         self._scheduler = Scheduler(places=batch_size, is_open=True)
         self._lock = Lock()  # of the next four
@@ -105,7 +110,8 @@ class InFlightBackend:
         self._maker.check(request)
         if request.stop:
             await asyncio.to_thread(self._maker.prepare_stop, request)
-        number, text = self._submit(request)
+        grammar = None if request.schema is None else await self._compile(request.schema)
+        number, text = self._submit(request, grammar)
         try:
             while True:
                 for item in await text.arrived.get():
@@ -127,6 +133,7 @@ class InFlightBackend:
         with self._lock:
             self._is_closing, thread = True, self._thread
         self._scheduler.close()
+        self._grammars.shutdown(wait=False, cancel_futures=True)
         if thread is None:
             return
         await asyncio.to_thread(thread.join, timeout)
@@ -136,9 +143,21 @@ class InFlightBackend:
 
     # -- called by the event loop's thread --
 
-    def _submit(self, request: TextRequest) -> tuple[int, _TextInFlight]:
+    async def _compile(self, schema: str) -> RequestGrammar:
+        """Return a grammar, which one thread compiles after another. Raises `InputError`."""
+        if self._is_closing:
+            raise Busy("the server is shutting down")
+        work = asyncio.get_running_loop().run_in_executor(self._grammars, self._maker.compile_grammar, schema)
+        try:
+            return await asyncio.wait_for(work, GRAMMAR_SECONDS)
+        except asyncio.TimeoutError:
+            raise InputError(
+                f"the schema was not compiled within {GRAMMAR_SECONDS:g} seconds: simplify it, or try again later"
+            ) from None
+
+    def _submit(self, request: TextRequest, grammar: RequestGrammar | None) -> tuple[int, _TextInFlight]:
         """Queue a text; return its number and where its events arrive."""
-        text = _TextInFlight()
+        text = _TextInFlight(grammar)
         with self._lock:
             if self._failure:
                 raise BackendError(self._failure)
@@ -191,7 +210,7 @@ class InFlightBackend:
             if request.scores_prompt:
                 self._tell(text, PromptChoices(self._maker.score_prompt(request)))
             if request.max_new_tokens:
-                return self._maker.make(request)
+                return self._maker.make(request, grammar=text.grammar)
             self._tell(text, Finished("done", 0.0), is_last=True)
             return None
         except ValueError as error:

@@ -135,6 +135,7 @@ class Service:
                 stop=tuple(body.stop),
                 seed=(seed + number * SEED_STEP) % 2**63,
                 method=body.ban_method,
+                schema=body.response_format.schema_text,
                 logit_bias=body.logit_bias,
                 alternatives=alternatives,
                 echo=echo,

@@ -20,7 +20,9 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import OnExhausted, Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import TextSpec
-from antislop.errors import InputError
+from antislop.errors import InputError, first_line
+from antislop.grammar.compilation import compile_for, read_json_schema, read_vocabulary
+from antislop.grammar.grammar import Grammar
 from antislop.hf.calls import Call, catch_call
 from antislop.hf.model import TransformersModel, device_of
 from antislop.hf.preparation import prepare_row
@@ -29,6 +31,7 @@ from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import TextRequest
 from antislop.trace.events import TokenChoice
 
+GRAMMARS_KEPT = 64
 STOPS_KEPT = 64
 """Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
 TOKENS_SCORED = 128
@@ -36,6 +39,28 @@ TOKENS_SCORED = 128
 SEEDS = 2**63
 RESTORE_AFTER = 60.0
 """Seconds after which a regex that took too long in one text is searched for again in the next ones."""
+
+
+class RequestGrammar(Grammar):
+    """A grammar of a request: if it fails, nothing is left to write in its text, and the texts beside it go on."""
+
+    _has_failed = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores, those of tokens that can't follow at -inf; all of them once the engine has given up."""
+        if not self._has_failed:
+            try:
+                return super().__call__(input_ids, scores)
+            except ValueError:
+                self._has_failed = True
+        return torch.full_like(scores, -torch.inf)
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget all but the first `length` generated tokens."""
+        try:
+            super().rewind(row, length)
+        except ValueError:
+            self._has_failed = True
 
 
 class SpecMaker:
@@ -59,6 +84,9 @@ class SpecMaker:
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._slow_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self._find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
+        self._find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
+        ends = sorted(TransformersModel(model).eos_token_id) or None
+        self._read_vocabulary = lru_cache(1)(partial(read_vocabulary, tokenizer, end_tokens=ends))
 
     def check(self, request: TextRequest) -> None:
         """Raise `InputError` for a request that can't be served. Any thread may call this."""
@@ -86,12 +114,19 @@ class SpecMaker:
         if request.stop:
             self._find_criterion(tuple(request.stop))
 
-    def make(self, request: TextRequest) -> TextSpec:
+    def compile_grammar(self, schema: str) -> RequestGrammar:
+        """Return the grammar of a JSON schema, or find it: up to seconds. One thread at a time may call.
+
+        Raises `InputError`.
+        """
+        return self._find_grammar(schema)
+
+    def make(self, request: TextRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
         """Return the text of a request. Raises `ValueError` for what the model can't do."""
         self._restore_slow(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
         policy = Policy(request.sampling.do_sample, request.method, self._on_exhausted, max_rewinds=100)
-        spec = prepare_row(self.catch_call(request), request.bans, seed=seed, policy=policy)
+        spec = prepare_row(self.catch_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
         if request.alternatives is not None:
@@ -102,7 +137,7 @@ class SpecMaker:
         """Return how likely the model finds each token of a prompt."""
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
-    def catch_call(self, request: TextRequest) -> Call:
+    def catch_call(self, request: TextRequest, *, grammar: RequestGrammar | None = None) -> Call:
         """Return what `generate` prepares for a request, before the first forward pass."""
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = settings_of(request.sampling) | {
@@ -110,7 +145,9 @@ class SpecMaker:
             "attention_mask": torch.ones_like(ids),
         }
         if request.logit_bias:  # the first processor of all
-            arguments["sequence_bias"] = {(token,): bias for token, bias in request.logit_bias.items()}
+            arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
+        if grammar is not None:
+            arguments["logits_processor"] = [grammar.copy()]
         if request.stop:
             arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
@@ -120,6 +157,12 @@ class SpecMaker:
         if matcher.slow and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
             del self._slow_since[matcher]
             matcher.restore()
+
+    def _make_grammar(self, schema: str) -> RequestGrammar:
+        try:
+            return RequestGrammar(compile_for(read_json_schema(schema), self._read_vocabulary()))
+        except ValueError as error:  # most are `GrammarError`s
+            raise InputError(f"the schema can't be followed: {first_line(error)}") from error
 
     def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
         return StopStringCriteria(self._tokenizer, list(stop))

@@ -84,6 +84,8 @@ class UpstreamBackend:
             raise Busy(f"the server is {state}: try again later")
         if request.alternatives is not None:
             raise InputError("log-probabilities are not passed on from another server: leave logprobs out")
+        if request.schema is not None:
+            raise InputError("a grammar can't be followed on another server: leave response_format out")
         if request.logit_bias:
             raise InputError("a bias is not passed on to another server: leave logit_bias out")
         self.active += 1

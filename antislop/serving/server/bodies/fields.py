@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,8 @@ MAX_CHOICES = 128
 MAX_STOPS = 64
 MAX_ALTERNATIVES = 20
 MAX_BIASES = 1024
+MAX_SCHEMA = 65_536
+"""Characters of a JSON schema."""
 COLDEST = 0.01
 """The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
 
@@ -83,6 +85,39 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
+class JsonSchema(BaseModel):
+    """The schema of a text. It is always followed, whatever `strict` says; the name and description are not read."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    name: str = ""
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """The format of a text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+    @property
+    def schema_text(self) -> str | None:
+        """The JSON schema of the text; None if it may be any text. Raises `RequestError`."""
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            message = 'response_format has a json_schema if its type is "json_schema", and only then'
+            raise RequestError(400, message, param="response_format")
+        if self.type == "text":
+            return None
+        schema = {"type": "object"} if self.json_schema is None else self.json_schema.json_schema
+        text = json.dumps(schema)
+        if len(text) > MAX_SCHEMA:
+            message = f"the schema has {len(text):,} characters; at most {MAX_SCHEMA:,} are allowed"
+            raise RequestError(400, message, param="response_format")
+        return text
+
+
 class TextBody(BaseModel):
     """The fields that all texts have."""
 
@@ -108,6 +143,7 @@ class TextBody(BaseModel):
     min_p: Share = 0.0
     top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_top_k)] = 0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    response_format: ResponseFormat = ResponseFormat()
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_read_biases)] = {}
 
     banned_strings: Phrases = []
