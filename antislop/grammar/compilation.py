@@ -89,7 +89,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[
 
 def compile_for(grammar: str, vocabulary: Any) -> CompiledGrammar:
     """Compile what one of the functions above returned, for a vocabulary."""
-    matcher = _import("llguidance").LLMatcher(vocabulary, grammar)
+    matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # or it prints what `_check` raises
     if refusal := matcher.get_error():
         raise _describe(refusal, "llguidance")
     return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)

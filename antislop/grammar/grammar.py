@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher
 from antislop.grammar.processors import can_adapt, find_grammar
 
 GrammarEngine = Literal["llguidance", "xgrammar"]
+AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
 
 
 class Grammar:
@@ -107,7 +108,7 @@ class Grammar:
             compile_xgrammar(lambda compiler: compiler.compile_grammar(grammar), tokenizer, end_tokens=end_tokens)
         )
 
-    def copy(self) -> Grammar:
+    def copy(self: AnyGrammar) -> AnyGrammar:
         """Return the same grammar for another text; nothing is compiled again."""
         return type(self)(self._grammar)
 

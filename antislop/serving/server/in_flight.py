@@ -49,7 +49,7 @@ class _TextInFlight:
     """A text that is written or waits, as the event loop's thread sees it."""
 
     def __init__(self, grammar: RequestGrammar | None) -> None:
-        self.grammar = grammar
+        self.grammar = None if grammar is None else grammar.copy()
         self.loop = asyncio.get_running_loop()
         self.arrived: asyncio.Queue[Sequence[Item]] = asyncio.Queue()
 
@@ -236,9 +236,15 @@ class InFlightBackend:
                 finished.append(row.number)
                 items[row.number].append(Forwarded(0, engine.excess(row)))
                 if event.reason == "failed":
-                    items[row.number].append(BackendError(str(describe_failure(row))))
+                    items[row.number].append(self._describe_failure(row))
             items[row.number].append(event)
         self._post(items, finished)
+
+    def _describe_failure(self, row: Row) -> Exception:
+        text = self._texts.get(row.number)
+        if text is not None and text.grammar is not None and text.grammar.failure is not None:
+            return InputError(f"the schema can't be followed: {text.grammar.failure}")
+        return BackendError(str(describe_failure(row)))
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
         """End texts with an error."""

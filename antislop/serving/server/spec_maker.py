@@ -42,25 +42,25 @@ RESTORE_AFTER = 60.0
 
 
 class RequestGrammar(Grammar):
-    """A grammar of a request: if it fails, nothing is left to write in its text, and the texts beside it go on."""
+    """A grammar of a request: if its engine gives up, its own text ends, and the texts beside it go on."""
 
-    _has_failed = False
+    failure: InputError | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores, those of tokens that can't follow at -inf; all of them once the engine has given up."""
-        if not self._has_failed:
+        if self.failure is None:
             try:
                 return super().__call__(input_ids, scores)
-            except ValueError:
-                self._has_failed = True
+            except InputError as error:
+                self.failure = error
         return torch.full_like(scores, -torch.inf)
 
     def rewind(self, row: int, length: int) -> None:
         """Forget all but the first `length` generated tokens."""
         try:
             super().rewind(row, length)
-        except ValueError:
-            self._has_failed = True
+        except InputError as error:
+            self.failure = error
 
 
 class SpecMaker:
@@ -147,7 +147,7 @@ class SpecMaker:
         if request.logit_bias:  # the first processor of all
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
         if grammar is not None:
-            arguments["logits_processor"] = [grammar.copy()]
+            arguments["logits_processor"] = [grammar]
         if request.stop:
             arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
