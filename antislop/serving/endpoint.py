@@ -87,7 +87,8 @@ class EndpointSampler:
     texts does not depend on it; with 1, the texts don't depend on the server's random numbers.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
-    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`. Raises `ValueError` for
+    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`; but vLLM cuts by `min_p`
+    before `top_p`, `generate` after it, so that both together leave fewer tokens there. Raises `ValueError` for
     values out of range, and for a sampler with `draft_bans`.
     """
 

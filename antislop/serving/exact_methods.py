@@ -4,6 +4,9 @@ Three ways are exact. Rejecting draws again from the start of a violation, which
 with the share of its probability that the ledger has left, and asks again otherwise; it needs that probability, in the
 distribution that the token was drawn from. A bias makes the server draw from what is left; it acts before truncation
 and penalties, so it is exact only without these.
+
+"Exact" refers to the distribution that the server itself draws from. It is that of `generate`, except on vLLM for
+`top_p` together with `min_p`: vLLM cuts by `min_p` first (`StreamDialect.cuts_min_p_first`).
 """
 
 from __future__ import annotations

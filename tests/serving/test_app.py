@@ -170,6 +170,50 @@ def test_the_log_probabilities_are_those_of_what_bans_leave(tiny: Tiny, client: 
     assert found.tokens == [tokenizer.decode(expected.indices[0])]
 
 
+def test_a_bias_is_added_to_the_logits_before_all_else(tiny: Tiny, client: openai.OpenAI) -> None:
+    """Then come repetition penalty, temperature and truncation, in the order of `generate`."""
+    model, tokenizer = tiny
+    ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
+    logits = model(ids).logits[0, -1].detach().double()
+    house = int(ids[0, -1])
+    bias = {str(house): round(float(logits.max() - logits[house])) + 10, str(int(logits.argmax())): -100, "60": 2.5}
+    answer = client.completions.create(
+        prompt=PROMPT,
+        logprobs=5,
+        temperature=0.5,
+        logit_bias=bias,
+        extra_body={"repetition_penalty": 1.7, "top_k": 3, "use_global_bans": False},
+        **settings(max_tokens=1),
+    )
+    for token, value in bias.items():
+        logits[int(token)] += value
+    seen = ids[0].unique()
+    logits[seen] = torch.where(logits[seen] > 0, logits[seen] / 1.7, logits[seen] * 1.7)
+    expected = (logits / 0.5).topk(3).values.log_softmax(0)
+    found = answer.choices[0].logprobs
+    assert found is not None and found.top_logprobs
+    assert list(found.top_logprobs[0].values()) == pytest.approx(expected.tolist(), abs=1e-4)
+    assert tokenizer.decode(house) in found.top_logprobs[0]
+
+
+def test_a_bias_of_100_writes_a_token_and_one_of_minus_100_none(tiny: Tiny, client: openai.OpenAI) -> None:
+    forced = client.completions.create(prompt=PROMPT, logit_bias={"60": 100}, **settings(max_tokens=3))
+    assert (
+        forced.choices[0].text
+        == 3 * client.completions.create(prompt=[60], echo=True, **settings(max_tokens=0)).choices[0].text
+    )
+    messages: Any = [{"role": "user", "content": "Hello."}]
+    plain = client.chat.completions.create(messages=messages, temperature=0, logprobs=True, **settings(max_tokens=1))
+    listed = plain.choices[0].logprobs
+    assert listed is not None and listed.content
+    tokenizer = tiny[1]
+    ids = [token for token in range(4096) if tokenizer.decode(token) == listed.content[0].token]
+    other = client.chat.completions.create(
+        messages=messages, temperature=0, logit_bias={str(token): -100 for token in ids}, **settings(max_tokens=1)
+    )
+    assert other.choices[0].message.content != plain.choices[0].message.content
+
+
 def test_the_log_probabilities_of_a_chat_have_bytes(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
     answer = client.chat.completions.create(messages=messages, logprobs=True, top_logprobs=2, **settings())

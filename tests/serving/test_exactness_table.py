@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import fields
+from functools import lru_cache
 from itertools import product
 from typing import Any, get_args
 
+import httpx
 import pytest
 import torch
 
 import antislop
+import antislop.serving
 from antislop.errors import InputError
 from antislop.serving.exact_methods import ExactMethod, plan_method
 from antislop.serving.sampling import Sampling
 from antislop.serving.streams.client import DIALECTS_OF_STREAMS
+from antislop.serving.streams.llama_cpp import SAMPLERS
 from antislop.serving.streams.messages import ServerFeatures
 from antislop.serving.text_settings import TextSettings
+from tests.support.backends import run_server
 from tests.support.documents import ROOT
+from tests.support.served_streams import process
 from tests.support.simulated_engine import EngineKind, SimulatedEngine
-from tests.support.streaming import connect_directly
+from tests.support.streaming import connect_directly, serve_streams
 
 GUIDE = ROOT / "docs" / "guides" / "endpoints.md"
 SERVERS: dict[str, tuple[EngineKind, dict[str, Any]]] = {
@@ -41,6 +47,7 @@ SETTINGS = {
         Sampling(min_p=0.05),
         Sampling(top_p=0.9, temperature=0.7),
     ],
+    "`top_p` with `min_p`": [Sampling(top_p=0.9, min_p=0.05), Sampling(top_p=0.9, min_p=0.05, temperature=0.7)],
     "`typical_p`": [Sampling(typical_p=0.9)],
     "`repetition_penalty`": [Sampling(repetition_penalty=1.1), Sampling(repetition_penalty=1.1, temperature=0.7)],
     "greedy": [Sampling(temperature=0)],
@@ -50,6 +57,7 @@ FOREIGN = {"`frequency_penalty`, `presence_penalty`": ["frequency_penalty", "pre
 """Settings that no sampler has."""
 
 
+@lru_cache
 def probe(name: str) -> ServerFeatures:
     kind, options = SERVERS[name]
     tokenizer = antislop.tiny_model()[1]
@@ -58,7 +66,7 @@ def probe(name: str) -> ServerFeatures:
 
 
 def describe(sampling: Sampling, features: ServerFeatures) -> str:
-    """Return the exact methods, those that auto takes in bold; a dash if there is none."""
+    """Return the exact methods, those that auto takes in bold; a dash if there is none. † marks another order."""
     missing = DIALECTS_OF_STREAMS[features.server].missing
     if any(getattr(sampling, name) != getattr(Sampling(), name) for name in missing):
         return "–"
@@ -76,7 +84,10 @@ def describe(sampling: Sampling, features: ServerFeatures) -> str:
     plan = plan_method("auto", sampling, features)
     taken = {name for name, takes in (("thin", plan.can_thin), ("bias", plan.can_bias)) if takes} or {"reject"}
     assert taken <= set(exact)
-    return ", ".join(f"**{method}**" if method in taken else method for method in exact)
+    mark = (
+        " †" if DIALECTS_OF_STREAMS[features.server].cuts_min_p_first and sampling.top_p < 1 and sampling.min_p else ""
+    )
+    return ", ".join(f"**{method}**" if method in taken else method for method in exact) + mark
 
 
 def read_table() -> dict[str, dict[str, str]]:
@@ -96,6 +107,21 @@ def test_the_guides_table_is_what_the_sampler_does() -> None:
         for setting, samplings in SETTINGS.items():
             cells = {describe(sampling, features) for sampling in samplings}
             assert cells == {table[setting][server]}, f"{setting} on {server}"
+
+
+@pytest.mark.parametrize("server", ["vLLM", "llama.cpp", "SGLang"])
+@pytest.mark.parametrize("sampling", [sampling for samplings in SETTINGS.values() for sampling in samplings])
+def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server: str, sampling: Sampling) -> None:
+    logits = torch.linspace(3.0, -4.0, 60)
+    features, kind = probe(server), SERVERS[server][0]
+    if not sampling.do_sample or describe(sampling, features) == "–":
+        return
+    engine = SimulatedEngine(lambda _: logits, antislop.tiny_model()[1], kind)
+    asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
+    asked |= {"typical_p": sampling.typical_p, "order": ["bias", *SAMPLERS] if kind == "llama.cpp" else None}
+    drawn = torch.as_tensor(next(engine.draw([1, 5], asked, count=1, seed=0)).drawn).exp()
+    expected = process(logits, [1, 5], sampling)
+    assert (float((drawn - expected).abs().sum()) > 0.01) == describe(sampling, features).endswith("†")
 
 
 def test_what_the_table_says_of_penalties_of_the_text_alone_is_refused() -> None:
@@ -128,3 +154,19 @@ def test_several_settings_at_once_allow_what_each_of_them_allows(server: str) ->
             repetition_penalty=penalty,
         )
         assert list_exact(together) == set.intersection(*map(list_exact, alone)), together
+
+
+@pytest.mark.parametrize("server", ["vLLM", "SGLang"])
+def test_a_server_in_front_names_the_order_that_it_can_not_keep(server: str) -> None:
+    kind, options = SERVERS[server]
+    tokenizer = antislop.tiny_model()[1]
+    logits = torch.zeros(len(tokenizer))
+    body = {"prompt": "A cat", "max_tokens": 2, "sampler_order": []}
+    with serve_streams(SimulatedEngine(lambda _: logits, tokenizer, kind, **options)) as upstream:
+        endpoint = antislop.serving.Endpoint(f"{upstream.url}/v1")
+        with run_server(antislop.serving.app(None, tokenizer, upstream=endpoint)) as address:
+            for settings in ({"top_p": 0.9, "min_p": 0.1}, {"top_p": 0.9}, {"min_p": 0.1}):
+                answer = httpx.post(f"{address}/v1/completions", json={**body, **settings}, timeout=60)
+                assert answer.status_code == 200, answer.text
+                expected = "sampler_order" if len(settings) == 2 and server == "vLLM" else None
+                assert answer.headers.get("X-Antislop-Unheeded") == expected

@@ -83,6 +83,8 @@ def write_alone(model: PreTrainedModel, request: TextRequest) -> tuple[list[int]
     settings = settings_of(request.sampling) | {"max_new_tokens": request.max_new_tokens}
     if request.stop:
         settings["stop_strings"] = list(request.stop)
+    if request.logit_bias:
+        settings["sequence_bias"] = {(token,): bias for token, bias in request.logit_bias.items()}
     done = next(iter(sampler.generate_many(model, [request.prompt], seeds=[request.seed or 0], **settings)))
     return done.tokens, counts_of(done.report)
 
@@ -107,6 +109,7 @@ def vary(backend: InFlightBackend, number: int) -> TextRequest:
         number,
         sampling=SAMPLINGS[number % len(SAMPLINGS)],
         stop=("aa", "d") if number % 3 == 1 else (),
+        logit_bias={2 + number % 9: 1.5, 11: -100.0} if number % 4 == 2 else {},
         method=("exact", "token", "text")[number % 4 % 3],
     )
 

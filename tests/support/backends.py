@@ -45,6 +45,7 @@ class SlowBackend:
         self.active = 0
         self.written: list[TextRequest] = []
         self.is_closed = self.is_cut = False
+        self.cuts_min_p_first = False
         self._play, self._pause, self._limit = play, pause, limit
 
     async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:

@@ -66,7 +66,11 @@ async def read(client: StreamingClient, request: StreamRequest) -> list[Message]
 def compute_probabilities(model: PreTrainedModel, prompt: list[int], sampling: Sampling) -> torch.Tensor:
     """Return what `generate` draws the token after a prompt from, [vocab]."""
     with torch.no_grad():
-        logits = model(torch.tensor([prompt])).logits[0, -1].float()
+        return process(model(torch.tensor([prompt])).logits[0, -1].float(), prompt, sampling)
+
+
+def process(logits: torch.Tensor, prompt: list[int], sampling: Sampling) -> torch.Tensor:
+    """Return what `generate` makes of the logits [vocab] after a prompt: probabilities."""
     processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
     processors += [TemperatureLogitsWarper(float(sampling.temperature))]
     processors += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []

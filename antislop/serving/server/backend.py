@@ -80,6 +80,10 @@ class Backend(Protocol):
         """The maximum of tokens of prompt and text together."""
 
     @property
+    def cuts_min_p_first(self) -> bool:
+        """Whether `min_p` acts before `top_p`, which leaves other tokens than in `generate`, where it acts after it."""
+
+    @property
     def active(self) -> int:
         """The number of texts being written or waiting."""
 

@@ -97,6 +97,11 @@ class InFlightBackend:
         self._failure = ""
 
     @property
+    def cuts_min_p_first(self) -> bool:
+        """False: the order is that of `generate`."""
+        return False
+
+    @property
     def active(self) -> int:
         """The number of texts being written or waiting."""
         return len(self._texts)

@@ -17,6 +17,7 @@ from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
 from antislop.sampler import SEED_STEP
+from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import Backend, BackendError, Busy, TextRequest
 from antislop.serving.server.ban_cache import BanCache
 from antislop.serving.server.bodies.bans import BanLimits, collect_bans, digest_bans
@@ -142,6 +143,11 @@ class Service:
             )
             for number, (prompt, length, echo) in enumerate(numbered)
         ]
+
+    def keeps_order(self, sampling: Sampling) -> bool:
+        """Return whether a text is drawn by its settings in the order of `generate`."""
+        has_both = sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0
+        return not (has_both and self.backend.cuts_min_p_first)
 
     @asynccontextmanager
     async def write(self, requests: Sequence[TextRequest], caller: Caller) -> AsyncIterator[RunningTexts]:

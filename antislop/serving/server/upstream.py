@@ -21,6 +21,7 @@ from antislop.serving.endpoint import EndpointSampler
 from antislop.serving.exact_methods import EndpointMethod
 from antislop.serving.sampling import Sampling
 from antislop.serving.server.backend import BackendError, Busy, TextRequest
+from antislop.serving.streams.client import DIALECTS_OF_STREAMS
 from antislop.serving.streams.connection import Refused, StreamConnection
 from antislop.serving.streams.probe import NO_ROUTE
 from antislop.trace.events import Event
@@ -76,6 +77,12 @@ class UpstreamBackend:
         """The other server's maximum of tokens, if it told one."""
         features = self._served.features
         return maxsize if features is None or features.context_length is None else features.context_length
+
+    @property
+    def cuts_min_p_first(self) -> bool:
+        """Whether the other server cuts by `min_p` before `top_p`."""
+        features = self._served.features
+        return features is not None and DIALECTS_OF_STREAMS[features.server].cuts_min_p_first
 
     async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
         """Yield the events of one text; closing the generator ends it on the other server."""

@@ -17,12 +17,14 @@ from antislop.serving.streams.messages import Ended, Message, Server, StreamedTo
 class StreamDialect(Protocol):
     """Reads one stream; made before the request is sent.
 
-    path: of the URL. missing: settings that the server lacks. keeps_connection: whether a connection can be used again
-    after a stream; llama.cpp promises it and closes the connection.
+    path: of the URL. missing: settings that the server lacks. cuts_min_p_first: whether it cuts by `min_p` before
+    `top_p`, which then leaves fewer tokens than in `generate`, where `top_p` comes first. keeps_connection: whether a
+    connection can be used again after a stream; llama.cpp promises it and closes the connection.
     """
 
     path: ClassVar[str]
     missing: ClassVar[tuple[str, ...]]
+    cuts_min_p_first: ClassVar[bool]
     keeps_connection: ClassVar[bool]
 
     def __init__(self, request: StreamRequest) -> None:

@@ -23,6 +23,7 @@ class LlamaCppStream:
 
     path: ClassVar[str] = "/completion"
     missing: ClassVar[tuple[str, ...]] = ()
+    cuts_min_p_first: ClassVar[bool] = False
     keeps_connection: ClassVar[bool] = False
 
     def __init__(self, request: StreamRequest) -> None:

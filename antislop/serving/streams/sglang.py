@@ -22,6 +22,7 @@ class SglangStream:
 
     path: ClassVar[str] = "/generate"
     missing: ClassVar[tuple[str, ...]] = ("typical_p",)
+    cuts_min_p_first: ClassVar[bool] = False
     keeps_connection: ClassVar[bool] = True
 
     def __init__(self, request: StreamRequest) -> None:

@@ -18,6 +18,7 @@ class VllmStream:
 
     path: ClassVar[str] = "/v1/completions"
     missing: ClassVar[tuple[str, ...]] = ("typical_p",)
+    cuts_min_p_first: ClassVar[bool] = True
     keeps_connection: ClassVar[bool] = True
 
     def __init__(self, request: StreamRequest) -> None:

@@ -190,6 +190,7 @@ class ChatBody(TextBody):
     """A body of /v1/chat/completions."""
 
     messages: Any = None
+    echo: Literal[False] = False
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 

@@ -55,7 +55,6 @@ HARMLESS = {
 """Fields that change nothing of the text here: names of users and clients, and the ways of other servers."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "echo": (False,),
     "suffix": ("",),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),

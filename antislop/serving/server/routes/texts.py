@@ -81,7 +81,8 @@ class TextAnswer:
     async def respond(self, requests: Sequence[TextRequest]) -> Response:
         """Write the texts, and return the answer. Raises `RequestError`, before the answer begins."""
         service, stack = service_of(self.request), AsyncExitStack()
-        headers = {UNHEEDED_HEADER: ", ".join(self.unheeded)} if self.unheeded else {}
+        unheeded = {*self.unheeded, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
+        headers = {UNHEEDED_HEADER: ", ".join(sorted(unheeded))} if unheeded else {}
         try:
             texts = await stay_connected(
                 self.request,
