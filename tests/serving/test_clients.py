@@ -54,7 +54,7 @@ def describe(backend: SlowBackend, answer: httpx.Response) -> dict[str, Any]:
         **({"stop": list(first.stop)} if first.stop else {}),
         **({"alternatives": first.alternatives} if first.alternatives is not None else {}),
         **({"texts": len(backend.written)} if len(backend.written) > 1 else {}),
-        **({"ignored": ignored} if (ignored := answer.headers.get("X-Antislop-Unheeded")) else {}),
+        **({"ignored": sorted(ignored.split(", "))} if (ignored := answer.headers.get("X-Antislop-Unheeded")) else {}),
     }
 
 
