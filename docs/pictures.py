@@ -21,8 +21,8 @@ from tests.support.documents import read_blocks
 from transformers import set_seed
 
 DOCS = Path(__file__).parent
-COLUMNS = 44
-"""At 390 pixels, 44 columns are letters of 13 pixels."""
+COLUMNS = 46
+"""On a phone of 390 pixels, letters are 12 pixels high."""
 
 
 def draw_rewind() -> None:
