@@ -324,7 +324,9 @@ class BanList(Sequence[Ban]):
 
     @cached_property
     def _matcher(self) -> TextMatcher:
-        return TextMatcher(self._distinct)
+        from antislop.matching.prefilter import Prefilter  # it imports numpy, which a list that is only read needs not
+
+        return TextMatcher(self._distinct, prefilter=Prefilter)
 
     @cached_property
     def _distinct(self) -> list[Ban]:

@@ -36,7 +36,7 @@ _INVISIBLE = regex.compile(
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # Letters in Unicode that belong to the letter before: "am" of Thai and Lao, the sound marks of halfwidth Japanese.
-_CLINGING = frozenset("\u0e33\u0eb3\uff9e\uff9f")
+CLINGING = frozenset("\u0e33\u0eb3\uff9e\uff9f")
 _ASCII_WORD = re.compile(r"[0-9A-Za-z]+")
 _WHITE = re.compile(r"\s+")
 
@@ -90,7 +90,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
             yield _Piece(symbols, _MARK, order)
         elif char.isspace():
             yield _Piece(" ", _SPACE, 0)
-        elif unicodedata.category(char).startswith("M") or char in _CLINGING:
+        elif unicodedata.category(char).startswith("M") or char in CLINGING:
             yield _Piece(symbols, _ATTACHED, 0)
         else:
             for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it folds to is not

@@ -6,15 +6,15 @@ An occurrence waits while an exempt phrase may still turn out to surround it. Pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import find_words
 from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.phrase_search import PhraseSearch, PhraseStates
-from antislop.matching.patterns.text_search import Hit, PieceResult
+from antislop.matching.patterns.phrase_search import PhraseSearch
+from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 from antislop.matching.scopes import ScopeState
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class RuleState(NamedTuple):
     words have begun. counted: per ban with free occurrences, the numbers of the words at which the latest ones began.
     """
 
-    exempt: PhraseStates
+    exempt: Any
     spans: tuple[Hit, ...]
     waiting: tuple[Hit, ...]
     scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
@@ -70,13 +70,15 @@ class RuleState(NamedTuple):
 
 
 class Rules:
-    """The rules of a list: where its bans apply, and how often they are free."""
+    """The rules of a list: where its bans apply, and how often they are free. search: finds exempt phrases."""
 
-    def __init__(self, bans: Sequence[Ban]) -> None:
+    def __init__(
+        self, bans: Sequence[Ban], search: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
+    ) -> None:
         self._bans = bans
         exempt = list(dict.fromkeys(phrase for ban in bans for phrase in ban.exempt))
         index = {phrase: number for number, phrase in enumerate(exempt)}
-        self._exempt = PhraseSearch([Phrase(phrase) for phrase in exempt])
+        self._exempt = search([Phrase(phrase) for phrase in exempt])
         self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
         self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
         self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]

@@ -7,14 +7,19 @@ little and can be remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.kinds import KINDS
+from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.phrase_search import PhraseSearch, PhraseStates
 from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 from antislop.matching.rules import Rules, RuleState
+
+if TYPE_CHECKING:
+    from antislop.matching.prefilter import Prefilter
 
 
 class OtherState(NamedTuple):
@@ -25,16 +30,31 @@ class OtherState(NamedTuple):
 
 
 class TextMatcher:
-    """Bans, compiled. Its hits are indices of bans; bans of token ids have none."""
+    """Bans, compiled. Its hits are indices of bans; bans of token ids have none.
 
-    def __init__(self, bans: Sequence[Ban]) -> None:
-        groups = _group(bans)
+    prefilter: `Prefilter`, for texts that come in long pieces; it takes the patterns that it can.
+    """
+
+    def __init__(self, bans: Sequence[Ban], *, prefilter: type[Prefilter] | None = None) -> None:
+        takes = prefilter.takes if prefilter else lambda _: False
+        groups, filtered = (
+            _group(bans, lambda ban: not takes(ban.pattern)),
+            _group(bans, lambda ban: takes(ban.pattern)),
+        )
         self._phrases = groups.pop(PhraseSearch, [])
         self.phrases = PhraseSearch([bans[number].pattern for number in self._phrases])  # type: ignore[misc]
         self._searches = [
             (numbers, search([bans[number].pattern for number in numbers])) for search, numbers in groups.items()
         ]
-        self._rules = Rules(bans) if any(ban.exempt or ban.scopes or ban.at_most for ban in bans) else None
+        search_exempt: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
+        if prefilter:
+            search_exempt = partial(prefilter, search=PhraseSearch)
+            self._searches += [
+                (numbers, prefilter([bans[number].pattern for number in numbers], search))
+                for search, numbers in filtered.items()
+            ]
+        has_rules = any(ban.exempt or ban.scopes or ban.at_most for ban in bans)
+        self._rules = Rules(bans, search_exempt) if has_rules else None
         self.is_plain = not (self._searches or self._rules)
         rules = (self._rules or Rules(())).start
         self.start = OtherState(tuple(search.start for _, search in self._searches), rules)
@@ -104,11 +124,11 @@ class TextMatcher:
         return [numbers[number] for numbers, search in self._searches for number in search.slow]
 
 
-def _group(bans: Sequence[Ban]) -> dict[type[TextSearch[Any]], list[int]]:
-    """Return the bans that occur in texts by what searches for them, in the order of `KINDS`."""
+def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[TextSearch[Any]], list[int]]:
+    """Return the bans that occur in texts and meet a condition by what searches for them, in the order of `KINDS`."""
     groups: dict[type[TextSearch[Any]], list[int]] = {kind.search: [] for kind in KINDS.values() if kind.search}
     for number, ban in enumerate(bans):
-        if ban.pattern.search:
+        if ban.pattern.search and condition(ban):
             groups[ban.pattern.search].append(number)
     return {search: numbers for search, numbers in groups.items() if numbers}
 

@@ -1,0 +1,224 @@
+"""Search only those parts of a long text in which a ban can occur, at the speed of compiled code.
+
+The text is reduced to bytes, a compiled search finds the literals without which no pattern can match, and the exact
+search reads the passages around them: from one stop to another, which nothing that matches crosses or begins before.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from ahocorasick_rs import BytesAhoCorasick
+from numpy.typing import NDArray
+
+from antislop.matching.folding import BOUNDARY, CLINGING, fold
+from antislop.matching.patterns.pattern import FILLER, Pattern
+from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.patterns.phrase_search import SHORT
+from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+from antislop.matching.patterns.word_search import SENTENCE_ENDS
+
+_SPACE, _END = b" ."
+_IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
+_UNKNOWN = 255
+WAITING = 1 << 14
+"""Characters in which no stop is found before the exact search reads them anyway."""
+
+
+class Reduced(NamedTuple):
+    """A text of `size` characters as bytes, and for each the index of its character, never decreasing."""
+
+    data: NDArray[np.uint8]
+    origins: NDArray[np.intp]
+    size: int
+
+
+class _Reduction:
+    """From characters to bytes; a character is added when it first occurs.
+
+    The bytes are those of the folded symbols: ASCII as it is, anything else one of 128 others, all that ends a sentence
+    a full stop. Edges of words and what may change its place, marks, are left out. So equal symbols have equal bytes,
+    and what occurs in a folded text occurs in the reduced one.
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.full(0x110000, _UNKNOWN, np.uint8)
+        self._first = np.zeros(0x110000, np.intp)
+        self._bytes = np.zeros(0, np.uint8)
+
+    def reduce(self, text: str) -> Reduced:
+        """Return a text as bytes; of white space in a row only the first is kept."""
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        counts = self._counts[codes]
+        if (counts == _UNKNOWN).any():
+            self._learn(np.unique(codes[counts == _UNKNOWN]).tolist())
+            counts = self._counts[codes]
+        if (counts == 1).all():
+            origins, data = np.arange(len(codes)), self._bytes[self._first[codes]]
+        else:
+            origins = np.repeat(np.arange(len(codes)), counts)
+            ends = np.cumsum(counts, dtype=np.intp)
+            data = self._bytes[np.arange(len(origins)) + np.repeat(self._first[codes] - ends + counts, counts)]
+        is_space = data == _SPACE
+        is_repeated = is_space[1:] & is_space[:-1]
+        if is_repeated.any():
+            kept = np.concatenate(([True], ~is_repeated))
+            data, origins = data[kept], origins[kept]
+        return Reduced(data, origins, len(text))
+
+    def _learn(self, codes: Sequence[int]) -> None:
+        known = bytearray(self._bytes.tobytes())
+        for code in codes:
+            data = bytes(_to_byte(symbol) for symbol in fold(chr(code), final=True).symbols if not _is_left_out(symbol))
+            self._first[code], self._counts[code] = len(known), len(data)
+            known += data
+        self._bytes = np.frombuffer(bytes(known), np.uint8)
+
+
+def _is_left_out(symbol: str) -> bool:
+    return symbol in (BOUNDARY, _IOTA) or unicodedata.category(symbol).startswith("M") or symbol in CLINGING
+
+
+def _to_byte(symbol: str) -> int:
+    if symbol in SENTENCE_ENDS:
+        return _END
+    return ord(symbol) if symbol.isascii() else 0x80 | (ord(symbol) & 0x7F)
+
+
+_REDUCTION = _Reduction()
+
+
+def find_literal(pattern: Pattern) -> bytes:
+    """Return bytes that every occurrence contains once it is reduced, the longest known; empty if none are."""
+    symbols = pattern.find_symbols(case_sensitive=False) or ""
+    parts = [symbols] if isinstance(pattern, Phrase) else symbols.split(FILLER)
+    return max((_REDUCTION.reduce(part.replace(BOUNDARY, "")).data.tobytes().strip() for part in parts), key=len)
+
+
+class PrefilterState(NamedTuple):
+    """The state of a search.
+
+    text: the end of the text that is undecided, after the stop that it begins with. is_first: whether it begins with
+    the text itself instead. exact: the state of the exact search, while that reads everything.
+    """
+
+    text: str = ""
+    is_first: bool = True
+    exact: Any = None
+
+
+class Prefilter(TextSearch[PrefilterState]):
+    """An exact search for phrases or sequences of words that reads only passages with a literal of theirs.
+
+    Its result is that of the exact search, but what is open is not as narrow.
+    """
+
+    def __init__(self, patterns: Sequence[Pattern], search: type[TextSearch[Any]]) -> None:
+        self._exact = search(patterns)
+        literals = list(dict.fromkeys(map(find_literal, patterns)))
+        self._finds_all = bool(literals) and all(literals)
+        self._automaton = BytesAhoCorasick(literals if self._finds_all else [])
+        self._longest = max(map(len, literals), default=0)
+        self._waiting = WAITING + 4 * self._longest
+        self._is_phrases = all(isinstance(pattern, Phrase) for pattern in patterns)
+        self._read_again = lru_cache(maxsize=1 << 14)(self._read)  # the same words recur
+        self.start = PrefilterState(exact=None if self._finds_all else self._exact.start)
+
+    @staticmethod
+    def takes(pattern: Pattern) -> bool:
+        """Return whether no occurrence is without a literal."""
+        return find_literal(pattern) != b""
+
+    def read(self, state: PrefilterState, piece: str, *, final: bool = False) -> tuple[PrefilterState, PieceResult]:
+        """Read one more piece; `final` also decides what depends on the text ending here."""
+        if state.exact is not None:
+            return self._read_exactly(state, piece, final=final)
+        text = state.text + piece
+        reduced = _REDUCTION.reduce(text)
+        stops = self._find_stops(reduced)
+        decided = len(text) if final else self._find_decided(reduced, stops)
+        hits = [
+            _shift(hit, len(text) - end)
+            for begin, end in self._find_passages(reduced, stops, decided=decided, is_first=state.is_first)
+            for hit in self._read_passage(text, begin, end, final=final and end == len(text))
+            if end - hit.start_back <= decided  # what begins after that is found again, with all that follows
+        ]
+        rest = PrefilterState(text[decided:], False) if decided >= 0 else state._replace(text=text)
+        if len(rest.text) > self._waiting:
+            exact, result = self._catch_up(rest)
+            return PrefilterState(exact=exact), PieceResult((*hits, *result.hits), result.open)
+        return rest, PieceResult(tuple(hits), (len(rest.text),) if rest.text else ())
+
+    def forget(self, state: PrefilterState) -> PrefilterState:
+        exact = self._catch_up(state)[0] if state.exact is None else state.exact
+        return PrefilterState(exact=self._exact.forget(exact))
+
+    def _read_exactly(self, state: PrefilterState, piece: str, *, final: bool) -> tuple[PrefilterState, PieceResult]:
+        """Read a piece with the exact search, until nothing is open after a character that is settled."""
+        exact, result = self._exact.read(state.exact, piece, final=final)
+        if self._finds_all and piece and piece[-1].isascii() and not result.open:
+            return PrefilterState(piece[-1], False), result
+        return PrefilterState(exact=exact), result
+
+    def _catch_up(self, state: PrefilterState) -> tuple[Any, PieceResult]:
+        """Return the state of the exact search after the text, and its hits in what is undecided."""
+        begun = self._exact.start if state.is_first else self._begin(state.text[:1])
+        return self._exact.read(begun, state.text[not state.is_first :])
+
+    def _begin(self, stop: str) -> Any:
+        """Return the state of the exact search after a text that ends in a stop, in which nothing begins."""
+        return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
+
+    def _find_stops(self, reduced: Reduced) -> NDArray[np.intp]:
+        """Return the characters at which passages begin and end.
+
+        For phrases these are all but white space and what leaves no bytes. Sequences of words lie within a sentence.
+        """
+        is_stop = reduced.data != _SPACE if self._is_phrases else reduced.data == _END
+        stops: NDArray[np.intp] = reduced.origins[is_stop]
+        return stops
+
+    def _find_decided(self, reduced: Reduced, stops: NDArray[np.intp]) -> int:
+        """Return the last stop up to which every occurrence that begins is complete, with the stop after it, or -1."""
+        if not len(stops) or not self._is_phrases:
+            return int(stops[-1]) if len(stops) else -1
+        open_ = int(np.searchsorted(reduced.origins, stops[-1])) - self._longest + 1
+        last = int(np.searchsorted(stops, reduced.origins[open_])) - 1 if open_ > 0 else -1
+        return int(stops[last]) if last >= 0 else -1
+
+    def _find_passages(
+        self, reduced: Reduced, stops: NDArray[np.intp], *, decided: int, is_first: bool
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the passages around the literals that begin up to `decided`: from a stop, or -1, to behind a stop."""
+        matches = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
+        places = np.array(matches, np.intp).reshape(-1, 3)
+        first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
+        is_new = (first <= decided) & ((first > 0) | is_first)
+        stops = np.concatenate(([-1 if is_first else 0], stops, [int(reduced.size) - 1]))
+        begins = stops[np.searchsorted(stops, first[is_new]) - 1]
+        ends = stops[np.searchsorted(stops[:-1], last[is_new], side="right")] + 1
+        begin, end = -1, -1
+        for next_begin, next_end in sorted(set(zip(begins.tolist(), ends.tolist(), strict=True))):
+            if next_begin >= end - 1:
+                if end > 0:
+                    yield begin, end
+                begin = next_begin
+            end = max(end, next_end)
+        if end > 0:
+            yield begin, end
+
+    def _read_passage(self, text: str, begin: int, end: int, *, final: bool) -> Sequence[Hit]:
+        read = self._read_again if end - begin < SHORT else self._read
+        return read(text[begin] if begin >= 0 else "", text[begin + 1 : end], final)
+
+    def _read(self, stop: str, passage: str, final: bool) -> Sequence[Hit]:
+        begun = self._begin(stop) if stop else self._exact.start
+        return self._exact.read(begun, passage, final=final)[1].hits
+
+
+def _shift(hit: Hit, size: int) -> Hit:
+    return hit._replace(start_back=hit.start_back + size, end_back=hit.end_back + size)

@@ -1,0 +1,119 @@
+"""The prefilter finds what the exact search finds, in texts and bans made of what folding treats in special ways."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antislop.lists.ban_list import BanList
+from antislop.matching import prefilter
+from antislop.matching.bans import Ban
+from antislop.matching.errors import BanError
+from antislop.matching.folding import BOUNDARY, fold
+from antislop.matching.patterns.phrase_search import PhraseSearch
+from antislop.matching.prefilter import Prefilter
+from antislop.matching.text_matcher import TextMatcher
+from tests.matching.test_rules import RULES
+from tests.support.oracles import cut_at
+
+# Letters of several kinds, white space, what folds to several symbols or to none, marks, and ends of sentences.
+NASTY = (
+    "a", "b", "A", "ab", "a b", " ", "  ", "\n", "\u00a0", "\u3000", ".", ". ", "…", "!", "。", "’", "'", "n't", "—",
+    "ß", "ss", "é", "e\u0301", "\u0301", "\u0328", "\u0345", "ι", "ΐ", "ŉ", "ﬁ", "İ", "\u200b", "\u00ad", "\ufe0f",
+    "ـ", "\0", "\ud83d", "🙂", "的", "の", "ｶ\uff9e", "\u0e33", "\u0e31", "กำ", "한", "\u1112\u1161", "7", "`", '"',
+    "the", "could", "couldn't", "<t>", "</t>", "not", "*",
+)  # fmt: skip
+texts = st.lists(st.sampled_from(NASTY), max_size=30).map("".join)
+places = st.lists(st.integers(0, 60), max_size=6)
+phrases = st.lists(st.sampled_from(NASTY), min_size=1, max_size=4).map("".join)
+
+
+def build(make: Callable[..., Ban], *arguments: object, **options: object) -> Ban | None:
+    """Return a ban, or None for one that is refused, such as one without a visible character."""
+    try:
+        return make(*arguments, **options)
+    except BanError:
+        return None
+
+
+kinds = st.one_of(
+    st.builds(
+        lambda phrase, edges, case: build(Ban, phrase, edges=edges, case_sensitive=case),
+        phrases, st.sampled_from(["word", "anywhere"]), st.booleans(),
+    ),
+    st.builds(lambda phrase, gap: build(Ban.wildcard, phrase, gap=gap), phrases, st.integers(1, 2)),
+    st.builds(
+        lambda words, gap, skips, case: build(Ban.words, words, gap=gap, skip_stop_words=skips, case_sensitive=case),
+        st.lists(phrases, min_size=1, max_size=3), st.integers(0, 2), st.booleans(), st.booleans(),
+    ),
+    st.sampled_from([Ban.regex("a.?b"), Ban.regex(r"\bb"), Ban.loop(2, 4, 9)]),
+)  # fmt: skip
+ruled = st.builds(lambda ban, rules: ban and replace(ban, **rules), kinds, st.sampled_from(({}, {}, *RULES)))
+lists = st.lists(ruled, max_size=5).map(lambda bans: [ban for ban in bans if ban])
+
+
+def find(bans: Sequence[Ban], pieces: Sequence[str], **options: type[Prefilter]) -> list[tuple[int, int, int]]:
+    """Return (ban, start, end) of every match in a text that is read piece by piece."""
+    matcher, found, size = TextMatcher(bans, **options), [], 0
+    phrases, others = matcher.phrases.start, matcher.start
+    for number, piece in enumerate(pieces):
+        phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
+        size += len(piece)
+        found += [(hit.pattern, size - hit.start_back, size - hit.end_back + 1) for hit in result.hits]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("waiting", [0, 6, prefilter.WAITING])
+@given(text=texts, cuts=places, bans=lists)
+@example(text="x ι cat", cuts=[], bans=[Ban("ι cat"), Ban(" cat", edges="anywhere")])
+@example(text="x \u0345 y", cuts=[4], bans=[Ban("x \u0345y")])
+@example(text="abc ", cuts=[2], bans=[Ban("c", edges="anywhere"), Ban("bc")])
+@example(text="a the\u0301 b a. the b", cuts=[5], bans=[Ban.words(["a", "b"], skip_stop_words=True)])
+def test_the_prefilter_finds_what_the_exact_search_finds(
+    waiting: int, text: str, cuts: list[int], bans: list[Ban]
+) -> None:
+    pieces = cut_at(text, cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefilter, "WAITING", waiting)
+        assert find(bans, pieces, prefilter=Prefilter) == find(bans, pieces)
+
+
+def test_what_a_character_folds_to_has_the_bytes_of_the_character() -> None:
+    characters = list(map(chr, range(sys.maxunicode + 1)))
+    reduce = prefilter._REDUCTION.reduce
+    reduce("".join(characters))
+    for character in characters:
+        symbols = fold(character, final=True).symbols.replace(BOUNDARY, "")
+        if symbols != character:
+            assert reduce(symbols).data.tobytes() == reduce(character).data.tobytes(), ascii(character)
+
+
+@given(text=texts, cuts=places, bans=lists)
+def test_a_state_that_forgets_is_that_of_the_exact_search(text: str, cuts: list[int], bans: list[Ban]) -> None:
+    patterns = [ban.pattern for ban in bans if ban.pattern.search is PhraseSearch]
+    exact, quick = PhraseSearch(patterns), Prefilter(patterns, PhraseSearch)
+    first, *rest = cut_at(text, cuts)
+    states = [search.forget(search.read(search.start, first)[0]) for search in (exact, quick)]
+    found: list[set[tuple[int, int, int]]] = [set(), set()]
+    for number, piece in enumerate([*rest, ""]):
+        for index, search in enumerate((exact, quick)):
+            states[index], result = search.read(states[index], piece, final=number == len(rest))
+            size = sum(map(len, rest[: number + 1]))
+            found[index] |= {(hit.pattern, size - hit.start_back, size - hit.end_back) for hit in result.hits}
+    assert found[0] == found[1]
+
+
+def test_texts_without_stops_are_searched_in_bounded_memory() -> None:
+    """White space and invisible characters leave nothing to stop at, and some texts have no sentences."""
+    for filler in (" " * 1000, "\u200b" * 1000, "word " * 200):
+        bans = BanList(["a cat", Ban.words(["a", "dog"], gap=1)])
+        steps = list(bans.search([*[filler] * 200, " a cat, a big dog. ", *[filler] * 200]))
+        assert [match.ban.phrase for step in steps for match in step.matches] == ["a cat", "a dog"]
+        settled = [step.settled for step in steps]
+        assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.WAITING
