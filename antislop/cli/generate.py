@@ -23,6 +23,7 @@ from antislop.cli.terminal import check_writable, console, save_json, say, warn,
 from antislop.cli.writer import ContinuationOptions, PolicyOptions, TextWriter, WritingTask, read_prompt
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
 from antislop.trace.events import Settled
 from antislop.trace.report import Report
@@ -185,7 +186,7 @@ def _describe_difference(plain_text: str, banned_text: str) -> str:
 
 def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
     table = Table("", *_TITLES, box=None, padding=(0, 2, 0, 0))
-    hits = [len(bans.find(run.text)) for run in runs]
+    hits = [len(drop_overlaps(bans.find(run.text))) for run in runs]
     words = [len(run.text.split()) for run in runs]
     rates = [1000 * count / max(1, total) for count, total in zip(hits, words, strict=True)]
     table.add_row("banned phrases", *map(str, hits))

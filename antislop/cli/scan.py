@@ -9,7 +9,6 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -36,7 +35,7 @@ from antislop.errors import InputError
 from antislop.files import PIECE, open_bytes
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
-from antislop.matching.bans import Ban, Match, distinct
+from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.records.texts import read_texts
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
@@ -80,6 +79,8 @@ def scan(
 
     In folders, hidden files and those that are not UTF-8 are left out. With --column, the line is that of the record,
     or its number, and the column that of the character in its text.
+
+    Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
     if Path("-") in (bans.bans or []) and "-" in files:
         raise InputError(
@@ -155,7 +156,7 @@ def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occu
         line = text.place.rpartition(":")[2]
         yield [
             Occurrence(name, int(line) if line.isdecimal() else number, match.start + 1, match.ban.phrase, found)
-            for match in bans.find(text.text)
+            for match in drop_overlaps(bans.find(text.text))
             for found in [text.text[match.start : match.end]]
         ]
 
@@ -249,13 +250,12 @@ class Occurrence(NamedTuple):
 
 
 def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
-    """Yield lists of the occurrences of bans in a text that is read in pieces, in order."""
-    window = Window(pieces)
+    """Yield lists of the occurrences of bans in a text that is read in pieces, in order; none overlap."""
+    window, end = Window(pieces), 0
     for result in bans.search(window):
-        yield [
-            Occurrence(file, *window.locate(match.start), match.ban.phrase, window.cut(match))
-            for match in result.matches
-        ]
+        matches = drop_overlaps(result.matches, begin=end)
+        yield [Occurrence(file, *window.locate(match.start), match.ban.phrase, window.cut(match)) for match in matches]
+        end = matches[-1].end if matches else end
         window.drop(result.settled)
 
 
@@ -332,11 +332,12 @@ class _BanHits:
 
 @dataclass
 class _Trial:
-    """The hits of a list in some texts. contexts: limit of contexts per ban."""
+    """The hits of a list in some texts. contexts: limit of contexts per ban. hits: those that don't overlap."""
 
     bans: BanList
     contexts: int
     words: int = 0
+    hits: int = 0
     tallies: dict[Ban, _BanHits] = field(default_factory=dict)
 
     def add(self, name: str) -> None:
@@ -344,7 +345,9 @@ class _Trial:
         text = read_input(name)
         self.words += len(text.split())
         lines = _line_starts(text)
-        for match in chain.from_iterable(result.matches for result in self.bans.search([text])):
+        matches = self.bans.find(text)
+        self.hits += len(drop_overlaps(matches))
+        for match in matches:
             tally = self.tallies.setdefault(match.ban, _BanHits())
             tally.count += 1
             if len(tally.contexts) < self.contexts:
@@ -360,11 +363,6 @@ class _Trial:
     def unused(self) -> list[Ban]:
         """The bans without a hit, in order."""
         return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
-
-    @property
-    def hits(self) -> int:
-        """The number of hits of all bans."""
-        return sum(tally.count for tally in self.tallies.values())
 
     def rate(self, count: int) -> float:
         """Return a count per 1,000 words."""
@@ -385,8 +383,8 @@ def try_(
 ) -> int:
     """Try a list on texts: the frequency and the places of each ban.
 
-    Prints each ban that occurs with its hits, its hits per 1,000 words, and the first hits in context. JSON also lists
-    the bans that don't occur.
+    Prints each ban that occurs with its hits, its hits per 1,000 words, and the first hits in context. A ban's hits are
+    all of its own; the total counts overlapping hits once. JSON also lists the bans that don't occur.
     """
     if not text:
         raise InputError("no text to try the list on: pass --text FILE, or --text - for standard input")

@@ -10,6 +10,7 @@ from typing import Any
 
 from antislop.datasets.samples import UNBANNED
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 
 
 @dataclass
@@ -68,11 +69,11 @@ class Summary:
 
 
 def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
-    """Return per arm the occurrences of the bans per 1,000 words of the responses."""
+    """Return per arm the occurrences of the bans that don't overlap, per 1,000 words of the responses."""
     words: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     for record in records:
         if record["response"] is not None:
             words[record["arm"]] += len(record["response"].split())
-            hits[record["arm"]] += len(bans.find(record["response"]))
+            hits[record["arm"]] += len(drop_overlaps(bans.find(record["response"])))
     return {arm: 1000 * hits[arm] / max(1, words[arm]) for arm in words}

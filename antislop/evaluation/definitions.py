@@ -12,7 +12,7 @@ LIST_TITLES = {
     "held_out_only": "hits of the held-out list alone",
 }
 _LIST_ABOUT = {
-    "made_from": "occurrences of the bans of the arms",
+    "made_from": "occurrences of the bans of the arms; of overlapping ones the first and longest",
     "held_out": "occurrences of a list made from other texts, including entries that are also in the arms' list",
     "held_out_only": "occurrences of entries of the held-out list that are not in the arms' list",
 }

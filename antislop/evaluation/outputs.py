@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from antislop.datasets.samples import PLAIN
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 from antislop.records.journal import Record
 from antislop.records.texts import Text
 
@@ -109,7 +110,7 @@ class Example(NamedTuple):
 def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit: int = 3) -> list[Example]:
     """Return the texts to prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
     plain_outputs = arms.get(PLAIN, next(iter(arms.values())))
-    hits = [len(bans.find(output.text)) for output in plain_outputs]
+    hits = [len(drop_overlaps(bans.find(output.text))) for output in plain_outputs]
     chosen: dict[Any, int] = {}
     for place in sorted(range(len(plain_outputs)), key=lambda i: -hits[i]):
         chosen.setdefault(plain_outputs[place].key, place)

@@ -24,6 +24,7 @@ from antislop.evaluation.definitions import (
 )
 from antislop.evaluation.outputs import Output
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 from antislop.metrics.bootstrap import Floats
 from antislop.metrics.definitions import METRICS, Metric, Ratio
 from antislop.metrics.estimates import Estimate, Sums, estimate_pairs
@@ -62,7 +63,7 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
     """Count outputs: their texts, the matches of lists, and their costs."""
     tally = Tally(metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
     for output in outputs:
-        hits = {name: len(bans.find(output.text)) for name, bans in lists.items()}
+        hits = {name: len(drop_overlaps(bans.find(output.text))) for name, bans in lists.items()}
         tally.add(output.text, group=output.key, sums={**hits, **output.sums})
     return tally
 

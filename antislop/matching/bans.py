@@ -234,6 +234,19 @@ class Match(NamedTuple):
     end: int
 
 
+def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
+    """Return the matches, in order, without any that overlaps an earlier one, or a longer one from the same start.
+
+    begin: the end of the last match that was kept of the text before.
+    """
+    kept = []
+    for match in sorted(matches, key=lambda match: (match.start, -match.end)):
+        if match.start >= begin:
+            kept.append(match)
+            begin = match.end
+    return kept
+
+
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
     """Return the bans in order, one for each key, with the smallest of its weights."""
     kept: dict[Hashable, Ban] = {}

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 from antislop.metrics.bootstrap import Floats, bound_unseen
 from antislop.metrics.diversity import TOP
 from antislop.metrics.estimates import Sums
@@ -116,9 +117,9 @@ def define_hits(name: str, bans: BanList) -> Metric:
         name,
         name,
         "per 1,000 words",
-        "occurrences of the list's bans, as found by `BanList.find`; weights are ignored",
+        "occurrences of the list's bans, of overlapping ones the first and longest; weights are ignored",
         formula=Ratio(f"hits of {name}", "words", 1000, is_rate=True),
-        count=lambda segments, _: len(bans.find(segments.text)),
+        count=lambda segments, _: len(drop_overlaps(bans.find(segments.text))),
     )
 
 

@@ -25,7 +25,7 @@ from antislop.cli.main import app
 from antislop.cli.progress import ProgressBar
 from antislop.cli.scan import Occurrence, Window, find_occurrences
 from antislop.lists.ban_list import PIECE
-from antislop.matching.bans import Match
+from antislop.matching.bans import Match, drop_overlaps
 from antislop.matching.text_matcher import TextMatcher
 from tests.conftest import DEPTH
 
@@ -75,14 +75,15 @@ def cut(text: str, random: Random) -> list[str]:
 
 
 def find_at_once(bans: BanList, text: str) -> set[Match]:
-    """Search the whole text at once: the naive twin."""
-    matcher = bans._matcher
+    """Search the whole text at once, without the prefilter: the naive twin."""
+    matcher = TextMatcher(bans._distinct)
     _, _, result = matcher.read(matcher.phrases.start, matcher.start, text, final=True)
     size = len(text)
     return {Match(bans._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1) for hit in result.hits}
 
 
 def place_naively(bans: BanList, text: str) -> list[Occurrence]:
+    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, match.ban.phrase))
     return [
         Occurrence(
             "f",
@@ -91,7 +92,7 @@ def place_naively(bans: BanList, text: str) -> list[Occurrence]:
             match.ban.phrase,
             text[match.start : match.end],
         )
-        for match in sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, match.ban.phrase))
+        for match in drop_overlaps(matches)
     ]
 
 
@@ -151,6 +152,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def scan(*args: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, ["scan", *args], env={"COLUMNS": "200"})
     return result.exit_code, result.stdout, result.stderr
+
+
+DAMP = "the air was thick with the scent of damp earth"  # seven entries of the bundled list, one after another
+
+
+def test_overlapping_phrases_are_listed_and_counted_once(folder: Path) -> None:
+    Path("damp.txt").write_text(f"{DAMP}\n" * 2, encoding="utf-8")
+    phrases = ["the air was thick with", "the scent of", "damp earth"]
+    status, out, _ = scan("damp.txt")
+    assert status == 1 and [line.split(": ")[1] for line in out.splitlines()] == phrases * 2
+    assert [entry["text"] for entry in json.loads(scan("damp.txt", "--format", "json")[1])] == phrases * 2
+    assert scan("damp.txt", "--count")[1] == "damp.txt:6\n"
+
+
+def test_try_counts_overlapping_hits_once_in_its_total_and_each_for_its_ban(folder: Path) -> None:
+    Path("damp.txt").write_text(DAMP, encoding="utf-8")
+    result = CliRunner().invoke(app, ["try", "--text", "damp.txt", "--format", "json"])
+    data = json.loads(result.stdout)
+    assert data["hits"] == 3
+    assert [ban["count"] for ban in data["bans"]] == [1] * 7
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

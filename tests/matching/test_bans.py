@@ -12,9 +12,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import antislop
+from antislop.datasets.summary import measure_slop
+from antislop.evaluation.outputs import Output
+from antislop.evaluation.rows import tally_outputs
 from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, Match, distinct
+from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.matching.errors import BanError
+from antislop.metrics.metrics import measure
+from antislop.metrics.tally import Tally
 from tests.support.oracles import occurrences
 
 # One ban
@@ -372,3 +378,46 @@ def test_the_suffix_of_a_file_takes_precedence_over_its_first_character(tmp_path
     json_file.write_text("a b\n", encoding="utf-8")
     with pytest.raises(BanError, match=r"list.json:1: not JSON"):
         BanList.load(json_file)
+
+
+# Counts
+
+
+def choose_naively(text: str, matches: list[Match]) -> list[tuple[int, int]]:
+    """Walk along a text: take the longest match that begins at a character, go on behind it, else go on by one."""
+    place, chosen = 0, []
+    while place < len(text):
+        ends = [match.end for match in matches if match.start == place]
+        if ends:
+            chosen.append((place, max(ends)))
+        place = max([*ends, place + 1])
+    return chosen
+
+
+@given(
+    text=st.text("ab ", max_size=30),
+    phrases=st.lists(st.sampled_from(["a", "ab", "b a", "aba", "ba b", "bb"]), min_size=1),
+    cut=st.integers(0, 30),
+)
+def test_of_overlapping_matches_the_first_and_longest_counts(text: str, phrases: list[str], cut: int) -> None:
+    matches = BanList([Ban(phrase, edges="anywhere") for phrase in phrases]).find(text)
+    expected = choose_naively(text, matches)
+    assert [match[1:] for match in drop_overlaps(matches)] == expected
+    first = drop_overlaps(match for match in matches if match.start < cut)
+    rest = drop_overlaps((match for match in matches if match.start >= cut), begin=first[-1].end if first else 0)
+    assert [match[1:] for match in (*first, *rest)] == expected
+
+
+DAMP = "the air was thick with the scent of damp earth"  # seven entries of the bundled list, one after another
+
+
+def test_every_headline_counts_the_damp_earth_three_times() -> None:
+    bans, words = antislop.default_bans(), len(DAMP.split())
+    assert len(bans.find(DAMP)) == 7
+    tally = Tally(bans={"slop": bans})
+    tally.add(DAMP)
+    assert measure(tally)["slop"].value == pytest.approx(3000 / words)
+    outputs = tally_outputs([Output(None, 0, DAMP)], {"made_from": bans})
+    assert outputs.sum_up()["made_from"].sum() == 3
+    record = {"response": DAMP, "arm": "plain"}
+    assert measure_slop([record], bans) == {"plain": pytest.approx(3000 / words)}
