@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import antislop
 from antislop import files
@@ -212,7 +213,7 @@ def test_the_demo_installs_no_extras_and_says_each_step() -> None:
 
 (HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-INSTALLED = {Requirement(line).name.lower() for line in HOOK["additional_dependencies"][1:]}
+INSTALLED = {canonicalize_name(Requirement(line).name) for line in HOOK["additional_dependencies"][1:]}
 
 
 def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> None:
@@ -226,14 +227,14 @@ def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> No
         for line in requires(Requirement(package).name) or []:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                assert needed.name.lower().replace("-", "_") in {name.replace("-", "_") for name in INSTALLED}
+                assert canonicalize_name(needed.name) in INSTALLED
 
 
 def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was a testament to x.\n")
     (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
     distributions = packages_distributions().items()
-    others = {module for module, names in distributions if not {name.lower() for name in names} & INSTALLED}
+    others = {module for module, names in distributions if not set(map(canonicalize_name, names)) & INSTALLED}
     code = (
         "import sys, importlib.abc\n"
         "class Refuse(importlib.abc.MetaPathFinder):\n"
