@@ -15,13 +15,14 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 from antislop.serving.server.app import serve_backend
-from antislop.serving.server.bodies.fields import ChatBody, CompletionBody
+from antislop.serving.server.bodies.fields import ChatBody, CompletionBody, CountBody, EncodeBody
 from antislop.serving.server.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, NEUTRAL, UNHEEDED
 from tests.support.backends import SlowBackend, play_tokens
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 ROUTES = ["/v1/completions", "/v1/chat/completions", "/v1/token/encode", "/api/extra/tokencount", "/api/extra/abort"]
-FIELDS = sorted({*CompletionBody.model_fields, *ChatBody.model_fields, *ALIASES, *NEUTRAL, *UNHEEDED, "text"})
+BODIES_OF_ROUTES = (CompletionBody, ChatBody, EncodeBody, CountBody)
+FIELDS = sorted({*ALIASES, *NEUTRAL, *UNHEEDED, *(name for body in BODIES_OF_ROUTES for name in body.model_fields)})
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ USUAL = st.fixed_dictionaries({"prompt": st.just("a") | VALUES, "messages": MESS
 def test_a_body_of_any_values_is_answered_or_refused(
     app: FastAPI, body: dict[str, Any], usual: dict[str, Any], path: str
 ) -> None:
-    names = {"/v1/completions": ["prompt"], "/v1/chat/completions": ["messages"]}.get(path, ["text"])
+    names = {"/v1/chat/completions": ["messages"], "/v1/token/encode": ["text"]}.get(path, ["prompt"])
     expect_no_fault(post(app, {**{name: usual[name] for name in names}, **body}, path))
 
 
