@@ -1,9 +1,11 @@
 """Measure what HTTP adds to a token: the time from a backend's event to the line that the client reads.
 
-    python -m eval.speed.http_cost [--streams 16] [--tokens 200] [--pace 30]
+    python -m eval.speed.http_cost [--streams 16] [--tokens 200] [--pace 30] [--lists 800]
 
 The backend plays the tokens of all streams at the same moments, as a batch does; the client is another process. Prints
-a JSON line with the median and the 95th percentile in milliseconds, and the server's processor time per token.
+a JSON line with the median and the 95th percentile in milliseconds, and the server's processor time per token. A second
+line has the processor time of a request without bans, and of one whose list is known, before and after requests with
+many other lists beside the bundled one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import aiohttp
+import httpx
 
 import antislop
 from antislop.serving.server.app import serve_backend
@@ -30,6 +33,8 @@ from tests.support.backends import SlowBackend, play_tokens, run_server
 TOKEN = 60
 WARM_UP = 10
 """Tokens of each stream that are not counted."""
+REPEATS = 100
+"""Requests whose median processor time counts."""
 
 
 class PacedBackend(SlowBackend):
@@ -65,12 +70,35 @@ async def read(url: str, *, streams: int, tokens: int) -> list[list[float]]:
         return list(await asyncio.gather(*(read_one(session, number) for number in range(streams))))
 
 
+async def measure_lists(others: int) -> dict[str, float]:
+    """Return milliseconds of processor time per request, before and after requests with `others` lists."""
+    backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([TOKEN]), bans=antislop.default_bans())
+    transport = httpx.ASGITransport(serve_backend(backend))
+    async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=None) as client:
+
+        async def measure(count: int = REPEATS, **bans: Any) -> float:
+            times = []
+            for _ in range(count):
+                began = time.process_time()
+                (await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1, **bans})).raise_for_status()
+                times.append(1000 * (time.process_time() - began))
+            return round(statistics.median(times), 2)
+
+        mine = {"banned_strings": ["a testament to it"]}
+        figures = {"compiling_ms": await measure(1, **mine), "without_ms": await measure()}
+        figures["known_ms"] = await measure(**mine)
+        for number in range(others):
+            await measure(1, banned_strings=[f"phrase {number}"])
+        return figures | {"without_after_ms": await measure(), "known_after_ms": await measure(**mine)}
+
+
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--pace", type=float, default=30, help="milliseconds between two tokens of a stream")
+    parser.add_argument("--lists", type=int, default=800, help="other lists that requests bring")
     parser.add_argument("--read", metavar="URL", help="be the client of a server, and print the times")
     arguments = parser.parse_args()
     streams, tokens = arguments.streams, arguments.tokens
@@ -95,6 +123,7 @@ def main() -> None:
             {"median_ms": round(percentiles[9], 2), "p95_ms": round(percentiles[18], 2), "cpu_ms": round(cpu, 3)}
         )
     )
+    print(json.dumps(asyncio.run(measure_lists(arguments.lists))))
 
 
 if __name__ == "__main__":

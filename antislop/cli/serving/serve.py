@@ -103,6 +103,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
         running = DrainingServer(app, say=say)
         if description := getattr(backend, "description", None):
             say(str(description))
+        listener.listen()  # a client that comes at once waits a moment instead of being refused
         _announce(backend.name, server.host, listener.getsockname()[1], banned, has_key=key is not None)
         running.run(sockets=[listener])
     gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
