@@ -20,6 +20,7 @@ from antislop.serving.server.bodies.bans import BanLimits
 from antislop.serving.server.bodies.fields import MAX_CHOICES, TextBody
 from antislop.serving.server.bodies.json_reading import BODY_LIMIT
 from antislop.serving.server.entry import open_backend
+from antislop.serving.server.http_server import MAX_CONNECTIONS, REQUEST_SECONDS
 from antislop.serving.server.in_flight import InFlightBackend
 from antislop.serving.server.metrics import ServerMetrics
 from tests.support.backends import run_server
@@ -78,6 +79,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"{limits.phrases:,} phrases of {limits.characters} characters, {limits.regexes} regexes" in text
     assert f"of {limits.regex_characters:,} characters | 400" in text
     assert f"{SECONDS:g} seconds to compile a list | 400" in text
+    assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
+    assert f"{MAX_CONNECTIONS} connections | more are closed" in text
     assert f"{MAX_CHOICES} texts per request | 400" in text
     length = open_backend.__kwdefaults__["queue_length"]
     assert f"at a time and {length} that wait; with `--upstream` {length} in all | 429" in text
