@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from antislop import AntiSlop
 from antislop.lists.ban_list import Bans
 from antislop.serving.server.backend import BackendError, Busy, TextRequest
+from antislop.serving.server.http_server import BoundedProtocol
 from antislop.trace.events import Drawn, Event, Finished, Settled
 
 LONG_STREAM = {"prompt": "a", "max_tokens": 400, "stream": True}
@@ -78,7 +79,8 @@ class SlowBackend:
 @contextmanager
 def run_server(app: Any) -> Iterator[str]:
     """Run an app by uvicorn on a free port of 127.0.0.1, and yield its URL."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", access_log=False)
+    options: dict[str, Any] = {"http": BoundedProtocol, "ws": "none", "log_level": "critical", "access_log": False}
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -29,7 +29,7 @@ MAX_COMPILATIONS = 64
 
 @dataclass
 class _KeptList:
-    """A compiled list, its size when it was new, and its size when it was last asked for."""
+    """A compiled list, its size when it was new, and the largest since then, as far as it was asked for."""
 
     compiled: CompiledBans
     new_size: int
@@ -112,7 +112,8 @@ class BanCache:
     def _keep(self, key: Hashable, kept: _KeptList) -> None:
         """Note that a list is in use, and how large it is by now; drop others, whose texts keep them until they end."""
         self._size -= kept.size
-        kept.size = kept.new_size + 2 * kept.compiled.matcher.transition_count
+        # A matcher that begins anew with its transitions keeps the states of its automaton: no list gets smaller.
+        kept.size = max(kept.size, kept.new_size + 2 * kept.compiled.matcher.transition_count)
         self._size += kept.size
         self._kept[key] = kept
         self._kept.move_to_end(key)
