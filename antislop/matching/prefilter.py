@@ -23,6 +23,8 @@ from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
 
 _SPACE, _END = b" ."
+_ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
+_IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
 _UNKNOWN = 255
 WAITING = 1 << 14
@@ -30,11 +32,19 @@ WAITING = 1 << 14
 
 
 class Reduced(NamedTuple):
-    """A text of `size` characters as bytes, and for each the index of its character, never decreasing."""
+    """A text as bytes, and for each the index of its character, never decreasing.
+
+    others: for each length of the text's beginning, how many of its characters are not ASCII.
+    """
 
     data: NDArray[np.uint8]
     origins: NDArray[np.intp]
-    size: int
+    others: NDArray[np.intp]
+
+    @property
+    def size(self) -> int:
+        """The number of characters."""
+        return len(self.others) - 1
 
 
 class _Reduction:
@@ -68,7 +78,10 @@ class _Reduction:
         if is_repeated.any():
             kept = np.concatenate(([True], ~is_repeated))
             data, origins = data[kept], origins[kept]
-        return Reduced(data, origins, len(text))
+        others = np.zeros(len(codes) + 1, np.intp)
+        if not text.isascii():
+            np.cumsum(codes > 127, out=others[1:])
+        return Reduced(data, origins, others)
 
     def _learn(self, codes: Sequence[int]) -> None:
         known = bytearray(self._bytes.tobytes())
@@ -96,7 +109,13 @@ def find_literal(pattern: Pattern) -> bytes:
     """Return bytes that every occurrence contains once it is reduced, the longest known; empty if none are."""
     symbols = pattern.find_symbols(case_sensitive=False) or ""
     parts = [symbols] if isinstance(pattern, Phrase) else symbols.split(FILLER)
-    return max((_REDUCTION.reduce(part.replace(BOUNDARY, "")).data.tobytes().strip() for part in parts), key=len)
+    return max((_reduce_symbols(part.replace(BOUNDARY, "")) for part in parts), key=len)
+
+
+def _reduce_symbols(symbols: str) -> bytes:
+    if symbols.isascii():  # almost always, and far faster
+        return symbols.translate(_ASCII_ENDS).encode().strip()
+    return _REDUCTION.reduce(symbols).data.tobytes().strip()
 
 
 class PrefilterState(NamedTuple):
@@ -119,12 +138,16 @@ class Prefilter(TextSearch[PrefilterState]):
 
     def __init__(self, patterns: Sequence[Pattern], search: type[TextSearch[Any]]) -> None:
         self._exact = search(patterns)
-        literals = list(dict.fromkeys(map(find_literal, patterns)))
+        literals = list(map(find_literal, patterns))
         self._finds_all = bool(literals) and all(literals)
         self._automaton = BytesAhoCorasick(literals if self._finds_all else [])
         self._longest = max(map(len, literals), default=0)
         self._waiting = WAITING + 4 * self._longest
         self._is_phrases = all(isinstance(pattern, Phrase) for pattern in patterns)
+        symbols = [_find_plain_symbols(pattern, literal) for pattern, literal in zip(patterns, literals, strict=True)]
+        self._is_plain = np.array([each != "" for each in symbols])
+        self._opens = np.array([each.startswith(BOUNDARY) for each in symbols])
+        self._closes = np.array([each.endswith(BOUNDARY) for each in symbols])
         self._read_again = lru_cache(maxsize=1 << 14)(self._read)  # the same words recur
         self.start = PrefilterState(exact=None if self._finds_all else self._exact.start)
 
@@ -141,12 +164,14 @@ class Prefilter(TextSearch[PrefilterState]):
         reduced = _REDUCTION.reduce(text)
         stops = self._find_stops(reduced)
         decided = len(text) if final else self._find_decided(reduced, stops)
-        hits = [
+        places = self._find_places(reduced, decided=decided, is_first=state.is_first)
+        is_sure, hits = self._read_plainly(reduced, places)
+        hits |= {
             _shift(hit, len(text) - end)
-            for begin, end in self._find_passages(reduced, stops, decided=decided, is_first=state.is_first)
+            for begin, end in _find_passages(reduced, stops, places[~is_sure], is_first=state.is_first)
             for hit in self._read_passage(text, begin, end, final=final and end == len(text))
             if end - hit.start_back <= decided  # what begins after that is found again, with all that follows
-        ]
+        }
         rest = PrefilterState(text[decided:], False) if decided >= 0 else state._replace(text=text)
         if len(rest.text) > self._waiting:
             exact, result = self._catch_up(rest)
@@ -190,26 +215,24 @@ class Prefilter(TextSearch[PrefilterState]):
         last = int(np.searchsorted(stops, reduced.origins[open_])) - 1 if open_ > 0 else -1
         return int(stops[last]) if last >= 0 else -1
 
-    def _find_passages(
-        self, reduced: Reduced, stops: NDArray[np.intp], *, decided: int, is_first: bool
-    ) -> Iterator[tuple[int, int]]:
-        """Yield the passages around the literals that begin up to `decided`: from a stop, or -1, to behind a stop."""
-        matches = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
-        places = np.array(matches, np.intp).reshape(-1, 3)
-        first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
-        is_new = (first <= decided) & ((first > 0) | is_first)
-        stops = np.concatenate(([-1 if is_first else 0], stops, [int(reduced.size) - 1]))
-        begins = stops[np.searchsorted(stops, first[is_new]) - 1]
-        ends = stops[np.searchsorted(stops[:-1], last[is_new], side="right")] + 1
-        begin, end = -1, -1
-        for next_begin, next_end in sorted(set(zip(begins.tolist(), ends.tolist(), strict=True))):
-            if next_begin >= end - 1:
-                if end > 0:
-                    yield begin, end
-                begin = next_begin
-            end = max(end, next_end)
-        if end > 0:
-            yield begin, end
+    def _find_places(self, reduced: Reduced, *, decided: int, is_first: bool) -> NDArray[np.intp]:
+        """Return (pattern, begin, end) of the literals that begin up to `decided`, as indices of bytes."""
+        found = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
+        places = np.array(found, np.intp).reshape(-1, 3)
+        first = reduced.origins[places[:, 1]]
+        return places[(first <= decided) & ((first > 0) | is_first)]
+
+    def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[Hit]]:
+        """Return at which places only ASCII decides, and the hits there: a phrase of ASCII then is its bytes."""
+        number, begin, end = places.T
+        data = np.concatenate(([_SPACE], reduced.data, [_SPACE]))  # the byte before `begin` is data[begin]
+        origins = np.concatenate(([0], reduced.origins, [reduced.size - 1]))
+        others = reduced.others[origins[end + 1] + 1] - reduced.others[origins[begin]]
+        is_sure = self._is_plain[number] & (others == 0)
+        is_within = (self._opens[number] & _IS_WORD[data[begin]]) | (self._closes[number] & _IS_WORD[data[end + 1]])
+        is_hit = is_sure & ~is_within
+        starts, ends = reduced.size - origins[begin + 1][is_hit], reduced.size - origins[end][is_hit]
+        return is_sure, set(map(Hit, number[is_hit].tolist(), starts.tolist(), ends.tolist()))
 
     def _read_passage(self, text: str, begin: int, end: int, *, final: bool) -> Sequence[Hit]:
         read = self._read_again if end - begin < SHORT else self._read
@@ -218,6 +241,33 @@ class Prefilter(TextSearch[PrefilterState]):
     def _read(self, stop: str, passage: str, final: bool) -> Sequence[Hit]:
         begun = self._begin(stop) if stop else self._exact.start
         return self._exact.read(begun, passage, final=final)[1].hits
+
+
+def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
+    """Return the symbols of a phrase that occurs in ASCII wherever its literal does, up to its edges; else nothing."""
+    if not isinstance(pattern, Phrase) or pattern.case_sensitive or _END in literal:
+        return ""
+    symbols = pattern.find_symbols(case_sensitive=False)
+    return symbols if symbols.replace(BOUNDARY, "").encode(errors="replace") == literal else ""
+
+
+def _find_passages(
+    reduced: Reduced, stops: NDArray[np.intp], places: NDArray[np.intp], *, is_first: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield the passages around literals: from a stop, or -1, to behind a stop, merged where they overlap."""
+    first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
+    stops = np.concatenate(([-1 if is_first else 0], stops, [reduced.size - 1]))
+    begins = stops[np.searchsorted(stops, first) - 1]
+    ends = stops[np.searchsorted(stops[:-1], last, side="right")] + 1
+    begin, end = -1, -1
+    for next_begin, next_end in sorted(set(zip(begins.tolist(), ends.tolist(), strict=True))):
+        if next_begin >= end - 1:
+            if end > 0:
+                yield begin, end
+            begin = next_begin
+        end = max(end, next_end)
+    if end > 0:
+        yield begin, end
 
 
 def _shift(hit: Hit, size: int) -> Hit:
