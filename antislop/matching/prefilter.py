@@ -165,13 +165,14 @@ class Prefilter(TextSearch[PrefilterState]):
         stops = self._find_stops(reduced)
         decided = len(text) if final else self._find_decided(reduced, stops)
         places = self._find_places(reduced, decided=decided, is_first=state.is_first)
-        is_sure, hits = self._read_plainly(reduced, places)
-        hits |= {
+        is_sure, plain = self._read_plainly(reduced, places)
+        hits = [
             _shift(hit, len(text) - end)
             for begin, end in _find_passages(reduced, stops, places[~is_sure], is_first=state.is_first)
             for hit in self._read_passage(text, begin, end, final=final and end == len(text))
             if end - hit.start_back <= decided  # what begins after that is found again, with all that follows
-        }
+        ]
+        hits += plain.difference(hits)
         rest = PrefilterState(text[decided:], False) if decided >= 0 else state._replace(text=text)
         if len(rest.text) > self._waiting:
             exact, result = self._catch_up(rest)

@@ -84,6 +84,7 @@ def find(bans: Sequence[Ban], pieces: Sequence[str], **options: type[Prefilter])
 @example(search=([Ban("ι cat"), Ban(" cat", edges="anywhere")], ["x ι cat"]))
 @example(search=([Ban("x \u0345y")], ["x \u0345", " y"]))
 @example(search=([Ban("c", edges="anywhere"), Ban("bc")], ["ab", "c "]))
+@example(search=([Ban(".", at_most=1)], ["…"]))
 @example(search=([Ban.words(["a", "b"], skip_stop_words=True)], ["a the", "\u0301 b a. the b"]))
 def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: tuple[list[Ban], list[str]]) -> None:
     bans, pieces = search
