@@ -17,11 +17,11 @@ from antislop.cli.main import load_command
 from antislop.serving.server.app import serve_backend
 from antislop.serving.server.ban_cache import SECONDS
 from antislop.serving.server.bodies.bans import BanLimits
-from antislop.serving.server.bodies.fields import MAX_CHOICES, TextBody
+from antislop.serving.server.bodies.fields import MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, TextBody
 from antislop.serving.server.bodies.json_reading import BODY_LIMIT
 from antislop.serving.server.entry import open_backend
 from antislop.serving.server.http_server import MAX_CONNECTIONS, REQUEST_SECONDS
-from antislop.serving.server.in_flight import InFlightBackend
+from antislop.serving.server.in_flight import GRAMMAR_SECONDS, InFlightBackend
 from antislop.serving.server.metrics import ServerMetrics
 from tests.support.backends import run_server
 from tests.support.documents import ROOT, read_blocks
@@ -35,19 +35,21 @@ ADDRESS = "http://127.0.0.1:8000"
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     model, tokenizer = antislop.tiny_model()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     with run_server(serve_backend(InFlightBackend(model, tokenizer, bans=antislop.default_bans()))) as address:
         yield address
 
 
 def test_the_clients_of_the_guide_get_texts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = [block for block in read_blocks(GUIDE, "python") if "client" in block.text]
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec"), names)
     assert len(capsys.readouterr().out) > 200
     assert set(names["answer"].usage.antislop) == {"violations", "withdrawn_tokens", "rewinds", "conceded"}
     assert names["chunk"].usage.completion_tokens > 0
+    assert names["answer"].choices[0].message.parsed.room in ("kitchen", "garden")
 
 
 @pytest.mark.filterwarnings("default")  # of packages that are not ours
@@ -82,6 +84,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
     assert f"{MAX_CONNECTIONS} connections | more are closed" in text
     assert f"{MAX_CHOICES} texts per request | 400" in text
+    assert f"{MAX_SCHEMA:,} characters of a JSON schema, {GRAMMAR_SECONDS:g} seconds to compile it" in text
+    assert f"{MAX_BIASES:,} biases | 400" in text
     length = open_backend.__kwdefaults__["queue_length"]
     assert f"at a time and {length} that wait; with `--upstream` {length} in all | 429" in text
 

@@ -90,18 +90,25 @@ class TextAnswer:
             )
             if self.body.stream:
                 return TextEvents(self._stream(texts, requests), stack.pop_all(), headers)
-            return JSONResponse(await stay_connected(self.request, self._collect(texts, requests)), headers=headers)
+            return await stay_connected(self.request, self._collect(texts, requests, headers))
         finally:
             await stack.aclose()
 
-    async def _collect(self, texts: RunningTexts, requests: Sequence[TextRequest]) -> dict[str, Any]:
+    async def _collect(
+        self, texts: RunningTexts, requests: Sequence[TextRequest], headers: dict[str, str]
+    ) -> JSONResponse:
         collected = [CollectedText() for _ in requests]
         try:
             async for number, chunk in texts.chunks():
                 collected[number].add(chunk)
         except (InputError, BackendError, FailedText) as error:
             raise translate(error) from error
-        return self.writer.write_whole(collected, self._count(texts, requests))
+        usage = self._count(texts, requests)
+
+        def write() -> JSONResponse:
+            return JSONResponse(self.writer.write_whole(collected, usage), headers=headers)
+
+        return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
 
     async def _stream(self, texts: RunningTexts, requests: Sequence[TextRequest]) -> AsyncIterator[bytes]:
         has_usage = self.body.stream_options.include_usage
