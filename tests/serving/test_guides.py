@@ -45,7 +45,7 @@ def test_the_clients_of_the_guide_get_texts(url: str, capsys: pytest.CaptureFixt
     assert len(blocks) == 3
     names: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec"), names)
+        exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec", dont_inherit=True), names)
     assert len(capsys.readouterr().out) > 200
     assert set(names["answer"].usage.antislop) == {"violations", "withdrawn_tokens", "rewinds", "conceded"}
     assert names["chunk"].usage.completion_tokens > 0
