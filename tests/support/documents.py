@@ -136,7 +136,9 @@ def check_command(program: str, arguments: list[str]) -> None:
     elif program.startswith("python"):
         ast.parse((ROOT / arguments[0]).read_text(encoding="utf-8"))
     else:
-        assert program in ("git", "vllm", "llama-server", "ray", "cd", "export", "docker"), f"unknown: {program}"
+        assert program in ("git", "vllm", "lm_eval", "llama-server", "ray", "cd", "export", "docker"), (
+            f"unknown: {program}"
+        )
 
 
 def _shorten(arguments: list[str]) -> list[str]:

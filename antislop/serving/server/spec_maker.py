@@ -32,6 +32,7 @@ from antislop.serving.server.backend import TextRequest
 from antislop.trace.events import TokenChoice
 
 GRAMMARS_KEPT = 64
+"""Schemas whose grammar is kept."""
 STOPS_KEPT = 64
 """Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
 TOKENS_SCORED = 128
@@ -47,13 +48,13 @@ class RequestGrammar(Grammar):
     failure: InputError | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores, those of tokens that can't follow at -inf; all of them once the engine has given up."""
+        """Return scores, those of tokens that can't follow at -inf; NaN once the engine has given up."""
         if self.failure is None:
             try:
                 return super().__call__(input_ids, scores)
             except InputError as error:
                 self.failure = error
-        return torch.full_like(scores, -torch.inf)
+        return torch.full_like(scores, torch.nan)  # of -inf everywhere, a greedy text takes the first token
 
     def rewind(self, row: int, length: int) -> None:
         """Forget all but the first `length` generated tokens."""

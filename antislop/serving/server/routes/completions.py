@@ -29,13 +29,13 @@ async def complete(request: Request) -> Response:
         raise RequestError(400, "max_tokens is 0, and the answer would be empty: pass echo: true", param="max_tokens")
     given = _list_prompts(body.prompt)
     prompts = [await _encode(service, prompt, body) for prompt in given]
-    texts = [p if isinstance(p, str) else service.read_text(ids) for p, ids in zip(given, prompts, strict=True)]
+    pairs = zip(given, prompts, strict=True) if body.echo else ()
     requests = await service.plan(
         body,
         prompts,
         default_tokens=DEFAULT_TOKENS,
         alternatives=body.logprobs,
-        echoes=texts if body.echo else (),
+        echoes=[prompt if isinstance(prompt, str) else service.read_text(ids) for prompt, ids in pairs],
     )
     writer = AnswerWriter(
         CompletionFormat(),
