@@ -6,6 +6,10 @@ controller is asked again there.
 
 A cut or splice is an edge of the ledger's tree like a token, but leads to a smaller depth. So the mass that a later
 violation subtracts is carried through it to the choice that led there.
+
+A rewind may lead to a place where the controller was not asked, since a branch had more to do there: between forced
+tokens, or after a cut. The node keeps that rest of the branch, which is done again. Otherwise the controller might
+answer there what it never meant to follow, and a node would not lead to the same texts as before.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -23,6 +28,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.walker import NONE_DRAWN, Walker, in_order
 from antislop.errors import InputError
+from antislop.matching.token_matcher import Violation
 from antislop.trace.events import Drawn, Forked, Reason, Shortened
 
 STOP, JUMP = -1, -2
@@ -30,7 +36,7 @@ STOP, JUMP = -1, -2
 
 
 class ForcedNode(Node):
-    """A node after which a controller lets only one token come, cuts the text, or ends it; `rule` is that token."""
+    """A node after which a controller lets only one token come, cuts the text, or ends it, as its `rule` says."""
 
     __slots__ = ()
 
@@ -77,20 +83,22 @@ def put_under(node: Node, rule: SampleRule) -> Node:
     return new
 
 
-def force(node: Node, token: int) -> Node:
-    """Return the node, or a new one in its place, after which `token` is certain to come."""
-    if node.is_forced and node.rule == token:  # with the mass that bans have left of it
+def force(node: Node, rule: object) -> Node:
+    """Return the node if the same was certain to come there, with the mass that bans have left; else a new one."""
+    if node.is_forced and node.rule == rule:
         return node
     new = node.put_in_place(ForcedNode(node.parent, node.token, node.depth))
-    new.rule = token
+    new.rule = rule
     return new
 
 
-def jump(node: Node, depth: int) -> Node:
-    """Return the node after a controller has cut the text to a depth."""
-    landing, before = force(node, JUMP - depth).child(JUMP - depth, depth=depth), node.back_to(depth)
+def jump(node: Node, branch: Branch, *, depth: int) -> Node:
+    """Return the node after a controller's branch has cut the text to a depth."""
+    landing, before = force(node, branch).child(JUMP - depth, depth=depth), node.back_to(depth)
     if before.is_read and not landing.is_read:
         landing.read(before.logits)
+    if branch.sample_mask is not None or branch.ff_tokens:
+        landing.rest = replace(branch, backtrack=0)
     return landing
 
 
@@ -129,10 +137,10 @@ class ControlledWalker(Walker):
             if self._chosen is not None:
                 self._begin(self._chosen)
             elif self._branch is None:
-                self._ask()
+                self._resume_or_ask()
             elif self._branch.sample_mask is None:
-                self._force(self._branch.ff_tokens)
-                self._branch = None
+                tokens, self._branch = self._branch.ff_tokens, None
+                self._force(tokens)
             elif self.row.node.is_read:
                 self._sample(self._branch)
             else:
@@ -147,8 +155,16 @@ class ControlledWalker(Walker):
         walker.events.append(Forked(self.row.number, len(row.tokens), fork.branch_idx))
         return walker
 
+    def _resume_or_ask(self) -> None:
+        """Follow the rest of a branch if a rewind has led into it, else ask the controller."""
+        rest = self.row.node.rest
+        if isinstance(rest, Branch) and not self._is_done:
+            self._branch = rest
+        else:
+            self._ask()
+
     def _ask(self) -> None:
-        """Ask the controller, and cut the text if it says so."""
+        """Ask the controller, and choose the branch to begin."""
         row = self.row
         step = Step(
             branch_idx=self._branch_idx,
@@ -197,7 +213,7 @@ class ControlledWalker(Walker):
 
     def _begin(self, branch: Branch) -> None:
         if branch.backtrack:
-            landing = jump(self.row.node, len(self.row.tokens) - branch.backtrack)
+            landing = jump(self.row.node, branch, depth=len(self.row.tokens) - branch.backtrack)
             self._cut(branch.backtrack)
             self.row.node = landing
         self._is_done = False
@@ -227,11 +243,38 @@ class ControlledWalker(Walker):
     def _has_ended(self) -> bool:
         return self._is_done or self.row.is_finished
 
-    def _force(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.row.node = force(self.row.node, token)
+    def _force(self, tokens: tuple[int, ...], *, has_begun: bool = False) -> None:
+        """Force tokens. has_begun: the branch has done something before, such as sampling."""
+        for place, token in enumerate(tokens):
+            if has_begun or place:
+                self.row.node.rest = Branch(ff_tokens=tokens[place:])
+            self.row.node = force(self.row.node, tokens[place:])
             if not self._add(token, Drawn.plain(token)) or self._has_ended:
                 return
+
+    def _judge(self, token: int, violations: Sequence[Violation]) -> bool:
+        """Judge a token; a ban within forced tokens leads back to the choice before them, if there is one."""
+        choice = self._find_choice(self.row.node)
+        self._latest_start = self.row.capacity if choice is None else choice.depth
+        return super()._judge(token, violations)
+
+    def _find_choice(self, node: Node) -> Node | None:
+        """Return the latest node, from this one back, at which a token was drawn; None if none can be drawn again."""
+        row = self.row
+        while node.is_forced:
+            before = node.depth - 1
+            if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
+                return None
+            node = node.parent.back_to(before)
+        return node
+
+    def settle(self, length: int) -> None:
+        """Settle tokens, but for forced ones after a choice, which a ban of forced tokens may lead back to."""
+        row = self.row
+        if length > row.settled and not row.is_finished and (node := row.node.back_to(length)).is_forced:
+            choice = self._find_choice(node)
+            length = length if choice is None else min(length, row.settled_length_at(choice.depth))
+        super().settle(length)
 
     def _sample(self, branch: Branch) -> None:
         """Draw a token, and splice it."""
@@ -249,7 +292,7 @@ class ControlledWalker(Walker):
         if splice is not None and splice.backtrack:
             self._splice(token, splice)
         elif self._add(token, self._describe(token)) and splice is not None and not self._has_ended:
-            self._force(splice.ff_tokens)
+            self._force(splice.ff_tokens, has_begun=True)
 
     def _fill(self, node: Node, rule: SampleRule) -> None:
         """Store what the call's processors make of the logits that the rule leaves."""
@@ -276,7 +319,7 @@ class ControlledWalker(Walker):
             return
         first, *others = splice.ff_tokens
         if self._add(first, Drawn.plain(first), edge=token) and not self._has_ended:
-            self._force(others)
+            self._force(tuple(others), has_begun=True)
 
     def _stop_here(self) -> None:
         """End the text because the controller does, unless that completes a ban: then rewind it."""

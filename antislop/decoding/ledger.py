@@ -13,6 +13,7 @@ further back, with the probability of the exits, without writing the tokens in b
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -42,6 +43,7 @@ class Node:
         "children",
         "depth",
         "parent",
+        "rest",
         "rewinds",
         "rule",
         "spent",
@@ -53,6 +55,7 @@ class Node:
         self.token = token
         self.depth: int = (0 if parent is None else parent.depth + 1) if depth is None else depth
         self.rule: object = None  # a controller's, by which tokens are drawn here
+        self.rest: object = None  # of a controller's branch that began before: what follows here without asking again
         self.children: dict[int, Node] = {}
         self.rewinds = 0
         self._row = 0  # of the tensors of a batch
@@ -146,7 +149,7 @@ class Node:
     def _copy(self, parent: Node | None) -> Node:
         """Return a copy without children below another parent; logits and scores never change and are shared."""
         node = type(self)(parent, self.token, self.depth)
-        for name in ("_batch_probs", "_logits", "_probs", "_row", "_scores", "rewinds", "rule", "spent"):
+        for name in ("_batch_probs", "_logits", "_probs", "_row", "_scores", "rest", "rewinds", "rule", "spent"):
             setattr(node, name, getattr(self, name))
         node._left = None if self._left is None else self._left.clone()
         node._entering = dict(self._entering)
@@ -158,7 +161,7 @@ class Node:
 
     def put_in_place(self, node: Node) -> Node:
         """Put a new node into this one's place in the tree, which drops all that is below; return it."""
-        node._logits, node._row = self._logits, self._row
+        node._logits, node._row, node.rest = self._logits, self._row, self.rest
         if self.parent is not None:
             self.parent.children[self.token] = node
             node.carry()
@@ -237,11 +240,11 @@ class Node:
         """Report whether a violation was already subtracted from a token's mass."""
         return violation in self._resolved.get(token, ())
 
-    def take(self, token: int, violations: Iterable[Violation], *, start: int | None = None) -> None:
+    def take(self, token: int, violations: Iterable[Violation], *, latest_start: int = sys.maxsize) -> None:
         """Multiply a token's mass by the weights of the bans that it completes, each once.
 
-        The subtracted mass leads back to the ban's start, or to `start` if that is given. If that is this node, it is
-        renormalized away; otherwise it becomes an exit.
+        The subtracted mass leads back to the ban's start, or to `latest_start` if that is before it. If that is this
+        node, it is renormalized away; otherwise it becomes an exit.
         """
         resolved = self._resolved.setdefault(token, set())
         mass = self._entering.get(token, self._before(token))
@@ -251,7 +254,7 @@ class Node:
                 resolved.add(violation)
                 lost = mass * (1 - violation.ban.weight)
                 mass -= lost
-                target = violation.start if start is None else start
+                target = min(violation.start, latest_start)
                 if target < self.depth:
                     token_exits[target] = token_exits.get(target, 0.0) + lost
         self._entering[token] = mass

@@ -54,7 +54,7 @@ class Walker:
         # texts are then independent trials, of which the first that is accepted is kept, so a text is written in
         # proportion to its probability times the weights of its bans. The mass that the ledger has subtracted belongs
         # to trials that would be rejected: without them, the accepted texts keep their shares.
-        self._start = 0 if self.policy.method == "text" else None
+        self._latest_start = 0 if self.policy.method == "text" else row.capacity
         self.events: list[Event] = []
         self._dropped: set[Ban] = set()  # the matcher's slow bans that were reported
         self._is_together = row.history is not None and row.history.is_together
@@ -241,7 +241,7 @@ class Walker:
 
     def _subtract(self, token: int, violations: Sequence[Violation]) -> None:
         """Subtract the mass of the bans that a token completes, here and in all ancestors."""
-        self.row.node.take(token, violations, start=self._start)
+        self.row.node.take(token, violations, latest_start=self._latest_start)
         self.row.node.carry()
 
     def _find_forcing(self, violation: Violation) -> str | None:
@@ -273,7 +273,7 @@ class Walker:
             start, first = row.node.step_from(violation.start, token)
             start.scale(first, _at_start(violation))
             return
-        row.node.take(token, violations, start=self._start)
+        row.node.take(token, violations, latest_start=self._latest_start)
         if not (isinstance(row.node.rule, SampleRule) and row.node.rule.splices):  # which may replace other tokens
             self._take_others(row.node)
         row.node.carry()
@@ -288,15 +288,15 @@ class Walker:
             if len(row.tokens) == row.capacity:
                 completed = in_order((*completed, *self.matcher.finish(after)))
             if completed:
-                node.take(other, completed, start=self._start)
+                node.take(other, completed, latest_start=self._latest_start)
 
     def _find_target(self, violation: Violation) -> Node | None:
         """Return the node to draw from next, or None if there is no alternative to the violation."""
         row, policy = self.row, self.policy
-        node = row.node.back_to(violation.start if self._start is None else self._start)
+        node = row.node.back_to(min(violation.start, self._latest_start))
         if policy.do_sample:
             node = node.bounce(row.spec.generator)
-        is_spent = self._start is None and row.withdrawn >= policy.max_withdrawn_ratio * row.capacity
+        is_spent = policy.method != "text" and row.withdrawn >= policy.max_withdrawn_ratio * row.capacity
         if is_spent or node.rewinds >= policy.max_rewinds:
             return None
         if not self._is_scarce(node):

@@ -90,7 +90,7 @@ class StreamWalker(Walker):
 
         Settled tokens are not asked for, since nothing is subtracted from them.
         """
-        start = start if self._start is None else self._start
+        start = min(start, self._latest_start)
         node = node or self.row.node
         while isinstance(node, SparseNode) and node.depth >= start:
             if not node.knows(token):

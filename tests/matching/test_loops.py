@@ -74,6 +74,11 @@ def test_intended_repetitions_are_not_loops(text: str) -> None:
         ('"I don\'t know you." “I don’t know you.” "I don\'t know you." ', '"I don\'t know you."'),
         ("- one more apple\n- one more apple\n- one more apple\n", "- one more apple"),
         ("彼は東京に行きました。" * 7, "彼は東京に行きました。" * 2),
+        # Without spaces each character begins a word; a passage in another script has no word to begin at.
+        ("他在城里走了很久才找到那家小店。" * 3, "他在城里走了很久才找到那家小店。"),
+        ("彼は町を長い間歩いて小さな店を見つけ" * 3, "彼は町を長い間歩いて小さな店を見つけ彼は町を長い間歩"),
+        ("เขาเดินในเมืองเป็นเวลานาน" * 3, "เขาเดินในเมืองเป็นเวลานานเขาเดินใ"),
+        ("hewalkedinthetown" * 3, "hewalkedinthetownhewalkedinthetownhewalked"),
     ],
 )
 def test_the_first_copy_stays(text: str, stays: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -93,47 +94,70 @@ class TextController:
         return Branch(sample_mask=TokenSet.all())
 
 
+Rest = tuple[int, ...] | int | None
+"""What follows without asking the controller: forced tokens, or the branch of this number, after its cut."""
+
+
+class Put(NamedTuple):
+    """A token of a text, and how it came there. is_choice: by a draw. rest: what was followed there."""
+
+    token: int
+    is_choice: bool
+    rest: Rest
+
+
+State = tuple[tuple[Put, ...], Rest]
+
+
 def controlled_distribution(
     model: Markov, words: Words, bans: Sequence[Ban], controller: Controller
 ) -> dict[tuple[int, ...], float]:
-    """Follow the controller; on a violation cut back to its start and ask it again: the chain, solved.
+    """Follow the controller; on a violation cut back to its start, and go on there as before: the chain, solved.
 
-    For a controller that answers the same for the same tokens; a text that it ends itself ends in `STOP` here.
-
-    A ban that begins in forced tokens leads back to the choice before them; without one there is no distribution, and
-    this raises `LookupError`.
+    For a controller that answers the same for the same tokens; a text that it ends itself ends in `STOP` here. A ban
+    within forced tokens leads back to the choice before them. Raises `LinAlgError` if there is no distribution.
     """
-    prefixes: list[tuple[int, ...]] = [()]
-    jumps: list[tuple[tuple[int, ...], tuple[int, ...], float]] = []
-    texts: list[tuple[int, ...]] = []
-    for prefix in prefixes:
-        branches = controller.mid_process(Step(0, 0, prefix, None, prefix))
-        for base, tokens, mass in _outcomes(model, prefix, branches):
-            text = base
-            for token in tokens:
-                text = (*text, token)
-                for start, number in _find_violations(text, words, bans, is_final=model.ends(text)):
-                    if branches and branches[0].ff_tokens and start >= len(base):
-                        raise LookupError("forced tokens are banned")
-                    jumps.append((prefix, text[: min(start, len(base))], mass * (1 - bans[number].weight)))
+    states: list[State] = [((), None)]
+    seen, texts = set(states), dict[State, None]()
+    jumps: list[tuple[State, State, float]] = []
+    cutting: list[Branch] = []
+    for state in states:
+        first = len(jumps)
+        for base, puts, is_drawn, mass in _outcomes(model, state, controller, cutting):
+            trail = base
+            for place, put in enumerate(puts):
+                trail = (*trail, put)
+                tokens = tuple(each.token for each in trail)
+                for start, number in _find_violations(tokens, words, bans, is_final=model.ends(tokens)):
+                    before = start if is_drawn and place == 0 else _find_start(trail, start)
+                    jumps.append((state, (trail[:before], trail[before].rest), mass * (1 - bans[number].weight)))
                     mass *= bans[number].weight
-                if mass == 0 or model.ends(text):
+                if mass == 0 or model.ends(tokens):
                     break
             if mass > 0:
-                jumps.append((prefix, text, mass))
-                if text and (text[-1] == STOP or model.ends(text)):
-                    texts += [] if text in texts else [text]
-                    continue
-        prefixes += dict.fromkeys(
-            target for source, target, _ in jumps if source == prefix and target not in prefixes + texts
-        )
-    return absorb(prefixes, jumps, texts)
+                jumps.append((state, (trail, None), mass))
+                if trail and (trail[-1].token == STOP or model.ends([each.token for each in trail])):
+                    texts[trail, None] = None
+        new = dict.fromkeys(to for _, to, _ in jumps[first:] if to not in seen and to not in texts)
+        states += new
+        seen |= set(new)
+    ends: dict[tuple[int, ...], float] = {}
+    for (trail, _), share in absorb(states, jumps, list(texts)).items():
+        text = tuple(put.token for put in trail)
+        ends[text] = ends.get(text, 0.0) + share
+    return ends
+
+
+def _find_start(trail: tuple[Put, ...], start: int) -> int:
+    """Where a ban leads back to that the last token completes: its start, or the choice before forced tokens."""
+    choices = [place for place, put in enumerate(trail) if put.is_choice]
+    return min(start, choices[-1]) if choices else start
 
 
 def _find_violations(
     text: tuple[int, ...], words: Words, bans: Sequence[Ban], *, is_final: bool
 ) -> list[tuple[int, int]]:
-    """The start and the index of each ban that the last token completes, or that `STOP` does by ending the text."""
+    """The start and the number of each ban that the last token completes, or that `STOP` does by ending the text."""
     if text[-1] != STOP:
         return completed(text, words, bans, is_final=is_final)
     tokens = text[:-1]
@@ -141,29 +165,50 @@ def _find_violations(
 
 
 def _outcomes(
-    model: Markov, prefix: tuple[int, ...], branches: Sequence[Branch]
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
-    """Yield the text after a cut, the tokens that follow it, and the probability of both."""
+    model: Markov, state: State, controller: Controller, cutting: list[Branch]
+) -> Iterator[tuple[tuple[Put, ...], list[Put], bool, float]]:
+    """Yield the text after a cut, the tokens that follow it, whether the first is drawn, and the probability."""
+    trail, rest = state
+    tokens = tuple(put.token for put in trail)
+    if isinstance(rest, tuple):
+        branches: Sequence[Branch] = [Branch(ff_tokens=rest)]
+    elif rest is not None:
+        branches = [replace(cutting[rest], backtrack=0)]
+    else:
+        branches = controller.mid_process(Step(0, 0, tokens, None, tokens))
     if not branches:
-        yield prefix, (STOP,), 1.0
+        yield trail, [Put(STOP, False, None)], False, 1.0
         return
     (branch,) = branches
-    prefix = prefix[: len(prefix) - branch.backtrack]
+    if branch.backtrack:
+        trail = trail[: len(trail) - branch.backtrack]
+        cutting += [] if branch in cutting else [branch]
+        rest = cutting.index(branch)
     if branch.sample_mask is None:
-        yield prefix, branch.ff_tokens, 1.0
+        yield trail, _force(branch.ff_tokens, rest), False, 1.0
         return
-    logits = model.logits(torch.tensor([[*PROMPT, *prefix]]))[0]
+    logits = model.logits(torch.tensor([[*PROMPT, *tokens[: len(trail)]]]))[0]
     for token, bias in branch.bias.items():
         logits[token] += bias
     probs = torch.softmax(logits / (branch.temperature or 1.0), dim=-1).tolist()
     allowed = {token: share for token, share in enumerate(probs) if token in branch.sample_mask}
     for token, share in allowed.items():
-        splice = next((s for s in branch.splices if token in s.when_sampled), Splice())
-        text = (*prefix, token)
-        if splice.backtrack:
-            yield text[: len(text) - splice.backtrack], splice.ff_tokens, share / sum(allowed.values())
-        else:
-            yield prefix, (token, *splice.ff_tokens), share / sum(allowed.values())
+        splice = next((s for s in branch.splices if not s.when_sampled or token in s.when_sampled), Splice())
+        sampled, mass = Put(token, True, rest), share / sum(allowed.values())
+        if not splice.backtrack:
+            yield trail, [sampled, *_force(splice.ff_tokens, splice.ff_tokens)], True, mass
+            continue
+        longer = (*trail, sampled)
+        kept = len(longer) - splice.backtrack
+        puts = _force(splice.ff_tokens, None)
+        if puts:  # a rewind to the first one leads to what was there before
+            puts[0] = longer[kept]._replace(token=puts[0].token)
+        yield longer[:kept], puts, True, mass
+
+
+def _force(tokens: tuple[int, ...], rest: Rest) -> list[Put]:
+    """Forced tokens. rest: what is followed where the first one is put."""
+    return [Put(token, False, tokens[place:] if place else rest) for place, token in enumerate(tokens)]
 
 
 class Interpreter:
@@ -178,6 +223,7 @@ class Interpreter:
         self.shares: dict[Path, dict[Any, float]] = {}
         self.rejected: dict[Path, dict[Any, list[int]]] = {}  # by edge: the starts that its mass leads back to
         self.closed: set[Path] = set()
+        self.rests: dict[Path, list[Branch]] = {}  # what follows a place without asking the controller
         self.is_done = False
         self.low = 0
         self.sampled: int | None = None
@@ -185,31 +231,38 @@ class Interpreter:
     def run(self) -> list[int]:
         length, self.sampled = 0, None
         while True:
+            rest = [] if self.is_done else self.rests.get(self.path, [])
             back, appended = length - self.low, tuple(self.tokens[self.low :])
             step = Step(0, back, appended, self.sampled, tuple(self.tokens), self.is_done, is_greedy=True)
-            branches = self.controller.mid_process(step)
+            branches = rest or self.controller.mid_process(step)
             if not branches or (self.is_done and not branches[0].backtrack):
                 break
             (branch,) = branches
             self.is_done = False
-            length = self.low = len(self.tokens)
+            if not rest:
+                length = self.low = len(self.tokens)
             self.sampled = None
             if branch.backtrack:
-                self.jump(len(self.tokens) - branch.backtrack)
+                self.jump(branch)
             if branch.sample_mask is None:
                 self.force(branch.ff_tokens)
             else:
                 self.sample(branch)
         return self.tokens
 
-    def jump(self, depth: int) -> None:
-        self.choose(("jump", depth), {("jump", depth): 1.0})
+    def jump(self, branch: Branch) -> None:
+        depth = len(self.tokens) - branch.backtrack
+        self.choose(("jump", branch), {("jump", depth): 1.0})
         self.cut(depth)
         self.enter(("jump", depth))
+        if branch.sample_mask is not None or branch.ff_tokens:
+            self.rests[self.path] = [replace(branch, backtrack=0)]
 
-    def force(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.choose(("force", token), {("force", token): 1.0})
+    def force(self, tokens: Sequence[int], *, has_begun: bool = False) -> None:
+        for place, token in enumerate(tokens):
+            if has_begun or place:
+                self.rests[self.path] = [Branch(ff_tokens=tuple(tokens[place:]))]
+            self.choose(("force", *tokens[place:]), {("force", token): 1.0})
             if not self.add(token, ("force", token)) or self.is_done:
                 return
 
@@ -227,14 +280,14 @@ class Interpreter:
         splice = next((s for s in branch.splices if not s.when_sampled or token in s.when_sampled), None)
         if splice is None or splice.backtrack == 0:
             if self.add(token, edge) and splice is not None and not self.is_done:
-                self.force(splice.ff_tokens)
+                self.force(splice.ff_tokens, has_begun=True)
             return
         self.tokens.append(token)
         self.cut(len(self.tokens) - splice.backtrack)
         if not splice.ff_tokens:
             self.enter(edge)
         elif self.add(splice.ff_tokens[0], edge) and not self.is_done:
-            self.force(splice.ff_tokens[1:])
+            self.force(splice.ff_tokens[1:], has_begun=True)
 
     def choose(self, rule: Any, shares: dict[Any, float]) -> None:
         """Choose by a rule here; what was rejected under another rule is forgotten."""
@@ -244,6 +297,8 @@ class Interpreter:
             for path in [path for path in self.rules if path[: len(self.path)] == self.path]:
                 del self.rules[path]
             self.closed = {path for path in self.closed if path[: len(self.path)] != self.path}
+            for path in [path for path in self.rests if path != self.path and path[: len(self.path)] == self.path]:
+                del self.rests[path]
         self.rules[self.path], self.shares[self.path] = rule, shares
 
     def enter(self, edge: Any) -> None:
@@ -277,7 +332,17 @@ class Interpreter:
         return True
 
     def find(self, tokens: Sequence[int]) -> list[int]:
-        return [start for start, _ in completed(tokens, self.words, self.bans, is_final=self.model.ends(tokens))]
+        found = completed(tokens, self.words, self.bans, is_final=self.model.ends(tokens))
+        return [min(start, self.find_choice()) for start, _ in found]
+
+    def find_choice(self) -> int:
+        """The depth of the latest choice, this place's own perhaps; none limits nothing."""
+        path = self.path
+        while isinstance(self.rules[path], tuple):
+            if not path or not self.depths[path]:
+                return len(self.tokens)
+            path = self.back_to(path[:-1], self.depths[path] - 1)
+        return self.depths[path]
 
     def reject(self, edge: Any, start: int) -> None:
         starts = self.rejected.setdefault(self.path, {}).setdefault(edge, [])
