@@ -6,7 +6,7 @@ import asyncio
 import gc
 import re
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import getsource
@@ -194,14 +194,27 @@ def test_bodies_share_a_list_only_if_all_that_they_say_of_bans_is_equal() -> Non
 class Probe:
     """A list whose size is asked for each time that the cache looks at it."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, counts: Sequence[int] = (0, 0)) -> None:
+        self.asked, self._counts = 0, counts
         self.bans, self.matcher = list_of(1), self
 
     @property
     def transition_count(self) -> int:
         self.asked += 1
-        return 0
+        return self._counts[self.asked - 1]
+
+
+def test_a_list_that_forgot_its_transitions_counts_with_the_most_that_it_had() -> None:
+    async def ask() -> list[int]:
+        probe, sizes = Probe([0, 50, 10]), []
+        with caching() as cache:
+            for _ in range(3):
+                await cache.compile("list", lambda: probe)  # type: ignore[arg-type, return-value]
+                sizes.append(cache.size)
+        return sizes
+
+    new, grown, after = asyncio.run(ask())
+    assert new + 100 == grown == after
 
 
 def test_a_list_is_looked_at_only_when_it_is_asked_for_however_many_are_kept() -> None:

@@ -39,6 +39,9 @@ VALUES: dict[str, list[Any]] = {
     "use_global_bans": [True, False],
     "genkey": ["one", "two"],
     "stream_options": [{"include_usage": True}],
+    "echo": [True, False],
+    "logit_bias": [{"60": 5}, {"61": -100}, {}],
+    "response_format": [{"type": "text"}, {"type": "json_object"}],
 }
 
 
