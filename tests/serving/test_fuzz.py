@@ -75,7 +75,9 @@ class Fuzzer:
         await asyncio.gather(*(self._be_client(numbers, f"client-{name}") for name in range(clients)))
 
     async def _be_client(self, numbers: Iterator[int], name: str) -> None:
-        async with httpx.AsyncClient(base_url=self._url, headers={"User-Agent": name}, timeout=SECONDS) as client:
+        options: dict[str, Any] = {"base_url": self._url, "headers": {"User-Agent": name}, "timeout": SECONDS}
+        limits = httpx.Limits(keepalive_expiry=1)  # by default 5 seconds, when the server, too, closes the connection
+        async with httpx.AsyncClient(limits=limits, **options) as client:
             for _ in numbers:
                 route, draw = self._rng.choice(ROUTES), self._rng.random()
                 body = make_body(self._rng, route)
