@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,7 @@ class _Reduction:
         self._counts = np.full(0x110000, _UNKNOWN, np.uint8)
         self._first = np.zeros(0x110000, np.intp)
         self._bytes = np.zeros(0, np.uint8)
+        self._lock = Lock()
 
     def reduce(self, text: str) -> Reduced:
         """Return a text as bytes; of white space in a row only the first is kept."""
@@ -84,12 +86,18 @@ class _Reduction:
         return Reduced(data, origins, others)
 
     def _learn(self, codes: Sequence[int]) -> None:
-        known = bytearray(self._bytes.tobytes())
-        for code in codes:
-            data = bytes(_to_byte(symbol) for symbol in fold(chr(code), final=True).symbols if not _is_left_out(symbol))
-            self._first[code], self._counts[code] = len(known), len(data)
-            known += data
-        self._bytes = np.frombuffer(bytes(known), np.uint8)
+        with self._lock:
+            known = bytearray(self._bytes.tobytes())
+            first, counts = [], []
+            for code in codes:
+                symbols = fold(chr(code), final=True).symbols
+                data = bytes(_to_byte(symbol) for symbol in symbols if not _is_left_out(symbol))
+                first.append(len(known))
+                counts.append(len(data))
+                known += data
+            self._bytes = np.frombuffer(bytes(known), np.uint8)
+            self._first[codes] = first
+            self._counts[codes] = counts  # last: another thread may read meanwhile
 
 
 def _is_left_out(symbol: str) -> bool:
