@@ -26,7 +26,9 @@ from antislop import cli
 from antislop.cli.main import COMMANDS, app, expand_options, load_command
 from antislop.cli.writer import MethodChoice, OnExhaustedChoice
 from antislop.decoding import policy
+from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import FOLDER
+from antislop.matching.bans import drop_overlaps
 
 PROMPT = "the door"
 VOCABULARY = ["cat", "dog", "the", "testament", "tapestry", "to", "of", "quiet", "whisper", "door", "opened", "said"]
@@ -205,6 +207,18 @@ def test_compare_shows_both_texts_with_their_counts(toy: str) -> None:
     counts = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in lines[7:11]}
     assert int(counts["banned phrases"][0]) > int(counts["banned phrases"][1]) == 0
     assert float(counts["per 1,000 words"][0]) > float(counts["per 1,000 words"][1]) == 0
+
+
+def test_compare_counts_overlapping_phrases_once(toy: str) -> None:
+    text = generate(toy, PROMPT, "--no-bans").stdout[len(PROMPT) :]
+    first, second, third = text.split()[2:5]
+    phrases = [f"{first} {second}", f"{second} {third}"]
+    matches = BanList(phrases).find(text)
+    assert len(drop_overlaps(matches)) < len(matches)
+    bans = [f"--ban={phrase}" for phrase in phrases]
+    lines = generate(toy, PROMPT, "--no-bans", *bans, "--compare").stdout.splitlines()
+    counts = next(line.split() for line in lines if line.startswith("banned phrases"))
+    assert counts[2] == str(len(drop_overlaps(matches)))
 
 
 def test_compare_reports_the_common_words_of_the_texts_and_show_the_bans_that_were_hit(toy: str) -> None:
