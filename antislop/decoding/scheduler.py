@@ -99,8 +99,9 @@ class Scheduler:
     def admit(self) -> Iterator[Walker]:
         """Yield the walker of each text that takes a free row; read its prompt before asking for the next.
 
-        A row that is finished by then takes another text at once. While the scheduler is idle and open, this waits for
-        a text to be submitted. If it is idle afterwards, all texts are finished.
+        A row that is finished by then takes another text at once, in an open scheduler only if nothing else is being
+        written. While the scheduler is idle and open, this waits for a text to be submitted. If it is idle afterwards,
+        all texts are finished.
         """
         self.drop_canceled()
         for place in range(self._places):
@@ -109,6 +110,8 @@ class Scheduler:
                 _follow([row])
                 self.walkers[place : place + 1] = [make_walker(row)]
                 yield self.walkers[place]
+                if self._is_open and not self.idle:  # texts of one token must not keep a client's others waiting
+                    break
 
     def list_forking(self) -> list[ControlledWalker]:
         """Return the walkers with branches that wait for rows of their own."""
