@@ -73,7 +73,7 @@ class AntiSlop:
     draft_bans: read the rest of a ban ahead once two of its tokens are written. Violations of long phrases then cost
         fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
     banned_strings, banned_regex: more bans under the names that other samplers have: strings that match anywhere,
-        without regard to case, and patterns as for `Ban.regex`.
+        without regard to case, a `*` as it is, and patterns as for `Ban.regex`.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: rewinds to one position after which it counts as exhausted. All rewinds together may withdraw 16 tokens

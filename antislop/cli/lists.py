@@ -31,7 +31,6 @@ from antislop.cli.terminal import (
     describe_count,
     print_line,
     say,
-    warn,
     write_json,
     writing_or_stdout,
 )
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
     from antislop.lists.ban_list import Refusal
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
+BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
+"""What is found by the frequencies of words."""
 
 ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any supported format.")]
 
@@ -63,11 +64,12 @@ class EdgesChoice(str, Enum):
 
 @dataclass
 class _Checked:
-    """A list and its faults."""
+    """A list and its faults. knows_words: whether the entries of `BY_FREQUENCY` were looked for."""
 
     path: str
     bans: BanList
     findings: Sequence[Finding]
+    knows_words: bool
 
     def place(self, index: int) -> str:
         """Return the line of an entry."""
@@ -108,12 +110,14 @@ def lint_(
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
-        findings = lint(bans, frequencies=_load_frequencies(), vocabulary=vocabulary)
+        frequencies = _load_frequencies()
+        findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
     reported = sorted(
         (finding for finding in findings if finding.kind not in ignored),
         key=lambda finding: KINDS.index(finding.kind),
     )
-    checked = _Checked(str(list_), bans, reported)
+    checked = _Checked(str(list_), bans, reported, knows_words=frequencies is not None)
+    _say_how_stars_are_read(bans)
     if output is OutputFormat.JSON:
         write_json(_describe_findings(checked))
     else:
@@ -125,7 +129,6 @@ def _load_frequencies() -> Any:
     try:
         return load_frequencies()
     except ImportError:
-        warn("common words and missing commas are not checked: that needs pip install 'antislop[lint]'")
         return None
 
 
@@ -150,12 +153,29 @@ def _print_findings(checked: _Checked) -> None:
     say(_summarize(checked))
 
 
+def _say_how_stars_are_read(bans: BanList) -> None:
+    wildcards = [line for ban, line in zip(bans, bans.lines, strict=True) if ban.pattern.kind == "wildcard"]
+    if wildcards:
+        say(f"{_name_lines(wildcards)}: * stands for words, or for letters of a word; write \\* for the character")
+    stars = [line for ban, line in zip(bans, bans.lines, strict=True) if "*" in ban.phrase.split()]
+    if stars and bans.format == "sillytavern":
+        say(f"{_name_lines(stars)}: * is the character, as in SillyTavern; in other formats it stands for words")
+
+
+def _name_lines(lines: Sequence[int]) -> str:
+    """Return the numbers of lines, the first five of many."""
+    shown = ", ".join(map(str, lines[:5])) + (f" and {len(lines) - 5:,} more" if len(lines) > 5 else "")
+    return f"line{'s' * (len(lines) > 1)} {shown}"
+
+
 def _summarize(checked: _Checked) -> str:
     counts = Counter[str](finding.kind for finding in checked.findings)
     if checked.refused:
         counts = Counter({"refused": len(checked.refused)}) + counts
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    return f"{describe_count(len(checked.bans), 'entry', 'entries')}: {parts or 'nothing found'}"
+    unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop[lint]'"
+    total = describe_count(len(checked.bans), "entry", "entries")
+    return f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}"
 
 
 def _describe_findings(checked: _Checked) -> dict[str, Any]:
@@ -173,7 +193,13 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
         for finding in checked.findings
     ]
     refused = [{"place": place, "reason": reason} for place, reason in checked.refused]
-    return {"list": checked.path, "entries": len(checked.bans), "refused": refused, "findings": findings}
+    return {
+        "list": checked.path,
+        "entries": len(checked.bans),
+        "unchecked": [] if checked.knows_words else BY_FREQUENCY,
+        "refused": refused,
+        "findings": findings,
+    }
 
 
 # -- convert ----------------------------------------------------------------------------------------------------------

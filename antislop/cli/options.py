@@ -106,7 +106,9 @@ class BanOptions:
             help="Use this list instead of the bundled one: a file in any format, - for standard input. Repeatable.",
         ),
     ] = None
-    ban: Annotated[list[str] | None, ban_option(metavar="PHRASE", help="Ban this phrase as well. Repeatable.")] = None
+    ban: Annotated[
+        list[str] | None, ban_option(metavar="PHRASE", help="Ban this phrase as well; * stands for words. Repeatable.")
+    ] = None
     no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
     constructions: Annotated[
         bool, ban_option("--constructions", help="Ban the bundled constructions as well, such as: it's not X; it's Y.")

@@ -13,6 +13,7 @@ from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList, Bans, read_bans
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
+from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.token_matcher import Matcher, State
 
 LISTS_KEPT = 64
@@ -98,7 +99,7 @@ def combine_bans(
             )
     if not (strings or patterns or exempt):
         return bans
-    more = [*(Ban(string, edges="anywhere") for string in strings), *map(Ban.regex, patterns)]
+    more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
     exempted = (
         replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
     )

@@ -57,8 +57,8 @@ class Diff(NamedTuple):
 class BanList(Sequence[Ban]):
     r"""A sequence of bans, checked when it is made.
 
-    entries: phrases (`str`) or `Ban`s, in any mixture. A bare `str` is refused, since each of its characters
-        would become a ban.
+    entries: phrases (`str`) or `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`. A bare `str` is
+        refused, since each of its characters would become a ban.
     source: their origin, for messages and reports.
     licence: under which they may be passed on, if known.
 

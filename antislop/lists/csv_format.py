@@ -13,8 +13,17 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import Line, ListFormat, ListText, are_counts, attempt, is_kind, make_ban, to_words
-from antislop.matching.bans import Ban
+from antislop.lists.reading import (
+    Line,
+    ListFormat,
+    ListText,
+    are_counts,
+    attempt,
+    is_kind,
+    make_ban,
+    make_phrase,
+    to_words,
+)
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
@@ -131,7 +140,7 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
         return attempt(number, make_ban, phrase, kind=cells[columns.kinds], options=options, edges=edges)
     if columns.are_ngrams:
         return attempt(number, to_words, phrase, **options)
-    return attempt(number, Ban, phrase, edges=edges, **options)
+    return attempt(number, make_phrase, phrase, edges=edges, **options)
 
 
 def _recognizes(text: ListText) -> bool:

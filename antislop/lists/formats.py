@@ -1,4 +1,4 @@
-"""The formats of lists of bans, and how they are recognized. A new format is added here.
+r"""The formats of lists of bans, and how they are recognized. A new format is added here.
 
 Each reads a text and yields its lines: their numbers, and the ban of each line or the reason why it has none.
 
@@ -12,8 +12,11 @@ Each reads a text and yields its lines: their numbers, and the ban of each line 
 | ngrams | JSON lists of words, stop words left out | in order, stop words between them |
 | regexes | a JSON list of regexes; or one per line, in quotes or not, commas after it or not, `#` comments | |
 | sillytavern | free text on top, then `"quoted"`, `[1, 2]` (token ids) and bare lines | anywhere |
-| yaml | groups of phrases, in groups if need be; `*` for a gap | whole words |
+| yaml | groups of phrases, in groups if need be | whole words |
 | statistics | JSON or JSON Lines of objects with a phrase, word or n-gram each, as of slop-forensics | whole words |
+
+In phrases `*` is a wildcard, and `\*` the character; in SillyTavern's format, and in an entry that names its kind
+`phrase`, it is the character.
 
 The suffix of the file determines the format, or else the text does. A JSON list of strings is phrases, or regexes if
 most of them show signs of one; lists of strings are n-grams if any contains several words. Lines are SillyTavern's if

@@ -24,11 +24,11 @@ from antislop.lists.reading import (
     are_counts,
     attempt,
     leave_plain,
+    make_phrase,
     names_kind,
     read_object,
     to_words,
 )
-from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
@@ -137,19 +137,19 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _phrase_entry(line: int, item: Any, edges: Edges) -> Line:
-    return attempt(line, Ban, item[0] if _are_words(item) and len(item) == 1 else item, edges=edges)
+    return attempt(line, make_phrase, item[0] if _are_words(item) and len(item) == 1 else item, edges=edges)
 
 
 def _factor_entry(line: int, item: Any, edges: Edges) -> Line:
     if isinstance(item, list) and len(item) == 2:
-        return attempt(line, Ban, item[0], weight=item[1], edges=edges)
-    return attempt(line, Ban, item, edges=edges)
+        return attempt(line, make_phrase, item[0], weight=item[1], edges=edges)
+    return attempt(line, make_phrase, item, edges=edges)
 
 
 def _count_entry(line: int, item: Any, edges: Edges) -> Line:
     if isinstance(item, list) and len(item) == 2:
-        return attempt(line, Ban, item[0], count=item[1], edges=edges)
-    return attempt(line, Ban, item, edges=edges)
+        return attempt(line, make_phrase, item[0], count=item[1], edges=edges)
+    return attempt(line, make_phrase, item, edges=edges)
 
 
 def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
@@ -225,7 +225,7 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
     if "gram" in name or "gram" in group:
         return attempt(line, to_words, phrase, **options)
-    return attempt(line, Ban, phrase, edges=edges, **options)
+    return attempt(line, make_phrase, phrase, edges=edges, **options)
 
 
 def _require_one(lines: Iterator[Line], place: str) -> Iterator[Line]:

@@ -19,7 +19,7 @@ from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
-from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
@@ -123,6 +123,12 @@ def are_counts(numbers: Iterable[Any]) -> bool:
     return are_whole and any(value > 1 for value in values)
 
 
+def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
+    """Return the ban of a phrase as people write it, with `*` as a wildcard. edges: if it has none."""
+    kind, text = read_phrase(text)
+    return Ban(kind.build(text, edges=edges) if kind is Phrase else kind.build(text), **options)
+
+
 def to_words(text: Any, **options: Any) -> Ban:
     """Return the ban of an n-gram of a published list, from which stop words were left out."""
     return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)
@@ -154,10 +160,11 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
     return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
 
 
-def make_ban(text: Any, *, kind: str, options: Mapping[str, Any], edges: Edges) -> Ban:
+def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
     """Return a ban of a kind; edges: for a phrase that names none. Raises `BanError`.
 
-    text: of the pattern. options: of the pattern and the ban, a scope as [where, span].
+    text: of the pattern. kind: None for a phrase as people write it, which is a wildcard if it contains `*`.
+    options: of the pattern and the ban, a scope as [where, span].
     """
     rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
     of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
@@ -166,9 +173,10 @@ def make_ban(text: Any, *, kind: str, options: Mapping[str, Any], edges: Edges) 
             raise BanError(f"{name} of {text!r} is {rules[name]!r}; a list was expected: write it in brackets")
     if "scopes" in rules:
         rules["scopes"] = [_read_scope(scope, text) for scope in rules["scopes"]]
-    if KINDS[kind] is Phrase:
+    pattern, text = read_phrase(text) if kind is None else (KINDS[kind], text)
+    if pattern is Phrase:
         of_pattern.setdefault("edges", edges)
-    return Ban(KINDS[kind].build(text, **of_pattern), **rules)
+    return Ban(pattern.build(text, **of_pattern), **rules)
 
 
 def _read_scope(value: Any, text: object) -> Scope:

@@ -1,4 +1,7 @@
-"""SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines."""
+"""SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines.
+
+A `*` is the character, as in the programs that read these lists.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attemp
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
+from antislop.matching.patterns.phrase import Phrase
 
 _QUOTED = regex.compile(r'\s*"(.+)",?\s*')
 _NUMBER = regex.compile(r"\d+")
@@ -29,11 +33,11 @@ def _read(text: ListText, edges: Edges) -> Iterator[Line]:
     lines = text.text.split("\n")
     for number, line in enumerate(lines[_count_heading(lines) :], start=_count_heading(lines) + 1):
         if match := _QUOTED.fullmatch(line):
-            yield attempt(number, Ban, match[1], edges=edges)
+            yield attempt(number, _to_phrase, match[1], edges=edges)
         elif TOKEN_IDS.fullmatch(line):
             yield attempt(number, _to_tokens, line.strip())
         elif line.strip():
-            yield attempt(number, Ban, line.strip(), edges=edges)
+            yield attempt(number, _to_phrase, line.strip(), edges=edges)
 
 
 def _count_heading(lines: list[str]) -> int:
@@ -41,6 +45,10 @@ def _count_heading(lines: list[str]) -> int:
     marked = (number for number, line in enumerate(lines) if _is_marked(line))
     above = range(next(marked, 0))
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)
+
+
+def _to_phrase(text: str, *, edges: Edges) -> Ban:
+    return Ban(Phrase(text, edges=edges))
 
 
 def _to_tokens(line: str) -> Ban:

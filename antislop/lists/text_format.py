@@ -8,8 +8,9 @@ r"""The text format of this package: one ban per line, written and read.
     \bnot just\b	regex max_span=80
     " a phrase that could be misread "	edges=anywhere
 
-After a tab follow the kind of the ban and its options, separated by spaces; defaults are left out. A phrase that could
-be misread (it begins with # or a quotation mark, or contains an invisible character) is a JSON string.
+After a tab follow the kind of the ban and its options, separated by spaces; defaults are left out. In a phrase `*` is a
+wildcard, and `\*` the character. A phrase that could be misread (it begins with # or a quotation mark, or contains an
+invisible character) is a JSON string.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
-from antislop.matching.patterns.pattern import find_options
+from antislop.matching.patterns.pattern import find_options, write_stars
 from antislop.matching.patterns.phrase import Phrase
 
 VERSION = 1
@@ -108,20 +109,20 @@ def write_ban(ban: Ban) -> str:
     'voice barely whisper\twords gap=2 exempt=["a whisper"]'
     """
     kind = ban.pattern.kind
+    text = write_stars(ban.phrase) if kind == Phrase.kind else ban.phrase
     flags = [*([] if kind == Phrase.kind else [kind]), *(_write_flag(*option) for option in list_options(ban))]
-    return "\t".join([_quote(ban.phrase), *([" ".join(flags)] if flags else [])])
+    return "\t".join([_quote(text), *([" ".join(flags)] if flags else [])])
 
 
 def read_ban(line: str, *, edges: Edges = "word") -> Ban:
     r"""Return the ban of a line; edges: for a phrase that names none. Raises `BanError`.
 
-    >>> read_ban("a * of emotion*\twildcard gap=2 weight=0.5")
+    >>> read_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
     """
     text, _, flags = line.partition("\t")
     options = _read_flags(flags, line)
-    kind = options.pop("kind", Phrase.kind)
-    return make_ban(_unquote(text.strip()), kind=kind, options=options, edges=edges)
+    return make_ban(_unquote(text.strip()), kind=options.pop("kind", None), options=options, edges=edges)
 
 
 def _quote(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Lists of phrases in YAML, in groups or in groups of groups, with `*` for a gap, and the kinds of bans as tags.
+"""Lists of phrases in YAML, in groups or in groups of groups, and the kinds of bans as tags.
 
 Read from events, without building values: an alias costs nothing and adds no phrase. Every phrase is a string, whatever
 it looks like.
@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt, is_kind, make_ban
-from antislop.matching.bans import Ban
+from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt, is_kind, make_ban, make_phrase
 from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
@@ -76,7 +75,7 @@ def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> I
     if group and not group.is_mapping and is_kind(kind):
         yield attempt(line, make_ban, value, kind=kind, options={}, edges=edges)
     elif group and not group.is_mapping:
-        yield attempt(line, Ban.wildcard, value) if "*" in value else attempt(line, Ban, value, edges=edges)
+        yield attempt(line, make_phrase, value, edges=edges)
     elif group and value:  # a group without a phrase is no error
         pair = f"{group.key}: {value}"[:80]
         yield line, BanError(f"{pair!r} is no phrase in a group: put a phrase with a colon into quotes, after a dash")

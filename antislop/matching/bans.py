@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
-from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.patterns.phrase import read_phrase
 from antislop.matching.scopes import Scope
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
 class Ban:
-    """Forbid one phrase or pattern, or make it rarer.
+    r"""Forbid one phrase or pattern, or make it rarer.
 
-    pattern: a phrase, or a pattern as `Ban.wildcard`, `Ban.words`, `Ban.regex` and `Ban.tokens` make them.
+    pattern: a phrase, or a pattern as `Ban.wildcard`, `Ban.words`, `Ban.regex` and `Ban.tokens` make them. In a phrase
+        `*` is a wildcard, as in `Ban.wildcard`, and `\*` the character.
     weight: the share of the pattern's probability that is kept, 0.0 (never written, unless nothing else is left) to
         1.0 (no ban at all).
     exempt: phrases within which the ban does not apply; they compare without regard to case, as whole words.
@@ -61,7 +62,8 @@ class Ban:
         **options: Any,
     ) -> None:
         if not isinstance(pattern, Pattern):
-            pattern = Phrase.build(pattern, **options) if options else Phrase(pattern)
+            kind, text = read_phrase(pattern)
+            pattern = kind.build(text, **options)
         elif options:
             pattern = pattern.with_options(**options)
         assign = object.__setattr__
@@ -79,10 +81,10 @@ class Ban:
 
     @classmethod
     def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Any) -> Ban:
-        """Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+        r"""Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
 
-        It is compared word by word within a sentence; punctuation between the words does not matter. options: the
-        other arguments of `Ban`, except edges.
+        `\*` is the character. The phrase is compared word by word within a sentence; punctuation between the words does
+        not matter. options: the other arguments of `Ban`, except edges.
 
         >>> from antislop import BanList
         >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]

@@ -162,6 +162,19 @@ def test_try_refuses_unusable_input() -> None:
     assert_refused(invoke("try", "nowhere.txt", "--text", cats), "nowhere.txt: can't be read")
 
 
+def test_a_star_in_a_phrase_is_a_wildcard_on_the_command_line_and_in_any_list() -> None:
+    text = write("story.txt", "A whirl of emotions. A * of emotions.")
+    hits = "story.txt:1:1: a * of emotions\n"
+    assert invoke("scan", text, "--no-bans", "--ban", "a * of emotions").stdout == hits
+    for name, content in (
+        ("a.txt", "a * of emotions"),
+        ("a.json", '["a * of emotions"]'),
+        ("a.csv", "a * of emotions,0"),
+    ):
+        assert invoke("scan", text, "--bans", write(name, content)).stdout == hits
+    assert invoke("scan", text, "--no-bans", "--ban", r"a \* of emotions").stdout == "story.txt:1:22: a * of emotions\n"
+
+
 # -- lint -------------------------------------------------------------------------------------------------------------
 
 
@@ -205,14 +218,33 @@ def test_lint_as_json_contains_the_same_findings() -> None:
     ]
 
 
-def test_lint_works_without_word_frequencies_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lint_works_without_word_frequencies_and_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wordfreq", None)
     result = invoke("lint", write("bans.txt", "eyes\nok\n"))
     assert result.exit_code == 1
     assert "'ok' has only 2 letters" in result.stdout
     assert "eyes" not in result.stdout
-    complaint, _ = result.stderr.splitlines()
-    assert complaint.endswith("pip install 'antislop[lint]'")
+    unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop[lint]'\n"
+    assert result.stderr == f"2 entries: 1 short{unchecked}"
+    assert invoke("lint", write("bans.txt", "eyes\n")).stderr == f"1 entry: nothing found{unchecked}"
+    assert json.loads(invoke("lint", "bans.txt", "--format", "json").stdout)["unchecked"] == ["common", "joined"]
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert json.loads(invoke("lint", "bans.txt", "--format", "json").stdout)["unchecked"] == []
+
+
+def test_lint_says_how_a_star_is_read() -> None:
+    wildcard = "* stands for words, or for letters of a word; write \\* for the character\n"
+    result = invoke("lint", write("bans.txt", "a * of emotions\nvoices\neyes sparkl*\n\\*sighs\\*\n"))
+    assert (result.exit_code, result.stderr) == (0, f"lines 1, 3: {wildcard}4 entries: nothing found\n")
+    assert invoke("lint", write("bans.json", '["a * of emotions"]')).stderr.startswith(f"line 1: {wildcard}")
+    many = invoke("lint", write("bans.txt", "".join(f"one * of {number}s\n" for number in range(20, 27))))
+    assert many.stderr.startswith("lines 1, 2, 3, 4, 5 and 2 more: * stands for words")
+    result = invoke("lint", write("bans.txt", '"a * of emotions"\n"*sighs"\n'))
+    assert result.stderr.startswith(
+        "line 1: * is the character, as in SillyTavern; in other formats it stands for words\n"
+    )
+    assert wildcard not in result.stderr
 
 
 def test_lint_finds_entries_that_a_model_s_tokenizer_can_not_write(folder: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban, BanError, BanList, Scope
+from antislop.matching.patterns.phrase import Phrase
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -79,6 +80,8 @@ def test_bans_can_be_passed_under_the_names_of_other_samplers() -> None:
         Ban.regex("c.d", exempt=["dab"]),
     ]
     assert len(AntiSlop(TOKENIZER, ["x"], banned_strings=["y"]).bans) == 2
+    sampler = AntiSlop(TOKENIZER, ["a *b"], banned_strings=["a *b"])
+    assert list(sampler.bans) == [Ban.wildcard("a *b"), Ban(Phrase("a *b", edges="anywhere"))]
 
 
 @pytest.mark.parametrize("name", ["banned_strings", "banned_regex", "exempt"])

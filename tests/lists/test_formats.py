@@ -21,6 +21,7 @@ from antislop.lists.formats import FORMATS
 from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
+from antislop.matching.patterns.phrase import Phrase
 from tests.conftest import DEPTH
 
 
@@ -42,6 +43,13 @@ def ngrams(*phrases: str) -> list[str | Ban]:
     return [Ban.words(phrase.split(), skip_stop_words=True) for phrase in phrases]
 
 
+def literally(*phrases: str) -> list[str | Ban]:
+    return [Ban(Phrase(phrase, edges="anywhere")) for phrase in phrases]
+
+
+WILD = Ban.wildcard("f*ck")
+STARS = Ban(Phrase("*sighs*"))
+
 READ: dict[str, Case] = {
     "text": Case("# slop\na testament to\n\n  delve \n", "text", ["a testament to", "delve"]),
     "text with flags": Case("delve\tweight=0.5 count=7\n", "text", [Ban("delve", weight=0.5, count=7)]),
@@ -55,6 +63,30 @@ READ: dict[str, Case] = {
     "text anywhere": Case(
         "eyes sparkl\ncat\tedges=word", "text", [*anywhere("eyes sparkl"), "cat"], {"edges": "anywhere"}
     ),
+    "text with wildcards": Case(
+        "a * of emotion*\tgap=2 weight=0.5\nf*ck\n", "text", [Ban.wildcard("a * of emotion*", gap=2, weight=0.5), WILD]
+    ),
+    "text with stars": Case('\\*sighs\\*\n"\\\\*"\n\\o/\n', "text", [STARS, Ban(Phrase("*")), Ban(Phrase("\\o/"))]),
+    "text anywhere with wildcards": Case("f*ck\neyes\n", "text", [WILD, *anywhere("eyes")], {"edges": "anywhere"}),
+    "phrases with wildcards": Case('["f*ck", ["f*ck"], "\\\\*sighs\\\\*"]', "phrases", [WILD, WILD, STARS]),
+    "phrases that say they are": Case(
+        '["a", {"kind": "phrase", "phrase": "*sighs*"}, {"kind": "wildcard", "phrase": "f*ck"}]',
+        "phrases",
+        ["a", STARS, WILD],
+    ),
+    "factors with wildcards": Case('{"f*ck": 0.5}', "factors", [Ban.wildcard("f*ck", weight=0.5)]),
+    "counts with wildcards": Case('[["f*ck", 5]]', "counts", [Ban.wildcard("f*ck", count=5)]),
+    "statistics with wildcards": Case(
+        '[{"phrase": "f*ck", "count": 3}]', "statistics", [Ban.wildcard("f*ck", count=3)]
+    ),
+    "csv with wildcards": Case(
+        "phrase,weight,kind\nf*ck,0.5,\n\\*sighs\\*,,\n*sighs*,,phrase\n",
+        "csv",
+        [Ban.wildcard("f*ck", weight=0.5), STARS, STARS],
+        suffix=".csv",
+    ),
+    "YAML with wildcards": Case("- f*ck\n- \\*sighs\\*\n- !phrase '*sighs*'\n", "yaml", [WILD, STARS, STARS]),
+    "SillyTavern with stars": Case('"*sighs"\n"a * of"\n\\*\n', "sillytavern", literally("*sighs", "a * of", "\\*")),
     "phrases": Case('["a b", "c"]', "phrases", ["a b", "c"]),
     "phrases of which one looks like a regex": Case('["a (b)?", "c", "d"]', "phrases", ["a (b)?", "c", "d"]),
     "phrases and another kind": Case(
@@ -312,6 +344,9 @@ REFUSED: dict[str, Refused] = {
     "a count that is none": Refused('[["a", 3],\n["b", 2.5]]', 2, "count of 'b' is 2.5", {"format": "counts"}),
     "a number among words": Refused('[["a", "b"],\n["c", 1]]', 2, "a ban is a phrase", {"format": "ngrams"}),
     "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
+    "a bullet": Refused("a\n* b\n", 2, r"'* b' begins or ends with a gap: leave out the * there, or write \* for the"),
+    "a ruler": Refused("a\n* * *\n", 2, r"'* * *' contains no word: name one, with a letter or digit, or write \* for"),
+    "a wildcard with edges": Refused("a\nb* c\tedges=anywhere\n", 2, "the wildcard 'b* c' has no option edges"),
     "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
     "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
     "YAML that is text": Refused("a\nb\n", 1, "'a b' is in no list", suffix=".yaml"),

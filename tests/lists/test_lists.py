@@ -19,6 +19,8 @@ from antislop.lists.ban_list import BanList, Diff
 from antislop.lists.bundled import FOLDER, default_bans
 from antislop.matching.bans import Ban, distinct, list_options
 from antislop.matching.errors import BanError
+from antislop.matching.folding import Edges
+from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope
 
 # Writing
@@ -29,6 +31,9 @@ WRITTEN: dict[str, tuple[Ban, str]] = {
     "a tiny weight": (Ban("tapestry", weight=1e-9), "tapestry\tweight=1e-09"),
     "a regex": (Ban.regex(r"\bnot just\b", max_span=80), "\\bnot just\\b\tregex max_span=80"),
     "a wildcard": (Ban.wildcard("a * of emotion*"), "a * of emotion*\twildcard"),
+    "a star that is no wildcard": (Ban(r"\*sighs\*"), r"\*sighs\*"),
+    "a star after backslashes": (Ban(Phrase(r"a\\* \*", edges="anywhere")), r"a\\\\\* \\\*" + "\tedges=anywhere"),
+    "a star with an invisible character": (Ban(Phrase("a*\n")), r'"a\\*\n"'),
     "a wildcard with a gap": (Ban.wildcard("a * of", gap=2), "a * of\twildcard gap=2"),
     "words": (
         Ban.words(["voice", "barely", "whisper"], gap=2, skip_stop_words=True),
@@ -66,6 +71,7 @@ def test_each_ban_is_one_line_with_the_options_that_are_not_defaults(case: str, 
 
 _phrases = (
     st.text(min_size=1, max_size=8)
+    | st.text("ab\\* ", min_size=1, max_size=8)
     | st.sampled_from(['"a"', "#a", " a", "a\tb", "# antislop 1", "[1]", "{a", "a\u2028b"])
 ).filter(lambda phrase: any(char.isalnum() for char in phrase))
 _rules = st.fixed_dictionaries(
@@ -87,9 +93,17 @@ _rules = st.fixed_dictionaries(
         "count": st.none() | st.integers(0, 10**12),
     },
 )
+
+
+def _literal(text: str, *, edges: Edges = "word", case_sensitive: bool = False, **rules: Any) -> Ban:
+    return Ban(Phrase(text, case_sensitive=case_sensitive, edges=edges), **rules)
+
+
 _kinds = (
     st.tuples(
-        st.just(Ban), _phrases, st.fixed_dictionaries({}, optional={"edges": st.sampled_from(["word", "anywhere"])})
+        st.just(_literal),
+        _phrases,
+        st.fixed_dictionaries({}, optional={"edges": st.sampled_from(["word", "anywhere"])}),
     )
     | st.tuples(
         st.just(Ban.wildcard),
@@ -164,7 +178,7 @@ def test_json_objects_that_name_their_kind_are_bans_of_that_kind(bans: list[Ban]
 
 
 _plain_kinds = st.one_of(
-    st.just(Ban.loop()), _phrases.map(Ban), st.sampled_from([r"\bno\w", "#a", "a,b"]).map(Ban.regex)
+    st.just(Ban.loop()), _phrases.map(_literal), st.sampled_from([r"\bno\w", "#a", "a,b"]).map(Ban.regex)
 ) | st.builds(Ban.words, st.lists(st.sampled_from(["voice", "a", "b"]), min_size=1, max_size=3))
 
 

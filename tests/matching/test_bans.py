@@ -21,6 +21,8 @@ from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.matching.errors import BanError
 from antislop.metrics.metrics import measure
 from antislop.metrics.tally import Tally
+from antislop.matching.patterns.pattern import has_wildcard, read_stars, write_stars
+from antislop.matching.patterns.phrase import Phrase
 from tests.support.oracles import occurrences
 
 # One ban
@@ -75,6 +77,37 @@ def test_a_count_that_is_not_a_whole_number_is_refused(count: Any) -> None:
     with pytest.raises(BanError, match=r"^count of 'delve' is .*; it is a whole number, 0 or more$"):
         Ban("delve", count=count)
     assert Ban("delve", count=0).count == 0
+
+
+def test_a_star_in_a_phrase_is_a_wildcard_and_after_a_backslash_the_character() -> None:
+    assert Ban("a * of emotion*", weight=0.5, gap=2) == Ban.wildcard("a * of emotion*", weight=0.5, gap=2)
+    assert list(BanList(["a * of emotion*", r"\*sighs\*"])) == [Ban.wildcard("a * of emotion*"), Ban(Phrase("*sighs*"))]
+    text = "*sighs* A wild mix of emotions, a of emotion; sighs."
+    assert [match[1:] for match in BanList(["a * of emotion*", r"\*sighs\*"]).find(text)] == [(0, 7), (8, 30)]
+    assert BanList([Ban.wildcard(r"a \*b\* * c")]).find("a b or c") == [(Ban.wildcard(r"a \*b\* * c"), 0, 8)]
+
+
+def read_star_by_star(text: str) -> tuple[str, bool]:
+    """Return a phrase with a dot for each wildcard, and whether there is one, character by character."""
+    read, backslashes, has_any = "", 0, False
+    for char in text:
+        if char == "\\":
+            backslashes += 1
+            continue
+        if char == "*":
+            has_any |= backslashes % 2 == 0
+            read += "\\" * (backslashes // 2) + ".*"[backslashes % 2]
+        else:
+            read += "\\" * backslashes + char
+        backslashes = 0
+    return read + "\\" * backslashes, has_any
+
+
+@given(text=st.text("a\\* ", max_size=12))
+def test_stars_are_read_as_character_by_character_and_written_so_that_none_is_a_wildcard(text: str) -> None:
+    assert (read_stars(text, wildcard="."), has_wildcard(text)) == read_star_by_star(text)
+    assert (read_stars(write_stars(text)), has_wildcard(write_stars(text))) == (text, False)
+    assert "*" in text or read_stars(text) == write_stars(text) == text
 
 
 def test_a_ban_is_a_value() -> None:
@@ -231,7 +264,7 @@ def test_a_list_of_8000_finds_each_of_its_bans() -> None:
 @example(text="x\U0010ffff", phrase="\U0010ffff")
 def test_any_text_and_any_ban_can_be_searched(text: str, phrase: str) -> None:
     try:
-        bans = BanList([Ban(phrase, edges="anywhere")])
+        bans = BanList([Ban(Phrase(phrase, edges="anywhere"))])
     except BanError:
         return
     whole = f"{text}.{phrase}."

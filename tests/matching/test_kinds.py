@@ -337,7 +337,14 @@ def test_an_impossible_ban_is_refused_in_one_sentence(build: Callable[[], Ban]) 
 
 
 def test_the_repr_of_a_ban_is_the_code_that_makes_it() -> None:
-    bans = [*SEQUENCES, *KINDS, Ban.tokens([1, 2]), Ban.regex("a", max_span=9, weight=0.5), Ban("x", count=3)]
+    bans = [
+        *SEQUENCES,
+        *KINDS,
+        Ban.tokens([1, 2]),
+        Ban.regex("a", max_span=9, weight=0.5),
+        Ban("x", count=3),
+        Ban(r"f\*ck"),
+    ]
     names = {"Ban": Ban, "Scope": Scope}
     assert [eval(repr(ban), names) for ban in bans] == bans
 

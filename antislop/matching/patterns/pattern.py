@@ -28,6 +28,7 @@ SHOWN = 80
 """Characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
+_STAR = re.compile(r"(\\*)\*")
 
 
 class Pattern:
@@ -131,6 +132,35 @@ def check_text(text: object) -> None:
 def is_visible(text: str) -> bool:
     """Return whether a text contains a visible character."""
     return _LETTER.search(text) is not None or bool(fold_phrase(text).strip(BOUNDARY + " "))
+
+
+def has_wildcard(text: str) -> bool:
+    r"""Return whether a phrase, as people write it, contains a `*` that is a wildcard; after a backslash it is not.
+
+    >>> has_wildcard("a * of"), has_wildcard(r"f\*ck")
+    (True, False)
+    """
+    return any(len(star[1]) % 2 == 0 for star in _STAR.finditer(text))
+
+
+def read_stars(text: str, *, wildcard: str = "*") -> str:
+    r"""Return a phrase with `*` for each `\*`, and another text for each `*`.
+
+    Of backslashes before a `*`, each two are one; all others are what they are.
+
+    >>> read_stars(r"f\*ck \o/ a*", wildcard="…")
+    'f*ck \\o/ a…'
+    """
+    return _STAR.sub(lambda star: "\\" * (len(star[1]) // 2) + (wildcard, "*")[len(star[1]) % 2], text)
+
+
+def write_stars(text: str) -> str:
+    r"""Return the phrase that reads as a text without wildcards.
+
+    >>> print(write_stars("f*ck"))
+    f\*ck
+    """
+    return _STAR.sub(r"\1\1\\*", text)
 
 
 def check_switch(name: str, text: str, value: object) -> None:

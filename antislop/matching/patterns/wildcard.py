@@ -1,4 +1,4 @@
-"""A phrase in which `*` stands for any letters of a word, and alone for any words."""
+r"""A phrase in which `*` stands for any letters of a word, and alone for any words; `\*` is the character."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from antislop.matching.patterns.words import WordSequence
 
 @dataclass(frozen=True, slots=True)
 class Wildcard(WordSequence):
-    """A phrase in which `*` stands for any letters of a word, and alone for one to `gap` words."""
+    r"""A phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+
+    `\*` is the character, which does not matter between words, like all punctuation.
+    """
 
     kind: ClassVar[str] = "wildcard"
     constructor: ClassVar[str] = "Ban.wildcard"

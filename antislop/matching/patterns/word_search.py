@@ -19,7 +19,7 @@ from antislop.data import FOLDER
 from antislop.files import read_text
 from antislop.matching.errors import BanError
 from antislop.matching.folding import BOUNDARY, START, Context, fold, fold_phrase
-from antislop.matching.patterns.pattern import FILLER
+from antislop.matching.patterns.pattern import FILLER, read_stars
 from antislop.matching.patterns.text_search import Hit, PieceResult, TrackSearch
 
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
@@ -67,24 +67,25 @@ def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = 
     items: list[Item] = []
     default_gap = 0 if has_stars else gap
     min_gap, max_gap = 0, default_gap
-    for part in text.split():
-        if has_stars and part == "*":
+    for part in (read_stars(text, wildcard=FILLER) if has_stars else text).split():
+        if has_stars and part == FILLER:
             min_gap, max_gap = min_gap + 1, max_gap + gap
             continue
-        words = _split_part(part, case_sensitive=case_sensitive, has_stars=has_stars)
+        words = _split_part(part, case_sensitive=case_sensitive)
         if words:
             items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
             min_gap, max_gap = 0, default_gap
+    literally = r", or write \* for the character" if has_stars else ""
     if not items:
-        raise BanError(f"{text!r} contains no word: name one, with a letter or digit")
+        raise BanError(f"{text!r} contains no word: name one, with a letter or digit{literally}")
     if min_gap or items[0].min_gap:
-        raise BanError(f"{text!r} begins or ends with a gap: leave out the * there")
+        raise BanError(f"{text!r} begins or ends with a gap: leave out the * there{literally}")
     return [items[0]._replace(max_gap=0), *items[1:]]
 
 
-def _split_part(part: str, *, case_sensitive: bool, has_stars: bool) -> list[str]:
-    """Return the folded words of a part without spaces."""
-    symbols = fold_phrase(part.replace("*", FILLER) if has_stars else part, case_sensitive=case_sensitive)
+def _split_part(part: str, *, case_sensitive: bool) -> list[str]:
+    """Return the folded words of a part without spaces, with `*` for `FILLER`."""
+    symbols = fold_phrase(part, case_sensitive=case_sensitive)
     return [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
 
 
