@@ -40,6 +40,15 @@ def make_visible(text: str, *, keep_layout: bool = False) -> str:
     return text if text.isprintable() else text.translate(_LAYOUT if keep_layout else _VISIBLE)
 
 
+def shorten(text: str, limit: int) -> str:
+    """Return a text of at most so many characters, the last of which shows that it was cut.
+
+    >>> shorten("a testament to", 8)
+    'a testa…'
+    """
+    return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
+
+
 def escape_json(text: str) -> str:
     r"""Return equivalent JSON, with the control and direction characters in its strings escaped.
 

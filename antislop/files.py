@@ -6,6 +6,7 @@ compressed, when it is read and when it is replaced as a whole.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import json
@@ -29,6 +30,16 @@ PIECE = 1 << 16
 """Bytes per read."""
 
 _CHECK = "check the path and the file"
+_FREE = "free some space there"
+_ADVICE = {
+    errno.ENOSPC: _FREE,
+    getattr(errno, "EDQUOT", errno.ENOSPC): _FREE,
+    errno.EFBIG: "choose a disk that takes larger files",
+    errno.EROFS: "choose a place that can be written",
+    errno.EACCES: "choose a folder of yours",
+    errno.EPERM: "choose a folder of yours",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
@@ -109,8 +120,30 @@ def decode(data: bytes, place: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if fault := find_other_encoding(data):
+            raise InputError(f"{place}:1: {fault}") from error
         line = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+
+
+def find_other_encoding(data: bytes) -> str | None:
+    r"""Return what bytes that are not UTF-8 are instead, and what to do; None if that is unknown.
+
+    >>> find_other_encoding(b"\x89PNG\r\n\x1a\n\0\0\0")
+    'not text but binary data: pass a text file'
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "not UTF-8 but UTF-16: save the file as UTF-8"
+    return "not text but binary data: pass a text file" if b"\0" in data else None
+
+
+def explain_write(error: OSError, *, advice: str) -> str:
+    """Return why a file can't be written, and what to do: `advice`, if the reason asks for nothing else.
+
+    >>> explain_write(OSError(errno.ENOSPC, "No space left on device"), advice="pass the path of a file")
+    "can't be written (No space left on device): free some space there"
+    """
+    return f"can't be written ({error.strerror or first_line(error)}): {_ADVICE.get(error.errno or 0, advice)}"
 
 
 class _Unpacked(RawIOBase):

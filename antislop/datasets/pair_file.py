@@ -10,7 +10,7 @@ from typing import Any
 
 from antislop.datasets.pairs import PairCount, PairFormat, cap_per_ban, cap_per_token, drop_duplicates
 from antislop.errors import InputError
-from antislop.files import open_to_append
+from antislop.files import explain_write, open_to_append
 from antislop.records.journal import Journal, Record, read_lines, read_records, replace_lines
 
 
@@ -55,7 +55,8 @@ class PairFile:
             with open_to_append(self.path) as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
         except OSError as error:
-            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
+            fault = explain_write(error, advice="check the disk")
+            raise InputError(f"{self.path}: {fault}, and run it again to resume") from error
 
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Remove duplicates and pairs beyond the limits; return the number of pairs left.

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
+from antislop.display import make_visible, shorten
 from antislop.lists import hub
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
 from antislop.matching.bans import Ban, Match, distinct
@@ -272,8 +273,8 @@ class BanList(Sequence[Ban]):
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(ban.phrase) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
-        origin = f" from {self.source}" if self.source else ""
-        return f"<BanList of {len(self)}{origin}: {shown}>"
+        origin = f" from {shorten(make_visible(self.source), 40)}" if self.source else ""
+        return shorten(f"<BanList of {len(self)}{origin}: {shown}", 79) + ">"
 
     def _repr_html_(self) -> str:
         """Return the first bans as a table for a notebook, with their weights and options."""

@@ -40,11 +40,22 @@ def find_shape(text: ListText) -> str:
     """Return the format that the value of a JSON text shows, among those of this module."""
     if text.suffix != ".json" and _are_json_lines(text.text):
         return "statistics"
+    if find_preset(text.value) is not None:
+        return "preset"
     if _is_mapping(text.value):
         return _classify_numbers(text.value.values())
     if isinstance(text.value, dict):
         return "statistics"
     return _classify(leave_plain(text.value) or text.value) if isinstance(text.value, list) else "phrases"
+
+
+def find_preset(value: Any) -> dict[str, str] | None:
+    """Return the bans of a preset of SillyTavern, by their keys; None for any other value."""
+    preset = value.get("preset", value) if isinstance(value, dict) else None
+    if not isinstance(preset, dict):
+        return None
+    bans = {key: preset[key] for key in ("banned_tokens", "global_banned_tokens") if isinstance(preset.get(key), str)}
+    return bans or None
 
 
 def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:

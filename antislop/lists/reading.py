@@ -13,7 +13,7 @@ from typing import IO, Any, TypeAlias
 import regex
 
 from antislop.errors import InputError
-from antislop.files import decode, open_bytes, replace_text
+from antislop.files import decode, explain_write, open_bytes, replace_text
 from antislop.lists import hub
 from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.errors import BanError
@@ -216,7 +216,7 @@ def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
     try:
         replace_text(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:
-        raise BanError(f"{path}: can't be written ({error.strerror}): name a file in a folder of yours") from error
+        raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
 
 def _read(file: Any, place: str) -> str | bytes:

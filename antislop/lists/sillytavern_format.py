@@ -1,6 +1,7 @@
 """SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines.
 
-A `*` is the character, as in the programs that read these lists.
+A preset of its samplers, in JSON, has such lists under `banned_tokens` and `global_banned_tokens`. A `*` is the
+character, as in the programs that read these lists.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import regex
 
+from antislop.lists.json_formats import find_preset, find_shape
 from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
@@ -21,8 +23,10 @@ _LETTER = regex.compile(r"[\p{L}\p{N}]")
 
 
 def _recognizes(text: ListText) -> bool:
+    if text.is_json:
+        return find_shape(text) == "preset"
     marked = sum(_is_marked(line) for line in text.lines)
-    return not text.is_json and marked > 0 and marked * 2 >= len(text.lines)
+    return marked > 0 and marked * 2 >= len(text.lines)
 
 
 def _is_marked(line: str) -> bool:
@@ -30,7 +34,24 @@ def _is_marked(line: str) -> bool:
 
 
 def _read(text: ListText, edges: Edges) -> Iterator[Line]:
-    lines = text.text.split("\n")
+    return _read_preset(text, edges) if text.is_json else _read_lines(text.text, edges)
+
+
+def _read_preset(text: ListText, edges: Edges) -> Iterator[Line]:
+    """Yield the bans of a preset, each with the line of its key."""
+    lists = find_preset(text.value) or {}
+    if not "".join(lists.values()).strip():
+        names = " and ".join(lists) or "banned_tokens"
+        raise BanError(
+            f"{text.place}:1: a preset of SillyTavern with bans was expected, and {names} is empty or missing"
+        )
+    for key, bans in lists.items():
+        number = text.text[: text.text.find(f'"{key}"')].count("\n") + 1
+        yield from ((number, ban) for _, ban in _read_lines(bans, edges))
+
+
+def _read_lines(text: str, edges: Edges) -> Iterator[Line]:
+    lines = text.split("\n")
     for number, line in enumerate(lines[_count_heading(lines) :], start=_count_heading(lines) + 1):
         if match := _QUOTED.fullmatch(line):
             yield attempt(number, _to_phrase, match[1], edges=edges)
@@ -58,4 +79,4 @@ def _to_tokens(line: str) -> Ban:
         raise BanError(str(error)) from None
 
 
-SILLYTAVERN = ListFormat("sillytavern", _recognizes, _read, edges="anywhere")
+SILLYTAVERN = ListFormat("sillytavern", _recognizes, _read, (".json",), edges="anywhere")

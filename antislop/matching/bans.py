@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
-from antislop.matching.patterns.phrase import read_phrase
+from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
 
 
@@ -63,7 +63,7 @@ class Ban:
     ) -> None:
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
-            pattern = kind.build(text, **options)
+            pattern = kind.build(text, **options) if options or kind is not Phrase else Phrase(text)
         elif options:
             pattern = pattern.with_options(**options)
         assign = object.__setattr__

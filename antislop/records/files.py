@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from antislop.errors import InputError, first_line
-from antislop.files import decode, open_text, parse_json, read_bytes
+from antislop.files import decode, find_other_encoding, open_text, parse_json, read_bytes
 
 MAX_LINE = 10_000_000
 """Limit of characters of a line, and of a CSV cell: several long books."""
@@ -101,6 +101,8 @@ def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
     """Yield (path:line, line, error) for the lines that are not blank."""
     with _open(path) as file:
         for number, (line, is_whole) in enumerate(_read_lines(file), start=1):
+            if number == 1 and (fault := find_other_encoding(line.encode("utf-8", "surrogateescape"))):
+                raise InputError(f"{path}:1: {fault}")
             if line.strip():
                 error = _LENGTH if not is_whole else None if is_unicode(line) else _ENCODING
                 yield f"{path}:{number}", line.rstrip("\r\n"), error
@@ -122,9 +124,16 @@ def _read_text(path: Path) -> Iterator[RawRecord]:
 
 
 def _read_json_lines(path: Path) -> Iterator[RawRecord]:
-    for place, line, error in _lines(path):
+    for number, (place, line, error) in enumerate(_lines(path)):
         value, error = (None, error) if error else _parse(line)
-        yield RawRecord(place, value, error=error)
+        if number > 0 or not _is_heading(value):
+            yield RawRecord(place, value, error=error)
+
+
+def _is_heading(value: Any) -> bool:
+    """Return whether a value is the first line of a chat of SillyTavern, which has no message."""
+    names = value.keys() if isinstance(value, dict) else set()
+    return "mes" not in names and ("chat_metadata" in names or {"user_name", "character_name"} <= names)
 
 
 def _parse(line: str) -> tuple[Any, str | None]:

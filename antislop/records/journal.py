@@ -16,11 +16,12 @@ from typing import IO, Any, TypeAlias
 from filelock import FileLock, Timeout
 
 from antislop.errors import InputError
-from antislop.files import open_bytes, open_to_append, read_json, replace_text, replacing
+from antislop.files import explain_write, open_bytes, open_to_append, read_json, replace_text, replacing
 
 Record: TypeAlias = dict[str, Any]
 
 _FORCE = "use --force to overwrite it"
+_CHECK = "check the disk"
 
 
 class Journal:
@@ -77,7 +78,7 @@ class Journal:
             self._file = open_to_append(self.path)
         except OSError as error:
             self._unlock()
-            raise InputError(f"{self.path}: can't be written ({error.strerror}): choose another place") from error
+            raise InputError(f"{self.path}: {explain_write(error, advice='choose another place')}") from error
         except BaseException:
             self._unlock()
             raise
@@ -95,7 +96,9 @@ class Journal:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
+            raise InputError(
+                f"{self.path}: {explain_write(error, advice=_CHECK)}, and run it again to resume"
+            ) from error
         self._fingerprints[self._identify(record)] = self._fingerprint(record)
 
     def fingerprint_of(self, identity: object) -> str | None:
@@ -141,7 +144,9 @@ class Journal:
         try:
             file.close()
         except OSError as error:  # closing retries the write of `append` that failed
-            raise InputError(f"{self.path}: can't be written to ({error.strerror}); run it again to resume") from error
+            raise InputError(
+                f"{self.path}: {explain_write(error, advice=_CHECK)}, and run it again to resume"
+            ) from error
         finally:
             self._unlock()
 
@@ -226,8 +231,12 @@ def lock_file(path: Path) -> FileLock:
         raise InputError(
             f"{path}: another process is writing to it: wait until it ends, or choose another file"
         ) from None
+    except NotImplementedError:
+        raise InputError(
+            f"{path}: its file system can't lock files: choose a place on a disk of this machine"
+        ) from None
     except OSError as error:
-        raise InputError(f"{path}: can't be written ({error.strerror}): choose another place") from error
+        raise InputError(f"{path}: {explain_write(error, advice='choose another place')}") from error
     return lock
 
 

@@ -220,7 +220,7 @@ class _Writer:
         why = "no tokenizer was passed" if self.tokenizer is None else "the model's tokenizer has no chat template"
         if self.is_chat:
             raise InputError(f"{why}, which system and chat need: leave these out (--system, --chat)")
-        if values and not isinstance(values[0], str) and self.parts is None:
+        if any(isinstance(value, (list, Mapping)) for value in values) and self.parts is None:
             raise InputError(
                 f"the prompts are chats, and {why}: pass a text around them as template (--prompt-template "
                 "'… {prompt} …'), or a column that contains text (--column)"
@@ -237,6 +237,8 @@ class _Writer:
             if not self.is_chat:
                 return self._fill(value, fields), None
             value = [{"role": "user", "content": value}]
+        elif not isinstance(value, (list, Mapping)):
+            raise InputError(f"the prompt is {value!r}; a text, or a chat as a list of messages, was expected")
         messages = read_chat(value)
         if self.system is not None:
             messages = put_system(messages, self.system)

@@ -18,7 +18,7 @@ from antislop.errors import InputError
 from antislop.files import read_text
 from antislop.records.sources import SourceRecord, read_records
 
-COLUMNS = ("response", "output", "completion", "text")
+COLUMNS = ("response", "output", "completion", "text", "mes")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
 
 _CHATS = ("messages", "conversations")
@@ -53,12 +53,13 @@ def read_texts(
     """Read texts from files, folders and data sets of the hub, with a bounded part of them in memory.
 
     sources: .txt files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
-    column: of the texts; by default `response`, else `output`, `completion`, `text`, else the last reply of
+    column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else the last reply of
         `messages` or `conversations`.
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
 
-    Leaves out records whose `status` is "error", empty texts, and texts whose reasoning block never ends.
+    Leaves out records whose `status` is "error", empty texts, and texts whose reasoning block never ends. Of a chat of
+    SillyTavern, whose texts are in `mes`, it leaves out the messages of the user and of the system.
     Raises `InputError` with path:line for a record that is broken or has no text column.
     """
     for source in sources:
@@ -93,8 +94,13 @@ def _read_records(source: str, column: str | None, prompt_column: str | None, sp
     for record in read_records(source, split=split):
         if record.error is not None:
             raise InputError(record.error)
-        if record.fields.get("status") != "error":
+        if record.fields.get("status") != "error" and not _is_of_the_user(record.fields):
             yield _make(record, column, prompt_column)
+
+
+def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
+    """Return whether a record is a message of SillyTavern that no model wrote."""
+    return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))
 
 
 def _make(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:

@@ -141,6 +141,17 @@ READ: dict[str, Case] = {
     "SillyTavern that begins with token ids": Case('[1]\n"a"\n', "sillytavern", [Ban.tokens([1]), *anywhere("a")]),
     "SillyTavern as whole words": Case('"a"\n"b"', "sillytavern", ["a", "b"], {"edges": "word"}),
     "SillyTavern as asked": Case("a\n\nb", "sillytavern", anywhere("a", "b"), {"format": "sillytavern"}),
+    "a preset of SillyTavern": Case(
+        '{"temp": 1,\n"banned_tokens": "\\" delve\\"\\nbare\\n[1, 2]", "global_banned_tokens": ""}',
+        "sillytavern",
+        [*anywhere(" delve", "bare"), Ban.tokens([1, 2])],
+    ),
+    "all presets of SillyTavern in one": Case(
+        '{"preset": {"banned_tokens": "", "global_banned_tokens": "*sighs*"}}',
+        "sillytavern",
+        literally("*sighs*"),
+        suffix=".json",
+    ),
     "YAML": Case(
         "voices:\n  - barely * whisper\n  - 'no: way'\nempty:\nmore:\n  deep:\n  - yes\n",
         "yaml",
@@ -347,6 +358,14 @@ REFUSED: dict[str, Refused] = {
     "a bullet": Refused("a\n* b\n", 2, r"'* b' begins or ends with a gap: leave out the * there, or write \* for the"),
     "a ruler": Refused("a\n* * *\n", 2, r"'* * *' contains no word: name one, with a letter or digit, or write \* for"),
     "a wildcard with edges": Refused("a\nb* c\tedges=anywhere\n", 2, "the wildcard 'b* c' has no option edges"),
+    "a preset without bans": Refused(
+        '{"temp": 1, "banned_tokens": ""}',
+        1,
+        "a preset of SillyTavern with bans was expected, and banned_tokens is empty",
+    ),
+    "a preset with token ids that are too large": Refused(
+        '{"temp": 1,\n\n"banned_tokens": "a\\n[99999999]"}', 3, "token ids were expected"
+    ),
     "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
     "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
     "YAML that is text": Refused("a\nb\n", 1, "'a b' is in no list", suffix=".yaml"),

@@ -17,12 +17,13 @@ from antislop.datasets.summary import measure_slop
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
 from antislop.lists.ban_list import BanList
+from antislop.lists.bundled import constructions, default_bans
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.matching.errors import BanError
-from antislop.metrics.metrics import measure
-from antislop.metrics.tally import Tally
 from antislop.matching.patterns.pattern import has_wildcard, read_stars, write_stars
 from antislop.matching.patterns.phrase import Phrase
+from antislop.metrics.metrics import measure
+from antislop.metrics.tally import Tally
 from tests.support.oracles import occurrences
 
 # One ban
@@ -168,6 +169,14 @@ def test_lists_of_equal_bans_are_equal() -> None:
 def test_the_repr_of_a_list_has_its_length_its_source_and_its_first_three_bans() -> None:
     assert repr(BanList(["a", "b", "c", "d"], source="slop.txt")) == "<BanList of 4 from slop.txt: 'a', 'b', 'c', …>"
     assert repr(BanList(["a", "b", "c"])) == "<BanList of 3: 'a', 'b', 'c'>"
+
+
+def test_the_repr_of_a_list_fits_on_a_line() -> None:
+    for bans in (default_bans(), constructions(), BanList(["x" * 99] * 3, source="a\nb" * 99), BanList([])):
+        assert len(repr(bans)) <= 80
+        assert repr(bans).startswith(f"<BanList of {len(bans)}") and repr(bans).endswith(">")
+        assert "\n" not in repr(bans)
+    assert repr(default_bans()).endswith(", made-from…: 'elara', 'flick…>")
 
 
 def test_duplicates_count_once_with_the_smallest_weight() -> None:

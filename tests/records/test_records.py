@@ -180,7 +180,10 @@ def test_a_place_that_can_not_be_written_is_refused_in_one_sentence(tmp_path: Pa
         journal(tmp_path / "file" / "out.jsonl")
     with journal(tmp_path / "out.jsonl") as kept, open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
         mine, kept._file = kept._file, full
-        with pytest.raises(InputError, match=r"can't be written to .* run it again to resume"):
+        with pytest.raises(
+            InputError,
+            match=r"can't be written \(No space left on device\): free some space there, and run it again to resume$",
+        ):
             kept.append({"key": "a"})
         kept._file = mine
 

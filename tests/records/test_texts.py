@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from antislop.errors import InputError
+from antislop.records.prompts import read_prompts
 from antislop.records.texts import Text, drop_reasoning, read_texts
 
 ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
@@ -48,6 +49,23 @@ def test_all_formats_of_records_hold_the_same_texts(tmp_path: Path, name: str) -
     texts = read(write(tmp_path / name, ROWS))
     assert [(text.text, text.prompt) for text in texts] == [("First.", "p"), ("Second.", "q")]
     assert all(text.fields["response"] == text.text and name in text.place for text in texts)
+
+
+def test_of_a_chat_of_sillytavern_the_messages_of_the_character_are_read(tmp_path: Path) -> None:
+    lines = [
+        {"user_name": "You", "character_name": "Sera", "create_date": "today", "chat_metadata": {}},
+        {"name": "Sera", "is_user": False, "is_system": False, "mes": "Welcome."},
+        {"name": "You", "is_user": True, "mes": "Who are you?"},
+        {"name": "Sera", "is_user": False, "is_system": True, "mes": "(hidden)"},
+        {"name": "Sera", "is_user": False, "mes": "Sera."},
+    ]
+    texts = read(write(tmp_path / "chat.jsonl", lines))
+    assert [(text.text, text.place[-2:]) for text in texts] == [("Welcome.", ":2"), ("Sera.", ":5")]
+    assert read(write(tmp_path / "chat.jsonl", lines), column="mes") == texts
+    prompts = read_prompts(tmp_path / "chat.jsonl", column="mes")
+    assert [(prompt.text, prompt.error) for prompt in prompts][:2] == [("Welcome.", None), ("Who are you?", None)]
+    dated = [{"create_date": "today", "response": "A text."}, {"create_date": "today", "response": "Another."}]
+    assert len(read(write(tmp_path / "dated.jsonl", dated))) == 2
 
 
 def test_a_text_file_is_one_text_and_a_folder_of_them_as_many(tmp_path: Path) -> None:
