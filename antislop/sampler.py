@@ -25,6 +25,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.row import TextSpec
+from antislop.display import make_visible, shorten
 from antislop.hf.arguments import (
     CallInput,
     PromptError,
@@ -123,9 +124,10 @@ class AntiSlop:
         self.warn = ConcessionWarner()
 
     def __repr__(self) -> str:
-        origin = f" from {self.bans.source}" if self.bans.source else ""
+        options = f", method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
         bans = "1 ban" if len(self.bans) == 1 else f"{len(self.bans):,} bans"
-        return f"<AntiSlop: {bans}{origin}, method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
+        origin = f" from {make_visible(self.bans.source)}" if self.bans.source else ""
+        return shorten(f"<AntiSlop: {bans}{origin}", 80 - len(options)) + options
 
     def __call__(
         self,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
 import re
+import subprocess
 import sys
+import textwrap
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +114,45 @@ def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_char
     assert find_controls(shown, is_terminal=False) == ""
     assert shown.count("\n") == 1
     assert shown.count("␛]0;mine␇␛[2J�2J�gnp�␈y") == 2
+
+
+REMARKS = """
+from rich.text import Text
+from antislop.cli.progress import ProgressBar
+from antislop.cli.terminal import console, print_line, say, warn
+sentence = "each prompt of this list, a/b/c.jsonl:3, was read and found wanting"
+with ProgressBar(console(stderr=True), "the bar", total=9) as bar:
+    bar.update(advance=1)
+    say(sentence)
+    bar.update(advance=1)
+    warn(sentence)
+print_line(Text(sentence))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+@pytest.mark.parametrize("width", [80, 40])
+def test_remarks_are_broken_between_words_on_a_terminal_and_not_at_all_in_a_pipe(width: int) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm"}
+    command = [sys.executable, "-c", REMARKS]
+    subprocess.run(command, stdout=theirs, stderr=theirs, check=True, env=environment)
+    os.close(theirs)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(_read_all(ours)).decode())
+    lines = [line.strip() for line in re.split(r"[\r\n]+", shown) if "the bar" not in line]
+    sentence = "each prompt of this list, a/b/c.jsonl:3, was read and found wanting"
+    expected = [textwrap.wrap(text, width) for text in (sentence, f"antislop: {sentence}", sentence)]
+    assert [line for line in lines if line] == [line for text in expected for line in text]
+    piped = subprocess.run(command, capture_output=True, check=True, env=environment, text=True)
+    assert (piped.stdout, piped.stderr) == (f"{sentence}\n", f"{sentence}\nantislop: {sentence}\n")
+
+
+def _read_all(terminal: int) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):  # EIO: nobody writes to it any more
+        while data := os.read(terminal, 4096):
+            yield data
 
 
 def test_tables_statuses_and_bars_are_cleaned_for_text_of_any_source() -> None:

@@ -15,7 +15,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -59,6 +59,21 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
             code = block.compile()
             if not block.title:
                 exec(code, names)
+
+
+def test_the_examples_to_start_with_withdraw_what_they_show() -> None:
+    page = DOCS / "getting-started.md"
+    commands = [command for block in read_blocks(page, "sh") for command in read_commands(block)]
+    shown = [command for command in commands if "--show" in command and "--seed" in command]
+    results = [CliRunner().invoke(app, command[1:]) for command in shown]
+    assert len(results) >= 2
+    assert all("withdrawn for '" in result.stderr for result in results), [result.stderr for result in results]
+    (output,) = (block.text for block in read_blocks(page, "text"))
+    assert output in [result.stdout for result in results]
+    assert output.count("[-") == 2
+    names: dict[str, Any] = {}
+    exec(next(block for block in read_blocks(page, "python") if not block.title).compile(), names)
+    assert names["out"].report.rewinds > 0
 
 
 def find_needs(page: Path) -> list[str]:

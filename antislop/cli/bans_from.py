@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antislop.cli.profile import KINDS, using_profiles
-from antislop.cli.terminal import check_writable, describe_command, warn, write
+from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def bans_from(
         forbid=forbid,
     )
     if out is not None:
+        check_suffix(out, ".txt")
         check_writable(out, or_stdout=True)
     with using_profiles():
         is_stdin = str(source) == "-"

@@ -27,7 +27,7 @@ from antislop.cli.options import (
     PromptOptions,
     collect_bans,
 )
-from antislop.cli.terminal import describe_command, describe_count, refuse_stdin, say, warn, writing
+from antislop.cli.terminal import check_suffix, describe_command, describe_count, refuse_stdin, say, warn, writing
 from antislop.datasets.pairs import describe_counts
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -210,6 +210,8 @@ def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
             path.exists()  # raises for a name that no file can have
     if out.suffix != ".jsonl" and out.is_file():
         raise InputError(f"{out}: is a file, and a folder was expected: pass a folder, or a name that ends in .jsonl")
+    if out.suffix != ".jsonl" and not out.is_dir():
+        check_suffix(out, advice="pass -o FOLDER, with --to-parquet for Parquet, or a name that ends in .jsonl")
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError(f"{paths[0]}: records and pairs can't go into one file: choose another for --pairs")
     for path in (out, *paths):
@@ -221,6 +223,7 @@ def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
             raise InputError(f"{path}: is not a file: choose another path")
         if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
             raise InputError(f"{path}: is a source of the prompts: choose another path")
+        check_suffix(path, ".jsonl")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import typer
 from antislop import __version__
 from antislop.cli.jobs.job import Job, make_spec, shorten_fingerprint
 from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, ModelOptions, PromptOptions, collect_bans
-from antislop.cli.terminal import as_input_error, console, refuse_stdin, say, writing
+from antislop.cli.terminal import as_input_error, check_suffix, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm
 from antislop.errors import InputError
@@ -119,6 +119,8 @@ def evaluate(
 def _check_folder(out: Path) -> None:
     if str(out) == "-":
         raise InputError("-: a report is a folder of files: pass -o FOLDER")
+    if not out.is_dir():
+        check_suffix(out, advice="pass the name of a folder, in which the report is report.html")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file, and the report needs a folder: choose another path")
 
@@ -205,7 +207,6 @@ class _EvaluationRun:
                 say(f"resuming: {len(identities) - missing:,} of {len(identities):,} texts exist already")
             self.job.run(maker, lambda: prompts, journal, total=missing)
         if self.job.is_stopped:
-            say("stopped; run the same command again to resume")
             return None
         return self._collect(identities)
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop.cli.options import BanOptions, GrammarOptions, ModelOptions, SamplingOptions, collect_bans
-from antislop.cli.terminal import check_writable, console, save_json, say, warn, writing
+from antislop.cli.terminal import check_suffix, check_writable, console, save_json, say, warn, writing
 from antislop.cli.writer import ContinuationOptions, PolicyOptions, TextWriter, WritingTask, read_prompt
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -51,11 +51,16 @@ class ShowOptions:
     def check(self) -> None:
         """Refuse files that can't be written."""
         if self.svg is not None:
+            check_suffix(self.svg, ".svg")
             check_writable(self.svg)
         if self.report is not None:
+            check_suffix(self.report, ".json")
             check_writable(self.report, or_stdout=True)
         if self.trace is not None:
+            check_suffix(self.trace, ".jsonl")
             check_writable(self.trace)
+            if self.trace.is_file():
+                raise InputError(f"{self.trace} exists already: pass another path, or remove it")
 
 
 def generate(
@@ -87,7 +92,8 @@ def generate(
         say(conceded)
     if task.grammar is not None and runs[-1].tokens >= text.max_new_tokens:
         warn(f"the text was cut at {text.max_new_tokens} tokens, maybe inside of the grammar: raise --max-new-tokens")
-    say(runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
+    which = f"{_TITLES[1]}: " if output.compare else ""
+    say(which + runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
     return 0
 
 
@@ -160,8 +166,7 @@ def _compare(writer: TextWriter, screen: Console, *, show: bool) -> list[_Genera
         runs.append(_write(writer, screen, show=show, with_bans=title == _TITLES[1]))
         screen.print()
     screen.print(_tabulate(runs, writer.bans))
-    screen.print()
-    screen.print(_describe_difference(*(run.text for run in runs)), style="dim", soft_wrap=True)
+    say(_describe_difference(*(run.text for run in runs)))
     return runs
 
 
@@ -171,17 +176,14 @@ _TITLES = ("without bans", "with bans")
 def _describe_difference(plain_text: str, banned_text: str) -> str:
     """Return a sentence about the common beginning of two texts.
 
-    >>> _describe_difference("a sly cat sat", "a sly dog sat")[:45]
-    'The texts agree in their first 2 words only: '
+    >>> _describe_difference("a sly cat sat", "a sly dog sat")
+    'the texts differ from word 3 on, since after a rewind the model goes on from other words'
     """
     if plain_text == banned_text:
-        return "The texts are the same: there was nothing to withdraw."
+        return "the texts are the same: there was nothing to withdraw"
     pairs = zip(plain_text.split(), banned_text.split(), strict=False)
     words = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return (
-        f"The texts agree in their first {words:,} words only: after a rewind the model continues from other words, so "
-        "the second text is a different one, not the first without its slop."
-    )
+    return f"the texts differ from word {words + 1:,} on, since after a rewind the model goes on from other words"
 
 
 def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:

@@ -26,6 +26,7 @@ from antislop.cli.terminal import (
     OutputFormat,
     OutputFormatOption,
     as_input_error,
+    check_suffix,
     check_writable,
     console,
     describe_count,
@@ -225,6 +226,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
+    check_suffix(out, ".txt")
     _check_target(out, list_, force=force)
     bans = load_bans(list_, lenient=lenient, format_=format_, edges=edges.value if edges else None)
     converted = bans if top is None else bans.top(top)

@@ -5,6 +5,7 @@ Imports typer only, so that `antislop --help` and shell completion start at once
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -120,6 +121,14 @@ class Commands(TyperGroup):
             return 141
         except InputError as error:
             _warn(str(error))
+            status = 2
+        except OSError as error:  # of standard output; commands report what happens to files
+            if error.errno != errno.ENOSPC:
+                raise
+            from antislop.files import explain_write
+
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _warn(f"{error.filename or 'standard output'}: {explain_write(error, advice='')}")
             status = 2
         return status
 

@@ -107,7 +107,8 @@ class BanOptions:
         ),
     ] = None
     ban: Annotated[
-        list[str] | None, ban_option(metavar="PHRASE", help="Ban this phrase as well; * stands for words. Repeatable.")
+        list[str] | None,
+        ban_option(metavar="PHRASE", help="Ban this phrase as well. A * in it stands for words. Repeatable."),
     ] = None
     no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
     constructions: Annotated[

@@ -19,6 +19,7 @@ import typer
 from antislop.cli.changes import ComparisonOptions, check_picture, write_changes
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
+    check_suffix,
     check_writable,
     console,
     describe_command,
@@ -132,6 +133,7 @@ def profile(
             raise InputError("no texts to profile: pass files, or --compare A B")
         if out is None:
             raise InputError("no file to write the profile to: pass -o profile.json")
+        check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
         check_writable(out, or_stdout=True)
         if human.as_baseline:
             if human.baseline or human.also_human:
@@ -166,7 +168,7 @@ def _make_profile(
             progress=progress,
         )
     with writing_or_stdout(out) as path:
-        if out.suffix.lower() in PAGES:
+        if out.name.lower().removesuffix(".gz").endswith(PAGES):
             replace_text(path, render_page(new_profile))
         else:
             new_profile.save(path)

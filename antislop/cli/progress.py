@@ -110,4 +110,4 @@ def stop_workers_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
         yield requested
     except KeyboardInterrupt:
         requested.is_requested = True
-        say("stopped; texts that the workers had not finished are made when you resume")
+        say("texts that the workers had not finished are discarded")

@@ -28,6 +28,10 @@ from antislop import files
 from antislop.display import escape_json, make_visible
 from antislop.errors import InputError, first_line
 
+_FORMATS = re.compile(
+    r"\.(arrow|csv|html?|jpg|json|jsonl|md|ndjson|parquet|pdf|png|svg|tsv|txt|xlsx|ya?ml|zip)(\.gz)?$", re.I
+)
+"""The suffixes from which people expect a format."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
@@ -71,20 +75,29 @@ def console(*, stderr: bool = False) -> Console:
 
 def warn(sentence: str) -> None:
     """Write a warning or an error to standard error."""
-    typer.echo(f"antislop: {make_visible(sentence)}", err=True)
+    _write_remark(f"antislop: {make_visible(sentence)}")
 
 
 def say(sentence: str) -> None:
     """Write a remark to standard error, dimmed on a terminal."""
-    console(stderr=True).print(sentence, style="dim", soft_wrap=True)
+    _write_remark(sentence, style="dim")
+
+
+def _write_remark(sentence: str, *, style: str | None = None) -> None:
+    """Write a sentence to standard error: on a terminal in lines broken between words, else in one line."""
+    screen = console(stderr=True)
+    with screen.capture() as captured:
+        screen.print(sentence, style=style, soft_wrap=not sys.stderr.isatty())
+    sys.stderr.write(captured.get())  # which a progress bar replaces to stay below
+    sys.stderr.flush()
 
 
 def print_line(line: Text) -> None:
-    """Write a line of data to standard output, in color on a terminal."""
+    """Write a line of data to standard output: on a terminal in color, and broken between words."""
     screen = console()
     line.plain = make_visible(line.plain)
     if screen.is_terminal:
-        screen.print(line, soft_wrap=True)
+        screen.print(line, soft_wrap=not sys.stdout.isatty())
     else:  # rich takes a hundred times as long
         screen.file.write(line.plain + "\n")
 
@@ -152,6 +165,8 @@ def read_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None)
     except OSError as error:
         raise InputError(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
     except UnicodeDecodeError as error:
+        if fault := files.find_other_encoding(error.object):
+            raise InputError(f"{name}:1: {fault}") from None
         line = lines + error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
 
@@ -188,13 +203,24 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
         raise InputError(f"{path}: can't be written ({reason}): pass the path of a file")
 
 
+def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
+    """Refuse a name that promises another format than what is written; a name without a known suffix promises none.
+
+    suffixes: of what is written, also with .gz. advice: what to do instead.
+    """
+    found = _FORMATS.search(path.name)
+    if found and f".{found[1].lower()}" not in suffixes:
+        advice = advice or f"pass a name that ends in {' or '.join(suffixes)}"
+        raise InputError(f"{path}: {found[0]} is not what this option writes: {advice}")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an `OSError` while a file is written into an `InputError`."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: can't be written ({error.strerror}): pass the path of a file") from error
+        raise InputError(f"{path}: {files.explain_write(error, advice='pass the path of a file')}") from error
 
 
 @contextmanager

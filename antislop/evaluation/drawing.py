@@ -113,7 +113,3 @@ def name_ratio_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-
-
-def shorten(text: str, limit: int = 34) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

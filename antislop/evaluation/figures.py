@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop.datasets.samples import PLAIN
+from antislop.display import shorten
 from antislop.evaluation.definitions import DISTANCE, LIST_TITLES, LISTS, distance_metric
 from antislop.evaluation.drawing import (
     ARM_COLORS,
@@ -21,7 +22,6 @@ from antislop.evaluation.drawing import (
     name_ratio_ticks,
     new_figure,
     save_figure,
-    shorten,
     to_errors,
 )
 from antislop.metrics.definitions import METRICS
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _CHANGES_LIMIT = 10
 _MIN_CHANGES = 3  # fewer are only in the table
+_LABEL = 34  # characters
 _SAME_SUPPRESSION = 3.0  # percentage points of suppression: closer arms are drawn side by side
 
 
@@ -263,4 +264,5 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label
 def _label(change: Change) -> str:
     """Return the text of a change: content words separated by …, constructions in brackets."""
     text = " … ".join(change.text.split(" ")) if change.kind == "content" else change.text
-    return f"[{shorten(text)}]" if change.kind == "construction" else shorten(text)
+    label = shorten(text, _LABEL)
+    return f"[{label}]" if change.kind == "construction" else label

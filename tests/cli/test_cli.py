@@ -225,7 +225,8 @@ def test_compare_reports_the_common_words_of_the_texts_and_show_the_bans_that_we
     result = generate(toy, PROMPT, *BANS, "--compare", "--show")
     plain, banned = (generate(toy, PROMPT, *bans).stdout.split() for bans in (["--no-bans"], BANS))
     count = next(i for i, pair in enumerate(zip(plain, banned, strict=False)) if pair[0] != pair[1])
-    assert result.stdout.splitlines()[-1].startswith(f"The texts agree in their first {count} words only: ")
+    assert result.stderr.count(f"the texts differ from word {count + 1} on, since after a rewind ") == 1
+    assert result.stderr.splitlines()[-1].startswith("with bans: 40 tokens, ")
     assert "withdrawn for 'tapestry'" in result.stderr
     assert "withdrawn for" not in generate(toy, PROMPT, *BANS).stderr
 
@@ -300,6 +301,9 @@ REFUSED = {
     "nothing to compare": (["--no-bans", "--compare"], ["nothing to compare"]),
     "a picture in no folder": (["--svg", "nowhere/x.svg"], ["nowhere is not a folder", "pass the path of a file"]),
     "a report over a folder": (["--report", "."], ["it is a folder"]),
+    "a picture of another format": (["--svg", "x.png"], ["x.png: .png is not what this option writes", "ends in .svg"]),
+    "a report of another format": (["--report", "x.html"], ["x.html: .html is not what this option writes"]),
+    "a trace of another format": (["--trace", "x.html.gz"], ["x.html.gz: .html.gz is not what", "ends in .jsonl"]),
     "two grammars": (["--json-schema", "a.json", "--grammar", "b.lark"], ["exclude each other"]),
     "a grammar of an unknown kind": (["--grammar", "a.txt"], ["a.txt: a grammar in a file .lark, .gbnf or .ebnf"]),
     "an option that does not exist": (["--colour"], ["--colour"]),
@@ -362,6 +366,26 @@ def test_the_bundled_model_and_list_are_the_default() -> None:
     result = invoke("generate", "The old house", "--max-new-tokens", "20", "--seed", "1")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip()
+
+
+def test_a_trace_takes_the_place_of_no_other_file(toy: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    first = generate(toy, PROMPT, *BANS, "--trace", str(path))
+    assert first.exit_code == 0, first.stderr
+    saved = path.read_bytes()
+    assert_refused(generate(toy, PROMPT, *BANS, "--trace", str(path)), f"{path} exists already: pass another path, or")
+    assert path.read_bytes() == saved
+    assert generate(toy, PROMPT, *BANS, "--trace", os.devnull).exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_under_standard_output_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("so we delve")
+    command = [sys.executable, "-m", "antislop", "scan", str(tmp_path / "a.txt"), "--no-bans", "--ban", "delve"]
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    fault = "antislop: standard output: can't be written (No space left on device): free some space there\n"
+    assert (result.returncode, result.stderr) == (2, fault)
 
 
 def test_ctrl_c_ends_with_130_and_keeps_the_text_written_so_far(toy: str) -> None:

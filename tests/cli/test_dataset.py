@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import pytest
 import yaml
+from filelock import FileLock
 from huggingface_hub import DatasetCard, HfApi
 from pyarrow import parquet
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -255,7 +256,7 @@ def test_failed_records_are_reported_once_and_tried_again() -> None:
     result = make("--n", "2", source=write_lines("p.jsonl", *rows))
     assert_made(result, "2 records, ", ", 6 failed", status=1)
     assert [line.split(":")[1] for line in result.stderr.splitlines() if line.startswith("antislop:")] == [
-        " 1", f" '{'a ' * 20}…'", " 3",
+        " p.jsonl", f" '{'a ' * 20}…'", " p.jsonl",
     ]  # fmt: skip
     assert "more than the model's 512: shorten it" in result.stderr
     write_lines("p.jsonl", *[{"prompt": "One"}] * 4)
@@ -392,7 +393,10 @@ def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> 
         (["--pairs", "out.jsonl"], "out.jsonl: records and pairs can't go into one file"),
         (["--pairs", "p.txt"], "p.txt: is a source of the prompts"),
         (["--pairs", "folder.jsonl"], "folder.jsonl: is not a file"),
-        (["--pairs", "notes.txt"], "notes.txt: contains other lines than pairs"),
+        (["--pairs", "notes.jsonl"], "notes.jsonl: contains other lines than pairs"),
+        (["--pairs", "pairs.csv"], "pairs.csv: .csv is not what this option writes: pass a name that ends in .jsonl"),
+        (["-o", "o.parquet"], "o.parquet: .parquet is not what this option writes: pass -o FOLDER, with --to-parquet"),
+        (["-o", "o.jsonl.gz"], "o.jsonl.gz: .jsonl.gz is not what this option writes: pass -o FOLDER"),
         (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
         (["--repetition-penalty", "0"], "must be above 0"),
         (["--arms", "none"], "--arms"),
@@ -409,11 +413,33 @@ def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> 
 def test_unusable_input_is_reported_in_one_sentence(args: list[str], sentence: str) -> None:
     Path("folder.jsonl").mkdir()
     write_lines("p.jsonl", {"prompt": "One"})
-    Path("notes.txt").write_text("mine\nalso mine\n")
+    Path("notes.jsonl").write_text("mine\nalso mine\n")
     before = {path: path.read_bytes() for path in Path().glob("*.*") if path.is_file()}
     source = "p.jsonl" if {"--column", "--key"} & {*args} else "p.txt"
     assert_refused(make(*args, source=source), sentence)
     assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_folder_may_have_a_name_with_dots() -> None:
+    assert_made(make("--limit", "1", out="gemma-3.4b"))
+    assert len(texts("gemma-3.4b/records.jsonl")) == 1
+
+
+def test_a_record_that_can_not_be_used_is_named_by_its_place_alone() -> None:
+    write_lines("p.jsonl", {"prompt": 5}, {"prompt": "One"}, {"prompts": "Two"})
+    result = make(source="p.jsonl")
+    assert_made(result, "1 record, ", "2 failed", status=1)
+    first, third = (line for line in result.stderr.splitlines() if line.startswith("antislop: "))
+    assert first == "antislop: p.jsonl:1: the prompt is 5; a text, or a chat as a list of messages, was expected"
+    assert third.startswith("antislop: p.jsonl:3: no prompt: a column ")
+
+
+def test_a_file_system_that_can_not_lock_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    assert_refused(make(), "out.jsonl: its file system can't lock files: choose a place on a disk of this machine")
 
 
 def test_prompts_are_not_overwritten_and_records_are_not_read_as_prompts() -> None:
@@ -672,6 +698,8 @@ def test_ctrl_c_finishes_the_texts_in_flight_and_the_run_can_be_resumed(monkeypa
         patch.setattr(Journal, "append", at_record(1, interrupt))
         result = make("--n", "4", "--pairs", "pairs.jsonl")
     assert_made(result, "finishing the texts in flight; Ctrl-C again discards them", status=130)
+    made = f"stopped: {len(texts())} records of 20 in out.jsonl; run the same command again to make the rest\n"
+    assert_made(result, made, status=130)
     assert 4 <= len(texts()) <= 5, "those in flight, not the other responses to the same prompts"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert_made(make("--n", "4", "--pairs", "pairs.jsonl"), "resuming: ")
@@ -691,9 +719,13 @@ def test_ctrl_c_skips_the_outputs_that_need_all_records(monkeypatch: pytest.Monk
 def test_a_second_ctrl_c_ends_the_command_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(1, lambda: (interrupt(), interrupt())))  # type: ignore[arg-type,return-value]
-        assert make("--n", "4").exit_code == 130
+        result = make("--n", "4")
+    assert_made(result, "stopped: 1 record of 20 in out.jsonl; run the same command again", status=130)
     assert len(texts()) == 1
-    assert_made(make("--n", "4"), "resuming: 1 records exist already", "19 records")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", at_record(1, lambda: (interrupt(), interrupt())))  # type: ignore[arg-type,return-value]
+        assert_made(make("--n", "4"), "stopped: 2 records of 20 in out.jsonl", status=130)
+    assert_made(make("--n", "4"), "resuming: 2 records exist already", "18 records")
 
 
 @contextmanager
@@ -713,9 +745,8 @@ def test_a_full_disk_is_reported_in_one_sentence_and_the_run_can_be_resumed(size
     with full_disk(size):
         result = make("--n", "3", "--pairs", "pairs.jsonl")
     assert result.exit_code == 2
-    assert re.search(
-        r"^antislop: \w+\.jsonl: can't be written to \(File too large\); run it again", result.stderr, re.M
-    )
+    fault = r"can't be written \(File too large\): choose a disk that takes larger files, and run it again to resume$"
+    assert re.search(rf"^antislop: \w+\.jsonl: {fault}", result.stderr, re.M)
     make("--n", "3", "--pairs", "pairs.jsonl")
     assert texts() == texts("whole.jsonl")
 

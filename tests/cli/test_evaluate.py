@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import csv
 import json
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,7 +147,9 @@ def test_ctrl_c_keeps_records_and_the_command_resumes(monkeypatch: pytest.Monkey
         patch.setattr(Journal, "append", at_record(1, lambda: signal.raise_signal(signal.SIGINT)))
         result = run("--prompts", "p.txt", *SHORT)
     assert result.exit_code == 130
-    assert "stopped; run the same command again to resume" in result.stderr
+    assert re.search(
+        r"\nstopped: \d records of 8 in report/.*; run the same command again to make the rest", result.stderr
+    )
     assert not Path("report/report.html").exists()
     assert 1 <= len(texts("report")) < 8
     make()

@@ -268,6 +268,19 @@ def test_lint_refuses_unusable_input() -> None:
     assert_refused(invoke("lint", write("bans.txt", "ok"), "--ignore", "speed"), "--ignore speed", "duplicate")
 
 
+def test_what_is_not_utf_8_is_named(folder: Path) -> None:
+    (folder / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (folder / "utf16.txt").write_bytes("delve\n".encode("utf-16"))
+    binary, wide = (
+        "not text but binary data: pass a text file",
+        "not UTF-8 but UTF-16: save the file as UTF-8",
+    )
+    for name, fault in (("image.txt", binary), ("utf16.txt", wide)):
+        assert_refused(invoke("scan", name), f"{name}:1: {fault}")
+        assert_refused(invoke("scan", write("a.txt", "a"), "--bans", name), f"{name}:1: {fault}")
+        assert_refused(invoke("measure", name), f"{name}:1: {fault}")
+
+
 def test_lint_colors_on_a_terminal_only() -> None:
     result = invoke("lint", write("bans.txt", "ok"), env=COLORED)
     assert result.stdout.startswith("\x1b[35mbans.txt:1\x1b[0m: \x1b[1;31mshort\x1b[0m: 'ok' has")

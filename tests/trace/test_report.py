@@ -121,3 +121,9 @@ def test_the_representation_of_a_sampler_shows_its_bans_and_options() -> None:
     assert repr(AntiSlop(TOKENIZER, bans)) == "<AntiSlop: 2 bans from slop.txt, method='exact', on_exhausted='concede'>"
     shown = repr(AntiSlop(TOKENIZER, ["a"], method="token", on_exhausted="stop"))
     assert shown == "<AntiSlop: 1 ban, method='token', on_exhausted='stop'>"
+    shown = repr(AntiSlop(TOKENIZER, BanList(["a"], source="my stories\n" * 20)))
+    assert (len(shown), shown[:26], shown[-42:]) == (
+        80,
+        "<AntiSlop: 1 ban from my s",
+        "…, method='exact', on_exhausted='concede'>"[-42:],
+    )

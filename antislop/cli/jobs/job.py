@@ -14,7 +14,7 @@ from rich.console import Console
 
 from antislop.cli.options import GenerationOptions, PromptOptions
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
-from antislop.cli.terminal import console, say, warn
+from antislop.cli.terminal import console, describe_count, say, warn
 from antislop.files import open_bytes
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
@@ -133,11 +133,14 @@ class Job:
         total: int | None,
         pairs: PairFile | None = None,
     ) -> Summary:
-        """Make the missing records and return their counts. total: their number; None if unknown."""
+        """Make the missing records and return their counts. total: their number; None if unknown.
+
+        If the user stops it, say how far it came and how to resume.
+        """
         from antislop.datasets.summary import Summary
         from antislop.datasets.writing import write_records
 
-        summary = Summary()
+        summary, existing = Summary(), len(journal)
         records = write_records(
             maker,
             prompts,
@@ -147,8 +150,13 @@ class Job:
             pairs=pairs,
             is_stopped=lambda: self.is_stopped,
         )
-        with self._stopping(say) as self._stop:
-            follow(records, summary, screen=console(stderr=True), total=total)
+        try:
+            with self._stopping(say) as self._stop:
+                follow(records, summary, screen=console(stderr=True), total=total)
+        finally:
+            if self.is_stopped:
+                made = describe_count(len(journal), "record") + ("" if total is None else f" of {existing + total:,}")
+                say(f"stopped: {made} in {journal.path}; run the same command again to make the rest")
         return summary
 
 
@@ -163,7 +171,7 @@ def follow(records: Iterable[Record], summary: Summary, *, screen: Console, tota
             summary.add(record)
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
-                warn(f"{_name(record)}: {record['error']}")
+                warn(f"{_name(record)}: {record['error']}" if record["prompt"] else record["error"])
             show()
 
 

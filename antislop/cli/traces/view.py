@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop import files
-from antislop.cli.terminal import check_writable, console, describe_count, say, warn, writing_or_stdout
+from antislop.cli.terminal import (
+    check_suffix,
+    check_writable,
+    console,
+    describe_count,
+    say,
+    warn,
+    writing_or_stdout,
+)
 from antislop.display import make_visible
 from antislop.trace.console import ConsoleWriter
 from antislop.trace.recording import Trace
@@ -42,6 +50,7 @@ def view(
     """
     trace = load_trace(file)
     if html is not None:
+        check_suffix(html, ".html", ".htm")
         check_writable(html, or_stdout=True)
         with writing_or_stdout(html) as path:
             files.replace_text(path, trace.to_html())
