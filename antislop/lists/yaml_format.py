@@ -49,8 +49,14 @@ def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Li
     import yaml
 
     groups: list[_Group] = []
+    anchors: set[str] = set()
     for event in events:
         line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) and event.anchor not in anchors:
+            phrase = f"*{event.anchor}"[:80]
+            yield line, BanError(f"{phrase!r} is an alias in YAML: put a phrase that begins with * into quotes")
+        elif isinstance(event, yaml.NodeEvent) and event.anchor:
+            anchors.add(event.anchor)
         is_collection = isinstance(event, yaml.CollectionStartEvent)
         group = groups[-1] if groups else None
         if isinstance(event, yaml.CollectionEndEvent):

@@ -366,6 +366,9 @@ REFUSED: dict[str, Refused] = {
     "a preset with token ids that are too large": Refused(
         '{"temp": 1,\n\n"banned_tokens": "a\\n[99999999]"}', 3, "token ids were expected"
     ),
+    "a star that begins an item of YAML": Refused(
+        "- a\n- *purrs\n", 2, "'*purrs' is an alias in YAML: put a phrase that"
+    ),
     "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
     "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
     "YAML that is text": Refused("a\nb\n", 1, "'a b' is in no list", suffix=".yaml"),
