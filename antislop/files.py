@@ -12,10 +12,13 @@ import gzip
 import json
 import os
 import stat
+import time
 import zlib
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, RawIOBase, TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
@@ -40,6 +43,10 @@ _ADVICE = {
     errno.EPERM: "choose a folder of yours",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+_HELD = (5, 32)
+"""The errors of Windows for a file that is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION."""
+_WAITS = (0.02, 0.08, 0.3, 0.6)
+"""Seconds between attempts to replace a file that another program has open: readers and virus scanners are brief."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
@@ -88,6 +95,19 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
     return decode(_read(path, advice), os.fspath(path))
 
 
+def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the content of a file of UTF-8 in pieces; errors are those of `read_text`."""
+    decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
+    try:
+        for data in chain(read_pieces(path), [b""]):
+            yield decoder.decode(data, final=not data)
+            lines += data.count(b"\n")
+    except UnicodeDecodeError as error:
+        raise _not_unicode(error, os.fspath(path), lines) from error
+    except (OSError, ValueError) as error:
+        raise _not_readable(error, path, _CHECK) from error
+
+
 def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
     """Return the value in a JSON file. advice: what to do if it can't be read.
 
@@ -120,10 +140,15 @@ def decode(data: bytes, place: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if fault := find_other_encoding(data):
-            raise InputError(f"{place}:1: {fault}") from error
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+        raise _not_unicode(error, place) from error
+
+
+def _not_unicode(error: UnicodeDecodeError, place: str, lines: int = 0) -> InputError:
+    """Return the error of bytes after a number of lines."""
+    if fault := find_other_encoding(bytes(error.object)):
+        return InputError(f"{place}:1: {fault}")
+    line = lines + error.object.count(b"\n", 0, error.start) + 1
+    return InputError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8")
 
 
 def find_other_encoding(data: bytes) -> str | None:
@@ -175,9 +200,14 @@ def _is_packed(path: str | os.PathLike[str]) -> bool:
 def _read(path: str | os.PathLike[str], advice: str) -> bytes:
     try:
         return read_bytes(path)
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = first_line(getattr(error, "strerror", None) or error)
-        raise InputError(f"{path}: can't be read ({reason}): {advice}") from error
+    except (OSError, ValueError) as error:
+        raise _not_readable(error, path, advice) from error
+
+
+def _not_readable(error: OSError | ValueError, path: str | os.PathLike[str], advice: str) -> InputError:
+    """Return the error of a file that can't be read; a null character in its path is a `ValueError`."""
+    reason = first_line(getattr(error, "strerror", None) or error)
+    return InputError(f"{path}: can't be read ({reason}): {advice}")
 
 
 def open_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -201,7 +231,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Yield an open file that takes the place of another when the block ends without an error.
 
     Readers find the old content or the new content, never a part. The mode of the file is kept; a symbolic link is
-    kept, and its target replaced. A device or a pipe is written to directly. Raises `OSError` if that is impossible.
+    kept, and its target replaced. A device or a pipe is written to directly. Raises `OSError` if that is impossible: on
+    Windows also after a second in which another program has the old file open.
     """
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode if target.exists() else None
@@ -218,6 +249,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield file
         if mode is not None:
             part.chmod(stat.S_IMODE(mode))
-        part.replace(target)
+        _move(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _move(part: Path, target: Path) -> None:
+    """Replace a file, on Windows once no program has it open any more."""
+    for seconds in (*_WAITS, None):
+        try:
+            part.replace(target)
+        except OSError as error:
+            if getattr(error, "winerror", None) not in _HELD:
+                raise
+            if seconds is None:
+                problem = "another program has it open: close it there, and try again"
+                raise PermissionError(errno.EACCES, problem, str(target)) from error
+            time.sleep(seconds)
+        else:
+            return

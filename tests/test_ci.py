@@ -25,11 +25,35 @@ STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 
 def test_the_workflow_runs_the_script_of_ci_and_the_tests_on_every_supported_python() -> None:
     jobs = WORKFLOW["jobs"]
-    assert [step["run"] for step in STEPS if "run" in step] == [".ci/run", "make test"]
+    assert [step["run"] for name in ("all", "tests") for step in jobs[name]["steps"] if "run" in step] == [
+        ".ci/run",
+        "make test",
+    ]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     supported = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
     assert jobs["tests"]["strategy"]["matrix"]["python"] == supported
     assert WORKFLOW["permissions"] == {"contents": "read"}
+
+
+def test_windows_and_macos_run_the_tests_of_lists_texts_and_scan_without_make() -> None:
+    job = WORKFLOW["jobs"]["systems"]
+    assert job["strategy"]["matrix"]["system"] == ["windows-latest", "macos-latest"]
+    install, test = (step["run"] for step in job["steps"] if "run" in step)
+    assert "-c constraints.txt -e ." in install
+    folders = ["tests/matching", "tests/lists", "tests/records", "tests/test_files.py", "tests/cli/test_scan.py"]
+    assert test.removeprefix("python -m pytest ").split() == folders
+    assert all((ROOT / folder).exists() for folder in folders)
+
+
+def test_the_guide_for_contributors_has_commands_that_need_no_make() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```\n(py -m venv.*?)```", text, flags=re.DOTALL)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.findall(r"\[(.*?)\]", block)[0].split(",")
+    assert set(extras) <= project["optional-dependencies"].keys()
+    paths = re.findall(r"\btests/[\w/.]+", block)
+    assert paths and all((ROOT / path).exists() for path in paths)
+    assert "make" not in block
 
 
 def test_every_action_is_pinned_to_a_version() -> None:

@@ -111,6 +111,51 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
+class HeldFile:
+    """`Path.replace` of a system that refuses to replace a file while another program has it open, as Windows does."""
+
+    def __init__(self, attempts: int, *, number: int) -> None:
+        self.left, self.number = attempts, number
+        self.replace = Path.replace
+
+    def __call__(self, path: Path, target: Path) -> Path:
+        self.left -= 1
+        if self.left >= 0:
+            error = PermissionError(13, "Access is denied", str(target))
+            error.winerror = self.number  # type: ignore[attr-defined]
+            raise error
+        return self.replace(path, target)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("number", [5, 32])
+def test_a_file_that_another_program_has_open_for_a_moment_is_replaced_after_it(
+    write: Callable[[Path], Any], number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, held = tmp_path / "out", HeldFile(2, number=number)
+    path.write_text('{"key": "old"}\ntorn')
+    monkeypatch.setattr(Path, "replace", lambda *paths: held(*paths))
+    write(path)
+    assert held.left < 0 and b"torn" not in path.read_bytes()
+
+
+def test_a_file_that_stays_open_elsewhere_is_kept_and_the_error_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, held = tmp_path / "out", HeldFile(100, number=32)
+    path.write_text("old")
+    monkeypatch.setattr(Path, "replace", lambda *paths: held(*paths))
+    monkeypatch.setattr("antislop.files.time.sleep", lambda _: None)
+    with pytest.raises(PermissionError, match="another program has it open: close it there, and try again"):
+        replace_text(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    held.number = 0  # any other error is not tried again
+    left = held.left
+    with pytest.raises(PermissionError, match="Access is denied"):
+        replace_text(path, "new")
+    assert held.left == left - 1
+
+
 @needs_posix
 def test_a_device_is_written_to_and_not_replaced() -> None:
     replace_bytes("/dev/null", b"x")
@@ -211,6 +256,7 @@ MODULES = {"gzip", "bz2", "lzma", "shutil", "tempfile"}
 ALLOWED = {
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
+    "antislop/lists/ban_list.py: tempfile.TemporaryDirectory": "a folder alone",
     "antislop/interpret/viewer.py: tempfile.NamedTemporaryFile": "a page for a browser that was given no name",
     "antislop/interpret/viewer.py: webbrowser.open(file.resolve().as_uri())": "a browser opens it",
 }

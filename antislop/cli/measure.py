@@ -7,8 +7,9 @@ The table goes to standard output, progress to standard error. Needs no model.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -18,12 +19,12 @@ from rich.table import Table
 
 from antislop.cli.options import LenientOption, load_bans
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import TableFormat, as_input_error, console, read_input, warn, write, write_json
+from antislop.cli.terminal import TableFormat, as_input_error, console, read_pieces, warn, write, write_json
 from antislop.display import make_visible, quote_formula
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import loops
-from antislop.records.texts import Text, read_texts
+from antislop.records.texts import AnyText, LongText, cut, open_texts
 
 if TYPE_CHECKING:
     from antislop.metrics.definitions import Metric
@@ -159,37 +160,44 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
     return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
 
 
-def _read(files: list[str], options: GroupOptions) -> Iterator[tuple[str, Text]]:
+def _read(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
     """Yield texts with the names of their groups."""
     for file in files:
         texts = (
-            iter([Text(read_input("-"), None, "<stdin>", {})])
+            iter([LongText(partial(read_pieces, "-"), "<stdin>")])
             if file == "-"
-            else read_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
+            else open_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
         )
         for text in texts:
             yield (file if options.by is None else _find_group(text, options.by)), text
 
 
-def _find_group(text: Text, by: str) -> str:
+def _find_group(text: AnyText, by: str) -> str:
     if by not in text.fields:
         columns = ", ".join(text.fields) or "none"
         raise InputError(f"{text.place}: no column {by!r}; there are {columns}: pass --by with one of them")
     return str(text.fields[by])
 
 
-def _tally(texts: Iterator[tuple[str, Text]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
+def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
     from antislop.metrics.tally import Tally
 
     tallies: dict[str, Tally] = {}
-    characters = 0
+    number = characters = 0
+
+    def show(pieces: Iterable[str]) -> Iterator[str]:
+        nonlocal characters
+        for piece in pieces:
+            characters += len(piece)
+            bar.update(note=f"{number:,} texts, {characters / 1e6:.1f} million characters")
+            yield piece
+
     with ProgressBar(console(stderr=True), "reading") as bar:
-        for number, (name, text) in enumerate(texts, start=1):
+        for name, text in texts:
+            number += 1
             if name not in tallies:
                 tallies[name] = Tally(scale, bans=lists)
-            tallies[name].add(text.text, group=text.prompt)
-            characters += len(text.text)
-            bar.update(note=f"{number:,} texts, {characters / 1e6:.1f} million characters")
+            tallies[name].add(show(cut(text)), group=text.prompt)
     return tallies
 
 

@@ -31,7 +31,7 @@ from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files import read_bytes, replace_text
 from antislop.profiles.halves import Half, find_half
-from antislop.records.texts import Text, read_texts
+from antislop.records.texts import AnyText, open_texts
 
 if TYPE_CHECKING:
     from antislop.profiles.human_rates import Baseline
@@ -93,7 +93,7 @@ class LimitOptions:
     ] = None
     min_prompts: Annotated[int, typer.Option(min=1, help="Leave out entries of fewer prompts.")] = 2
     min_ratio: Annotated[float, typer.Option(min=0, help="Leave out entries that are less overused.")] = 2.0
-    memory: Annotated[int, typer.Option(min=1, help="Megabytes for counters.")] = 256
+    memory: Annotated[int, typer.Option(min=1, help="Megabytes for counters.")] = 64
 
 
 def profile(
@@ -211,8 +211,8 @@ class _Reader:
                 raise InputError(f"{path}: does not exist: pass files or folders of texts")
         options = self.options
 
-        def read() -> Iterator[Text]:
-            texts = read_texts(names, column=options.column, prompt_column=options.prompt_column)
+        def read() -> Iterator[AnyText]:
+            texts = open_texts(names, column=options.column, prompt_column=options.prompt_column)
             return (text for text in texts if options.half is None or find_half(text) is options.half)
 
         return read

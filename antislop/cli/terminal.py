@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NoReturn
 
@@ -143,8 +143,8 @@ def _hide_folder(argument: str) -> str:
     """Return an argument, or the value of an `--option=value`, without the folders of a path."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     is_hub_name = _HUB_NAME.fullmatch(value) is not None and not Path(value).parent.exists()
-    is_remote = is_hub_name or "://" in value
-    return argument if is_remote or "/" not in value else f"{option}{equals}{Path(value).name}"
+    is_remote = is_hub_name or "://" in value or not {"/", "\\"} & {*value}
+    return argument if is_remote else f"{option}{equals}{PureWindowsPath(value).name}"  # cuts at / as well
 
 
 def read_input(name: str) -> str:

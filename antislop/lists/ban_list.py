@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
 from antislop.display import make_visible, shorten
+from antislop.files import replace_text
 from antislop.lists import hub
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
 from antislop.matching.bans import Ban, Match, distinct
@@ -187,7 +188,7 @@ class BanList(Sequence[Ban]):
         card = hub.make_card(self, repo, source=self.source, licence=self.licence)
         with TemporaryDirectory() as folder:
             self.save(Path(folder, hub.LIST))
-            Path(folder, hub.CARD).write_text(card, encoding="utf-8")
+            replace_text(Path(folder, hub.CARD), card)
             hub.upload(Path(folder), repo, private=private)
         return f"hf://{repo}/{hub.LIST}"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_BATCH = 1 << 23  # numbers in memory at a time
+_BATCH = 1 << 20  # numbers in memory at a time
 
 
 class Intervals(NamedTuple):

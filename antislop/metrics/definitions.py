@@ -1,7 +1,8 @@
 """The definitions of all metrics: unit, source, and the computation of the value from sums over texts.
 
 To add a metric, add an entry to `METRICS`: `count` computes the contribution of a text to a new sum, `formula` the
-value from the sums. All code that measures, tabulates, draws or lists metrics reads them from here.
+value from the sums. All code that measures, tabulates, draws or lists metrics reads them from here. The sums of
+the bundled metrics are counted in `text_counts`, many texts at once.
 """
 
 from __future__ import annotations
@@ -12,31 +13,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import drop_overlaps
 from antislop.metrics.bootstrap import Floats, bound_unseen
 from antislop.metrics.diversity import TOP
 from antislop.metrics.estimates import Sums
-from antislop.metrics.segmentation import Segments, count_dialogues
-from antislop.metrics.slop_counts import (
-    WEIGHTS,
-    count_contrasts,
-    count_slop_trigrams,
-    count_slop_words,
-    score_slop,
-)
+from antislop.metrics.slop_counts import WEIGHTS, score_slop
 from antislop.metrics.slop_scale import Scale
+from antislop.metrics.text_counts import BEGINNING, PIECE, WINDOW
 
-WINDOW = 500  # words
-PIECE = 100  # words
 COMPARED = 100  # texts
-BEGINNING = 200  # words
 
 _SLOP_SCORE = "https://github.com/sam-paech/slop-score, commit 289264ab2a"
 _OWN = "this project"
 
 Formula: TypeAlias = Callable[[Sums, Scale], Floats]
-Count: TypeAlias = Callable[[Segments, Scale], float]
+Count: TypeAlias = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,8 @@ class Metric:
 
     about: its definition in words. source: who defined it, as URL or DOI.
     formula: computes its value from sums over texts; None if it is derived from other estimates. count: computes the
-        contribution of a text to the numerator of a `Ratio`; None for sums of several metrics, or passed with texts.
+        contribution of a text to the numerator of a `Ratio`, if that is a sum of its own; a text that comes in pieces
+        is counted in pieces, which end where white space begins.
     missing: the reason if it is undefined because a sum is unknown (NaN). undefined: the reason in all other cases.
     reads: number of words that it reads of each text; if most texts are shorter, it depends on their length.
     """
@@ -111,16 +102,20 @@ def compute_metrics(metrics: Iterable[Metric], sums: Sums, scale: Scale) -> dict
         return {metric.name: metric.formula(sums, scale) for metric in metrics if metric.formula is not None}
 
 
-def define_hits(name: str, bans: BanList) -> Metric:
-    """Return a metric that counts the matches of a list of bans, whatever their weights."""
+def define_hits(name: str) -> Metric:
+    """Return the metric of the hits of a list of bans, whatever their weights; `Tally` counts them."""
     return Metric(
         name,
         name,
         "per 1,000 words",
         "occurrences of the list's bans, of overlapping ones the first and longest; weights are ignored",
-        formula=Ratio(f"hits of {name}", "words", 1000, is_rate=True),
-        count=lambda segments, _: len(drop_overlaps(bans.find(segments.text))),
+        formula=Ratio(name_hits(name), "words", 1000, is_rate=True),
     )
+
+
+def name_hits(name: str) -> str:
+    """Return the name of the sum of the hits of a list."""
+    return f"hits of {name}"
 
 
 _SLOP_RATES = {
@@ -149,7 +144,6 @@ METRICS = (
         "words in exactly a form of the scale's list",
         _SLOP_SCORE,
         _SLOP_RATES["slop_words"],
-        count_slop_words,
         missing="the scale has no slop words",
     ),
     Metric(
@@ -160,7 +154,6 @@ METRICS = (
         'are skipped unless the scale is over "words"; per 1,000 words of any kind',
         _SLOP_SCORE,
         _SLOP_RATES["slop_trigrams"],
-        count_slop_trigrams,
         missing="the scale has no slop trigrams",
     ),
     Metric(
@@ -171,7 +164,6 @@ METRICS = (
         "first counts. The published metric has 45 other patterns, so its values differ",
         _SLOP_SCORE,
         _SLOP_RATES["contrasts"],
-        lambda segments, _: count_contrasts(segments.text),
     ),
     Metric(
         "slop_score",
@@ -249,7 +241,6 @@ METRICS = (
         "paragraphs with words between double quotes, straight or curly; British single quotes and dashes "
         "in place of quotes are not recognized",
         formula=Ratio("dialogues", "paragraphs", is_rate=True),
-        count=lambda segments, _: count_dialogues(segments.paragraphs),
     ),
     Metric(
         "paragraph_words",

@@ -6,7 +6,7 @@ A text is an array of numbers, one per word; equal words have equal numbers. Kno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from typing import NamedTuple
 
@@ -16,23 +16,11 @@ from numpy.typing import NDArray
 from antislop.metrics.bootstrap import Floats
 
 TOP = 40
+BASE = 1 << 21
+"""The number of a word is below this, so that three of them are digits of one 64-bit number."""
+PART = 1 << 19
+"""N-grams that are counted at once."""
 _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
-
-
-def number_ngrams(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return a number for the n-gram at each position; only equal n-grams have equal numbers.
-
-    The result is n - 1 shorter than the words; numbers are 0, 1, … in the order of the n-grams' words.
-
-    >>> number_ngrams(np.array([7, 8, 7, 8, 9]), 2)
-    array([0, 1, 0, 2])
-    """
-    numbers = np.unique(words, return_inverse=True)[1]
-    for offset in range(1, n):
-        following = words[offset:]
-        codes = numbers[: len(following)] * (int(words.max(initial=0)) + 1) + following
-        numbers = np.unique(codes, return_inverse=True)[1]
-    return numbers
 
 
 def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64]:
@@ -61,21 +49,15 @@ def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64
     return np.cumsum(changes)[:windows]
 
 
-def count_distinct_ngrams(words: NDArray[np.int64], n: int, *, piece: int) -> tuple[int, int]:
-    """Return the sum over pieces of `piece` words of the distinct n-grams in each, and the number of all n-grams.
+def count_distinct_ngrams(pieces: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return the number of distinct n-grams, n up to 3, in each piece: [pieces] of the words [pieces, words].
 
-    A shorter last piece is left out, since shorter pieces repeat less.
-
-    >>> count_distinct_ngrams(np.array([1, 2, 1, 2, 1, 2, 3, 4, 5]), 2, piece=4)
-    (5, 6)
+    >>> count_distinct_ngrams(np.array([[1, 2, 1, 2], [1, 2, 3, 4]]), 2)
+    array([2, 3])
     """
-    pieces = len(words) // piece
-    ngrams_per_piece = piece - n + 1
-    if not pieces or ngrams_per_piece < 1:
-        return 0, 0
-    places = np.arange(pieces)[:, None] * piece + np.arange(ngrams_per_piece)
-    ordered = np.sort(number_ngrams(words, n)[places], axis=1)
-    return pieces + int(np.count_nonzero(ordered[:, 1:] != ordered[:, :-1])), pieces * ngrams_per_piece
+    ordered = np.sort(_encode(pieces, n), axis=1)
+    distinct: NDArray[np.int64] = (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1) + 1
+    return distinct
 
 
 def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
@@ -133,55 +115,87 @@ class Overused(NamedTuple):
 
 
 def find_overused(
-    texts: Sequence[NDArray[np.int64]],
-    words: Sequence[str],
+    words: NDArray[np.int32],
+    lengths: NDArray[np.int64],
+    numbers: Mapping[str, int],
     *,
     shares: Mapping[tuple[str, ...], float],
     n: int,
     top: int = TOP,
 ) -> Overused:
-    """Return the n-grams with the highest ratio of their share in the texts to their share in human writing.
+    """Return the n-grams, n up to 3, with the highest ratio of their share in texts to their share in human writing.
 
-    texts: numbers of words, which are indices of `words`; fewer than 2**(63 / n). shares: of human n-grams, 0 to 1; an
-    n-gram that is not listed counts as the rarest listed one. N-grams don't cross texts. Ties are broken by the numbers
-    of the words, the smallest first.
+    words: the numbers of the words of all texts, below `BASE`. lengths: of each text. numbers: of words; a word without
+    one is called "…". shares: of human n-grams, 0 to 1; an n-gram that is not listed counts as the rarest listed one.
+    N-grams don't cross texts. Ties are broken by the numbers of the words, the smallest first.
 
-    >>> texts = [np.array([0, 1, 0, 1, 2])]
-    >>> find_overused(texts, ["deep", "breath", "taken"], shares={("deep", "breath"): 0.5}, n=2, top=1).ngrams
+    The n-grams are counted in parts of about `PART`, one after the other, so that memory is bounded beside the words.
+
+    >>> numbers = {"deep": 0, "breath": 1, "taken": 2}
+    >>> find_overused(
+    ...     np.array([0, 1, 0, 1, 2]), np.array([5]), numbers, shares={("deep", "breath"): 0.5}, n=2, top=1
+    ... ).ngrams
     (('deep', 'breath'),)
     """
-    size = len(words)
-    codes = [_encode(text, n, size) for text in texts]
-    distinct, numbers, counts = np.unique(np.concatenate(codes), return_inverse=True, return_counts=True)
-    ratios = counts / _look_up(distinct, words, shares, n)
-    top_indices = np.argsort(-ratios, kind="stable")[:top]
-    owners = np.repeat(np.arange(len(texts)), [len(code) for code in codes])
-    occurrences = np.bincount(owners[np.isin(numbers, top_indices)], minlength=len(texts))
-    return Overused(tuple(_decode(int(code), words, n) for code in distinct[top_indices]), occurrences)
+    ends = np.cumsum(lengths)
+    human_codes, human_shares = _encode_shares(shares, numbers, n)
+    parts = max(1, len(words) // PART)
+    rarest = min(shares.values(), default=1.0)
+    best_codes, best_ratios = np.zeros(0, np.int64), np.zeros(0)
+    for part in range(parts):
+        of_part = [codes[codes % parts == part] for codes, _ in _read_codes(words, ends, n)]
+        distinct, counts = np.unique(np.concatenate(of_part), return_counts=True)
+        divisors = np.full(len(distinct), rarest)
+        _, places, indices = np.intersect1d(distinct, human_codes, assume_unique=True, return_indices=True)
+        divisors[places] = human_shares[indices]
+        best_codes, best_ratios = _take_best(
+            np.concatenate([best_codes, distinct]), np.concatenate([best_ratios, counts / divisors]), top
+        )
+    occurrences = np.zeros(len(lengths), np.int64)
+    for codes, texts in _read_codes(words, ends, n):
+        occurrences += np.bincount(texts[np.isin(codes, best_codes)], minlength=len(lengths))
+    return Overused(_decode(best_codes, numbers, n), occurrences)
 
 
-def _encode(text: NDArray[np.int64], n: int, size: int) -> NDArray[np.int64]:
-    """Return a number for the n-gram at each position: the numbers of its words as digits."""
-    code = np.zeros(max(0, len(text) - n + 1), dtype=np.int64)
+def _take_best(codes: NDArray[np.int64], ratios: Floats, top: int) -> tuple[NDArray[np.int64], Floats]:
+    if len(ratios) > top:
+        is_high = ratios >= np.partition(ratios, -top)[-top]
+        codes, ratios = codes[is_high], ratios[is_high]
+    order = np.lexsort([codes, -ratios])[:top]
+    return codes[order], ratios[order]
+
+
+def _read_codes(
+    words: NDArray[np.int32], ends: NDArray[np.int64], n: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the n-grams that don't cross the ends of texts, and the text of each, in parts."""
+    for start in range(0, max(1, len(words)), PART):
+        codes = _encode(words[start : start + PART + n - 1], n)
+        texts, last_texts = (
+            np.searchsorted(ends, np.arange(start, start + len(codes)) + offset, side="right") for offset in (0, n - 1)
+        )
+        yield codes[texts == last_texts], texts[texts == last_texts]
+
+
+def _encode(words: NDArray[np.int64] | NDArray[np.int32], n: int) -> NDArray[np.int64]:
+    """Return a number for the n-gram at each place of the last axis: the numbers of its words as digits."""
+    size = max(0, words.shape[-1] - n + 1)
+    codes = np.zeros((*words.shape[:-1], size), dtype=np.int64)
     for i in range(n):
-        code = code * size + text[i : i + len(code)]
-    return code
+        codes = codes * BASE + words[..., i : i + size]
+    return codes
 
 
-def _decode(code: int, words: Sequence[str], n: int) -> tuple[str, ...]:
-    return tuple(words[code // len(words) ** (n - 1 - i) % len(words)] for i in range(n))
+def _decode(codes: NDArray[np.int64], numbers: Mapping[str, int], n: int) -> tuple[tuple[str, ...], ...]:
+    grams = [[int(code) // BASE ** (n - 1 - i) % BASE for i in range(n)] for code in codes]
+    needed = {number for gram in grams for number in gram}
+    words = {number: word for word, number in numbers.items() if number in needed}
+    return tuple(tuple(words.get(number, "…") for number in gram) for gram in grams)
 
 
-def _look_up(
-    distinct: NDArray[np.int64], words: Sequence[str], shares: Mapping[tuple[str, ...], float], n: int
-) -> NDArray[np.float64]:
-    """Return the human share of each distinct n-gram."""
-    human_shares = np.full(len(distinct), min(shares.values(), default=1.0))
-    ids = {word: number for number, word in enumerate(words)}
-    encodable = [(gram, share) for gram, share in shares.items() if all(word in ids for word in gram)]
-    if len(distinct) and encodable:
-        codes = np.array([_encode(np.array([ids[word] for word in gram]), n, len(words))[0] for gram, _ in encodable])
-        places = np.minimum(np.searchsorted(distinct, codes), len(distinct) - 1)
-        is_there = distinct[places] == codes
-        human_shares[places[is_there]] = np.array([share for _, share in encodable])[is_there]
-    return human_shares
+def _encode_shares(
+    shares: Mapping[tuple[str, ...], float], numbers: Mapping[str, int], n: int
+) -> tuple[NDArray[np.int64], Floats]:
+    known = [gram for gram in shares if all(word in numbers for word in gram)]
+    codes = _encode(np.array([[numbers[word] for word in gram] for gram in known], np.int64).reshape(-1, n), n)
+    return codes.ravel(), np.array([shares[gram] for gram in known], dtype=float)

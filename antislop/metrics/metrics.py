@@ -105,7 +105,7 @@ def warn_of_short_texts(name: str, tally: Tally) -> str | None:
     of beginnings, so that both depend on the length of the texts.
     """
     reads = next((metric.reads for metric in tally.metrics if metric.name == name), 0)
-    short = sum(length < reads for length in tally.lengths)
+    short = sum(length < reads for length in tally.lengths) if reads else 0
     if 2 * short <= len(tally):
         return None
     return f"{short:,} of {len(tally):,} texts are shorter than the {reads} words that it reads of each"

@@ -8,39 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from antislop.matching.patterns.word_search import stop_words
 
-_APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\uff07", "'"))
-_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
-_BREAK = re.compile(r"\n\s*\n")
+_APOSTROPHES = "\u2018\u2019\u02bc\uff07"
+WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+BREAK = re.compile(r"\n\s*\n")
+"""What separates paragraphs."""
 # A full stop after these, or after an initial such as "J.", does not end a sentence.
-_ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
-_QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
+_NO_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("Mr", "Mrs", "Ms", "Dr", "St", "vs", "Prof", "[A-Z]"))
+QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
+"""Text between double quotes, the last of which may be missing."""
 _CLOSERS = "[\"'”’»)\\]*_]*"
-_END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+{_CLOSERS}(?=\s|$)")
-_STOP = re.compile(rf"{_END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
-
-
-class Segments(NamedTuple):
-    """A text and its parts.
-
-    words, content_words: in lower case. sentences: number of words of each sentence.
-    """
-
-    text: str
-    words: list[str]
-    content_words: list[str]
-    sentences: list[int]
-    paragraphs: list[str]
-
-    @classmethod
-    def of(cls, text: str) -> Segments:
-        """Split a text."""
-        words = extract_words(text)
-        sentences = [len(extract_words(sentence)) for sentence in extract_sentences(text)]
-        return cls(text, words, drop_stop_words(words), sentences, extract_paragraphs(text))
+_MARK = rf"[.!?…。！？]{_NO_ABBREVIATION}"
+END = re.compile(rf"{_MARK}(?:{_MARK})*{_CLOSERS}(?=\s|$)")  # begins with a set, which `re` finds fast
+"""The end of a sentence within a paragraph."""
+_STOP = re.compile(rf"{END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
 
 
 def extract_words(text: str) -> list[str]:
@@ -51,7 +34,19 @@ def extract_words(text: str) -> list[str]:
     >>> extract_words("It’s the 2nd Café—isn't it?")
     ["it's", 'the', 'nd', 'café', "isn't", 'it']
     """
-    return _WORD.findall(text.lower().translate(_APOSTROPHES))
+    return WORD.findall(fold(text))
+
+
+def fold(text: str) -> str:
+    """Return a text in lower case, with straight apostrophes."""
+    return straighten(text.lower())
+
+
+def straighten(text: str) -> str:
+    """Return a text of the same length, with straight apostrophes."""
+    for apostrophe in _APOSTROPHES:
+        text = text.replace(apostrophe, "'")
+    return text
 
 
 def drop_stop_words(words: Iterable[str]) -> list[str]:
@@ -66,26 +61,6 @@ def drop_stop_words(words: Iterable[str]) -> list[str]:
 def _is_stop_word(word: str) -> bool:
     stop = stop_words()
     return word in stop or ("'" in word and all(part in stop for part in word.split("'")))
-
-
-def extract_sentences(text: str) -> list[str]:
-    r"""Return the sentences of a text with their punctuation; the last of a paragraph may have none.
-
-    A full stop ends a sentence before white space, but not after titles and initials. Parts without letters are left
-    out.
-
-    >>> extract_sentences("“Mr. Hyde!” she said. He left…\n\nThe end")
-    ['“Mr. Hyde!”', 'she said.', 'He left…', 'The end']
-    """
-    sentences = []
-    for paragraph in extract_paragraphs(text):
-        start = 0
-        for end in [*(match.end() for match in _END.finditer(paragraph)), len(paragraph)]:
-            sentence = paragraph[start:end].strip()
-            if _WORD.search(sentence):
-                sentences.append(sentence)
-            start = end
-    return sentences
 
 
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
@@ -121,15 +96,4 @@ def extract_paragraphs(text: str) -> list[str]:
     >>> extract_paragraphs("One\nof two lines.\n\n***\n\nTwo.")
     ['One\nof two lines.', 'Two.']
     """
-    return [part.strip() for part in _BREAK.split(text) if _WORD.search(part)]
-
-
-def count_dialogues(paragraphs: Iterable[str]) -> int:
-    """Count the paragraphs with speech: words between double quotes, straight or curly.
-
-    A quote that is not closed in its paragraph counts; single quotes don't.
-
-    >>> count_dialogues(["“Yes,” she said.", 'He said "no" to it.', "It was late."])
-    2
-    """
-    return sum(any(map(_WORD.search, _QUOTED.findall(paragraph))) for paragraph in paragraphs)
+    return [part.strip() for part in BREAK.split(text) if WORD.search(part)]

@@ -1,18 +1,17 @@
-"""Count slop in finished texts: words and trigrams of a scale, contrasts, and the score computed from the three."""
+"""Count contrasts, and compute the slop score from the rates of slop words, contrasts and slop trigrams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from math import nan
 
 import numpy as np
 import regex
 
 from antislop.lists.bundled import read_constructions
 from antislop.metrics.bootstrap import Floats
-from antislop.metrics.segmentation import Segments
-from antislop.metrics.slop_scale import MARGIN, Scale
+from antislop.metrics.slop_scale import MARGIN as RANGE_MARGIN
+from antislop.metrics.slop_scale import Scale
 
 CONTRASTS = (
     "not-x-but-y",
@@ -30,32 +29,67 @@ WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
 """The weight of each metric in the slop score."""
 
 
-def count_slop_words(segments: Segments, scale: Scale) -> float:
-    """Count the words that the scale lists; NaN if it lists none."""
-    return sum(map(scale.words.__contains__, segments.words)) if scale.words else nan
+MARGIN = 1000
+"""Characters of a text that has not ended in which no match is taken yet: more may follow that changes it."""
+_CONTEXT = 100  # characters before the next match, for assertions
 
 
-def count_slop_trigrams(segments: Segments, scale: Scale) -> float:
-    """Count the trigrams that the scale lists, overlapping ones included; NaN if it lists none."""
-    words = segments.content_words if scale.over == "content" else segments.words
-    trigrams = scale.trigrams
-    return sum(map(trigrams.__contains__, zip(words, words[1:], words[2:], strict=False))) if trigrams else nan
+class PatternSearch:
+    """Searches a text that comes in pieces: finds what `finditer` finds in all of it, unless that exceeds `MARGIN`."""
+
+    def __init__(self, patterns: Sequence[regex.Pattern[str]]) -> None:
+        self._patterns = patterns
+        self._text, self._start = "", 0  # what is left of the text, and the number of characters before it
+        self._nexts = [0] * len(patterns)
+
+    def read(self, piece: str, *, is_last: bool) -> list[tuple[int, int, int]]:
+        """Return matches by their start: (start, end, number of the pattern)."""
+        self._text += piece
+        limit = len(self._text) - (0 if is_last else MARGIN)
+        if limit <= 0 and not is_last:
+            return []
+        found = [match for number in range(len(self._patterns)) for match in self._find(number, limit, is_last=is_last)]
+        kept = max(0, limit - _CONTEXT)
+        self._text, self._start = self._text[kept:], self._start + kept
+        return sorted(found)
+
+    def _find(self, number: int, limit: int, *, is_last: bool) -> Iterator[tuple[int, int, int]]:
+        place = self._nexts[number] - self._start
+        for match in self._patterns[number].finditer(self._text, place):
+            if match.start() >= limit and not is_last:
+                break
+            place = match.end()
+            yield self._start + match.start(), self._start + place, number
+        self._nexts[number] = self._start + max(place, limit)
+
+
+class ContrastCount:
+    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first.
+
+    Searches faster than `BanList.find`, with equal results except for overlaps.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._end = 0
+        self._search = PatternSearch(_compile_contrasts())
+
+    def read(self, piece: str, *, is_last: bool = False) -> None:
+        """Read one more piece of the text."""
+        for start, end, _ in self._search.read(piece, is_last=is_last):
+            if start >= self._end:
+                self.count, self._end = self.count + 1, end
 
 
 def count_contrasts(text: str) -> int:
     """Count the contrasts of a text; of overlapping ones, only the first.
 
-    Searches the text at once, which is faster than `BanList.find`, with equal results except for overlaps.
-
     >>> count_contrasts("It was not a door, but a mouth. It wasn't open. It was hungry.")
     2
     """
-    spans = sorted(match.span() for pattern in _compile_contrasts() for match in pattern.finditer(text))
-    count = end = 0
-    for start, stop in spans:
-        if start >= end:
-            count, end = count + 1, stop
-    return count
+    contrasts = ContrastCount()
+    contrasts.read(text, is_last=True)
+    return contrasts.count
 
 
 @cache
@@ -72,6 +106,6 @@ def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
     for name, weight in WEIGHTS.items():
         if name not in scale.ranges:
             return np.full_like(score, np.nan)
-        low, high = scale.ranges[name].widen(MARGIN)
+        low, high = scale.ranges[name].widen(RANGE_MARGIN)
         score += 100 * weight * np.clip((rates[name] - low) / (high - low), 0, 1)
     return score

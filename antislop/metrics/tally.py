@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from math import nan
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 from antislop.metrics.bootstrap import Floats
-from antislop.metrics.definitions import BEGINNING, COMPARED, METRICS, PIECE, WINDOW, Metric, define_hits
-from antislop.metrics.diversity import count_distinct, count_distinct_ngrams, find_overused, measure_self_bleu
-from antislop.metrics.segmentation import Segments
+from antislop.metrics.definitions import COMPARED, METRICS, Metric, define_hits, name_hits
+from antislop.metrics.diversity import Overused, find_overused, measure_self_bleu
+from antislop.metrics.slop_counts import ContrastCount
 from antislop.metrics.slop_scale import Scale
+from antislop.metrics.text_counts import BEGINNING, WINDOW, TextCounts, cut_at_spaces
 
 
 class Tally:
@@ -23,7 +26,9 @@ class Tally:
     scale: by default the bundled one. metrics: to be measured. bans: lists whose matches are also counted, by names
         other than those of metrics.
 
-    Stores a number per word, which takes about as much memory as the texts, but not the texts.
+    Stores no texts, but 4 bytes for each content word, 4 for each of a text's first 200 words, and about 200 for each
+    text. Words are numbered by their spelling, and those that first occur after 524,288 others by a hash of 20 bits, so
+    that two of these may count as one.
 
     >>> from antislop.metrics.metrics import measure
     >>> tally = Tally()
@@ -43,53 +48,76 @@ class Tally:
         lists = dict(bans or {})
         for name in lists.keys() & {metric.name for metric in metrics}:
             raise ValueError(f"a list of bans is named {name!r} like a metric: give it another name")
-        self.metrics = (*metrics, *(define_hits(name, bans) for name, bans in lists.items()))
+        self.metrics = (*metrics, *map(define_hits, lists))
         self._ratios = [metric.ratio for metric in self.metrics if metric.ratio is not None]
         self._counters = {
             metric.ratio.above: metric.count
             for metric in self.metrics
             if metric.ratio is not None and metric.count is not None
         }
-        self._counts: list[dict[str, float]] = []
-        self._groups: list[str | None] = []
-        self._words: list[NDArray[np.int32]] = []
-        self._content_words: list[NDArray[np.int32]] = []
+        self._bans = {name_hits(name): bans for name, bans in lists.items()}
+        self._counts = TextCounts(self.scale)
+        self._others: dict[str, array[float]] = {}  # sums that are not counted in words
+        self._owners: array[int] = array("q")  # the place of the group of each text in `groups`
+        self._places: dict[str, int] = {}  # of named groups
+        self._names: list[str | None] = []  # of groups; None for a text without one
         self._sums: dict[int, dict[str, Floats]] = {}
-        self._numbers: defaultdict[str, int] = defaultdict()
-        self._numbers.default_factory = self._numbers.__len__
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self._owners)
 
     @property
     def words(self) -> int:
         """The number of words of all texts."""
-        return sum(map(len, self._words))
+        return sum(self.lengths)
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """The number of words of each text."""
-        return tuple(map(len, self._words))
+        self._counts.flush()
+        return tuple(map(int, self._counts.sums["words"]))
 
     @property
     def groups(self) -> tuple[str | int, ...]:
         """The units of the bootstrap, by first occurrence: names of groups, and 0, 1, 2, ... for texts without one."""
-        return tuple(dict.fromkeys(self._owners()))
+        numbers = count()
+        return tuple(next(numbers) if name is None else name for name in self._names)
 
-    def add(self, text: str, *, group: str | None = None, sums: Mapping[str, float] | None = None) -> None:
-        """Count a text.
+    def add(
+        self, text: str | Iterable[str], *, group: str | None = None, sums: Mapping[str, float] | None = None
+    ) -> None:
+        """Count a text, which may come in pieces: the counts are those of the whole text.
+
+        There are two bounds. A contrast of more than 1,000 characters may be missed where a piece ends, and a text of
+        2,000,000 characters without white space or a comma is cut, even within a word.
 
         group: the name of a group of dependent texts, such as the texts to one prompt; intervals are over groups. None:
             the text is a group by itself. sums: contributions of the text to sums that can't be counted in it, such as
             costs, by name; sums that are left out are unknown.
         """
         self._sums.clear()
-        self._groups.append(group)
-        segments = Segments.of(text)
-        self._words.append(self._number(segments.words))
-        self._content_words.append(self._number(segments.content_words))
-        counted = {name: count(segments, self.scale) for name, count in self._counters.items()}
-        self._counts.append({**_count_segments(segments), **counted, **(sums or {})})
+        self._owners.append(self._find_group(group))
+        self._counts.open_text()
+        counted: Counter[str] = Counter()
+        contrasts = ContrastCount()
+        pieces: Iterable[str] = [text] if isinstance(text, str) else cut_at_spaces(text)
+        for name, bans in self._bans.items():
+            pieces = _count_hits(bans, pieces, name, counted)
+        for piece in pieces:
+            self._counts.add(piece)
+            contrasts.read(piece)
+            counted["characters"] += len(piece)
+            counted.update({name: counter(piece) for name, counter in self._counters.items()})
+        self._counts.close_text()
+        contrasts.read("", is_last=True)
+        names = ["characters", *self._bans, *self._counters]
+        self._note({name: counted[name] for name in names} | {"contrasts": contrasts.count, **(sums or {})})
+
+    def _note(self, sums: Mapping[str, float]) -> None:
+        for name, amount in sums.items():
+            column = self._others.setdefault(name, array("d"))
+            column.extend([nan] * (len(self) - 1 - len(column)))
+            column.append(amount)
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
         """Return the contributions of texts to the sums from which metrics are computed: [texts] by name of the sum.
@@ -105,67 +133,78 @@ class Tally:
 
         groups: all groups, in the order of the result; by default as in the property `groups`. seed: as in `sum_up`.
         """
-        places = {group: place for place, group in enumerate(self.groups if groups is None else groups)}
-        owners = np.array([places[group] for group in self._owners()])
+        owners = np.array(self._owners)
+        if groups is not None:
+            places = {group: place for place, group in enumerate(groups)}
+            owners = np.array([places[group] for group in self.groups])[owners]
         return {name: np.bincount(owners, column).astype(float) for name, column in self.sum_up(seed=seed).items()}
 
     def find_overused(self, n: int) -> list[str]:
         """Return the n-grams of 2 or 3 content words that `repetition` counts, the most overused first."""
-        return [" ".join(gram) for gram in self._find_overused(n)[0]]
+        return [" ".join(gram) for gram in self._find_overused(n).ngrams]
 
-    def _owners(self) -> list[str | int]:
-        """Return the group of each text."""
-        numbers = count()
-        return [next(numbers) if group is None else group for group in self._groups]
+    def _find_group(self, name: str | None) -> int:
+        """Return the place of a group in `groups`; a new one if it has no name, or occurs for the first time."""
+        new_place = len(self._names)
+        place = new_place if name is None else self._places.setdefault(name, new_place)
+        if place == new_place:
+            self._names.append(name)
+        return place
 
     def _sum_up(self, seed: int) -> dict[str, Floats]:
-        names = dict.fromkeys(name for counts in self._counts for name in counts)
-        sums = {name: np.array([counts.get(name, np.nan) for counts in self._counts], dtype=float) for name in names}
-        words = [numbers.astype(np.int64) for numbers in self._words]
-        sums |= {"texts": np.ones(len(self)), **self._sum_overused(), **_sum_diversity(words, seed=seed)}
+        self._counts.flush()
+        sums = {name: np.array(column) for name, column in self._counts.sums.items()}
+        for name in [name for name, listed in _LISTED.items() if not getattr(self.scale, listed)]:
+            sums[name] = np.full(len(self), np.nan)
+        for name, column in self._others.items():
+            sums[name] = np.pad(np.array(column), (0, len(self) - len(column)), constant_values=nan)
+        sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW
+        sums |= {"texts": np.ones(len(self)), "overused": self._sum_overused(), **self._sum_bleu(seed)}
         unknown = {name for ratio in self._ratios for name in (ratio.above, ratio.below)} - sums.keys()
         return sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
 
-    def _find_overused(self, n: int) -> tuple[tuple[tuple[str, ...], ...], NDArray[np.int64]]:
-        content_words = [numbers.astype(np.int64) for numbers in self._content_words]
-        return find_overused(content_words, list(self._numbers), shares=self.scale.human[n], n=n)
+    def _find_overused(self, n: int) -> Overused:
+        self._counts.flush()
+        return find_overused(
+            np.frombuffer(self._counts.content, np.int32),
+            np.array(self._counts.sums["content_words"], dtype=np.int64),
+            self._counts.numbers,
+            shares=self.scale.human[n],
+            n=n,
+        )
 
-    def _sum_overused(self) -> dict[str, Floats]:
-        counts = [self._find_overused(n)[1] for n in self.scale.human]
-        return {"overused": np.sum(counts, axis=0, dtype=float) if counts else np.full(len(self), np.nan)}
+    def _sum_overused(self) -> Floats:
+        counts = [self._find_overused(n).counts for n in self.scale.human]
+        return np.sum(counts, axis=0, dtype=float) if counts else np.full(len(self), np.nan)
 
-    def _number(self, words: Sequence[str]) -> NDArray[np.int32]:
-        numbers = self._numbers
-        return np.array([numbers[word] for word in words], dtype=np.int32)
-
-
-def _count_segments(segments: Segments) -> dict[str, float]:
-    return {
-        "words": len(segments.words),
-        "content_words": len(segments.content_words),
-        "characters": len(segments.text),
-        "sentences": len(segments.sentences),
-        "sentence_words": sum(segments.sentences),
-        "sentence_squares": sum(length * length for length in segments.sentences),
-        "paragraphs": len(segments.paragraphs),
-    }
-
-
-def _sum_diversity(words: Sequence[NDArray[np.int64]], *, seed: int) -> dict[str, Floats]:
-    distinct = count_distinct(np.concatenate(words), window=WINDOW)
-    owners = np.repeat(np.arange(len(words)), [len(numbers) for numbers in words])[: len(distinct)]
-    sums = {
-        "windows": np.bincount(owners, minlength=len(words)).astype(float),
-        "shares_in_windows": np.bincount(owners, distinct / WINDOW, minlength=len(words)),
-    }
-    for n in (1, 2, 3):
-        counts = np.array([count_distinct_ngrams(numbers, n, piece=PIECE) for numbers in words], dtype=float)
-        sums |= {f"distinct_{n}": counts[:, 0], f"ngrams_{n}": counts[:, 1]}
-    return sums | _sum_bleu(words, seed=seed)
+    def _sum_bleu(self, seed: int) -> dict[str, Floats]:
+        ends = np.cumsum([min(length, BEGINNING) for length in self.lengths])
+        indices = np.random.default_rng(seed).permutation(len(self))[:COMPARED]
+        scores = np.full(len(self), np.nan)
+        scores[indices] = measure_self_bleu(
+            [self._counts.beginnings[ends[i - 1] if i else 0 : ends[i]] for i in indices]
+        )
+        return {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}
 
 
-def _sum_bleu(words: Sequence[NDArray[np.int64]], *, seed: int) -> dict[str, Floats]:
-    indices = np.random.default_rng(seed).permutation(len(words))[:COMPARED]
-    scores = np.full(len(words), np.nan)
-    scores[indices] = measure_self_bleu([words[index][:BEGINNING].tolist() for index in indices])
-    return {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}
+def _count_hits(bans: BanList, pieces: Iterable[str], name: str, counted: Counter[str]) -> Iterator[str]:
+    """Pass on the pieces of a text once they were searched, and add their matches to the count of a name."""
+    passed: deque[str] = deque()
+
+    def note() -> Iterator[str]:
+        for piece in pieces:
+            passed.append(piece)
+            yield piece
+
+    end = 0  # of the latest counted match
+    for step in bans.search(note()):
+        matches = drop_overlaps(step.matches, begin=end)
+        counted[name] += len(matches)
+        end = matches[-1].end if matches else end
+        while passed:
+            yield passed.popleft()
+    yield from passed
+
+
+_LISTED = {"slop_words": "words", "slop_trigrams": "trigrams"}
+"""The list of the scale that a sum counts, by name of the sum; without the list, the sum is unknown."""

@@ -11,15 +11,16 @@ Knows neither baselines nor bans.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from antislop.metrics.segmentation import drop_stop_words
+from antislop.metrics.segmentation import drop_stop_words, straighten
+from antislop.metrics.slop_counts import PatternSearch
 from antislop.profiles.count_min import Sketch
 from antislop.profiles.ngrams import (
     GROUPS,
@@ -33,18 +34,23 @@ from antislop.profiles.ngrams import (
     Progress,
     Reading,
     Texts,
-    straighten,
+    cut_sentences,
+    mark_ends,
 )
+from antislop.records.texts import AnyText, cut
 
 PROMPTS = 512
 """Number of classes of prompts that are counted per entry; equal to the number of prompts up to about this many."""
 EXAMPLES = 3
-CANDIDATES = 1 << 19
+MEGABYTES = 64
+"""Memory of the counters, by default."""
+CANDIDATES = 200_000
 """Limit of n-grams that are counted exactly."""
 
 
 _WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
+_MARGIN = 3 * _AROUND  # characters that are read on either side of an example
 _ENOUGH = 2  # occurrences right after another word that are needed to recognize a name
 _ORDER: dict[Kind, int] = {"word": 0, "phrase": 1, "content": 2, "construction": 3}
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # set in a byte
@@ -109,7 +115,7 @@ class Census(Sequence[Occurrences]):
             texts=int(columns.texts[row]),
             prompts=int(np.unpackbits(columns.prompts[row]).sum()),
             groups=columns.counts[row].astype(np.int64),
-            places=tuple((text, place) for text, place in columns.places[row].tolist() if text >= 0),
+            places=tuple((text - 1, place) for text, place in columns.places[row].tolist() if text),
         )
 
 
@@ -119,7 +125,7 @@ def count(
     patterns: Mapping[str, Any] | None = None,
     min_count: int = 5,
     min_prompts: int = 2,
-    megabytes: int = 256,
+    megabytes: int = MEGABYTES,
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Census:
@@ -129,8 +135,8 @@ def count(
     patterns: compiled patterns of the package `regex`, by name; they are searched in complete texts and counted as
         constructions.
     megabytes: memory of the counters of the first reading; rounded down to a power of two.
-    limit: of the candidates that the second reading counts, `CANDIDATES` by default; if there are more, `min_count` is
-        raised until they fit.
+    limit: of the candidates that the second reading counts; by default `CANDIDATES`, and as many again for each further
+        `MEGABYTES`. If there are more, `min_count` is raised until they fit.
 
     A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash. Memory: some
@@ -141,7 +147,7 @@ def count(
     >>> [(entry.kind, entry.text, entry.count) for entry in count(lambda: texts, min_count=3)]
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
-    limit = CANDIDATES if limit is None else limit
+    limit = max(1, megabytes // MEGABYTES) * CANDIDATES if limit is None else limit
     codes = Codes()
     sketch = Sketch(megabytes)
     first_reading = Reading(texts, codes, progress, number=1)
@@ -163,20 +169,47 @@ def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple
         for number, place in entry.places:
             places_by_text.setdefault(number, []).append((entry, place))
     examples: dict[tuple[Kind, str], tuple[str, ...]] = {}
-    last_number = max(places_by_text, default=-1)
-    for number, text in enumerate(texts()):
+    for number, text in zip(range(1 + max(places_by_text, default=-1)), texts(), strict=False):
         if number in places_by_text:
-            tokens = 1 + max(
-                (place for entry, place in places_by_text[number] if entry.kind != "construction"), default=-1
-            )
-            starts = [match.start() for match in islice(TOKEN.finditer(straighten(text.text)), tokens)]
-            for entry, place in places_by_text[number]:
-                start = place if entry.kind == "construction" else starts[place]
+            for entry, excerpt in _find_excerpts(text, places_by_text[number]):
                 key = entry.kind, entry.text
-                examples[key] = (*examples.get(key, ()), _cut(text.text, start, len(entry.text)))
-        if number == last_number:
-            break
+                examples[key] = (*examples.get(key, ()), excerpt)
     return examples
+
+
+def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, str]]:
+    """Yield the excerpt around each place in a text, by place. The text is read in pieces."""
+    wanted = sorted(_find_characters(text, places), key=itemgetter(1))
+    window, start = "", 0  # a part of the text, and the number of characters before it
+    for piece, _, is_last in mark_ends(cut(text)):
+        window += piece
+        while wanted and (is_last or wanted[0][1] + _MARGIN <= start + len(window)):
+            entry, place = wanted.pop(0)
+            yield entry, _cut(window, place - start, len(entry.text))
+        if not wanted:
+            return
+        dropped = min(len(window), max(0, wanted[0][1] - _MARGIN - start))
+        window, start = window[dropped:], start + dropped
+
+
+def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, int]]:
+    """Yield places as indices of characters; those of words are indices of tokens."""
+    tokens = []
+    for entry, place in places:
+        if entry.kind == "construction":
+            yield entry, place
+        else:
+            tokens.append((place, entry))
+    tokens.sort(key=itemgetter(0))
+    first = read = 0  # tokens and characters before the part
+    for part in cut_sentences(text) if tokens else ():
+        starts = [match.start() for match in TOKEN.finditer(straighten(part))]
+        while tokens and tokens[0][0] < first + len(starts):
+            place, entry = tokens.pop(0)
+            yield entry, read + starts[place - first]
+        if not tokens:
+            return
+        first, read = first + len(starts), read + len(part)
 
 
 def _cut(text: str, start: int, length: int) -> str:
@@ -187,12 +220,16 @@ def _cut(text: str, start: int, length: int) -> str:
 
 @dataclass(slots=True)
 class _CountColumns:
-    """The counts of all candidates, one row per candidate."""
+    """The counts of all candidates, one row per candidate. latest: the latest text. Texts are numbered from 1.
+
+    Rows are in memory once they are used.
+    """
 
     counts: npt.NDArray[np.uint32]
     texts: npt.NDArray[np.uint32]
+    latest: npt.NDArray[np.uint32]
     prompts: npt.NDArray[np.uint8]
-    places: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint32]
     middle: npt.NDArray[np.uint32]
     capital: npt.NDArray[np.uint32]
     hashes: Hashes
@@ -203,15 +240,16 @@ class _CountColumns:
         return cls(
             np.zeros((rows, GROUPS), np.uint32),
             np.zeros(rows, np.uint32),
+            np.zeros(rows, np.uint32),
             np.zeros((rows, PROMPTS // 8), np.uint8),
-            np.full((rows, EXAMPLES, 2), -1, np.int64),
+            np.zeros((rows, EXAMPLES, 2), np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint64),
         )
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.counts, self.texts, self.prompts, self.places, self.middle, self.capital, self.hashes
+        return (self.counts, self.texts, self.latest, self.prompts, self.places, self.middle, self.capital, self.hashes)
 
     def grow(self, rows: int) -> _CountColumns:
         """Return a copy with more rows."""
@@ -231,10 +269,10 @@ class _CountColumns:
 
 
 class _Found(NamedTuple):
-    """Occurrences of rows in texts of a chunk, an element per pair of both. place: of the first in the text."""
+    """Occurrences of rows in parts of a chunk, an element per pair of both. place: of the first in the text."""
 
     rows: Longs
-    texts: Longs
+    parts: Longs
     counts: Longs
     places: Longs
 
@@ -246,7 +284,7 @@ class _CountTable:
         self.min_count = min_count
         self._sketch, self._limit, self._patterns = sketch, limit, patterns
         self._fixed = len(patterns)
-        self._columns = _CountColumns.make(max(1024, self._fixed))
+        self._columns = _CountColumns.make(self._fixed + limit * 5 // 4)
         self._columns.names = [("construction", name) for name in patterns]
         self._sorted: Hashes = np.zeros(0, np.uint64)
         self._rows: Longs = np.zeros(0, np.int64)
@@ -256,20 +294,20 @@ class _CountTable:
         for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count):
             if len(grams.hashes):
                 self._add_grams(chunk, grams)
+            while len(self._columns.names) - self._fixed > self._limit:
+                self._prune()
         if self._fixed:
             self._add_patterns(chunk)
-        while len(self._columns.names) - self._fixed > self._limit:
-            self._prune()
 
     def _add_grams(self, chunk: Chunk, grams: Grams) -> None:
         unique, first_indices, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
         rows = self._find_rows(unique, lambda indices: self._name(chunk, grams, first_indices[indices]))
         words = chunk.content[grams.starts] if grams.kind == "content" else grams.starts
-        pairs = inverse * len(chunk.texts) + chunk.text[words]
+        pairs = inverse * len(chunk.parts) + chunk.part[words]
         unique_pairs, places, counts = np.unique(pairs, return_index=True, return_counts=True)
-        texts = unique_pairs % len(chunk.texts)
-        tokens = chunk.at[words[places]] - np.array(chunk.begins)[texts]
-        self._record(chunk, _Found(rows[unique_pairs // len(chunk.texts)], texts, counts, tokens))
+        parts = unique_pairs % len(chunk.parts)
+        tokens = chunk.find_places(words[places], parts)
+        self._record(chunk, _Found(rows[unique_pairs // len(chunk.parts)], parts, counts, tokens))
         if grams.kind == "word":
             is_middle, is_capital = chunk.is_middle[grams.starts], chunk.is_capital[grams.starts]
             size = len(unique)
@@ -300,28 +338,32 @@ class _CountTable:
         return rows
 
     def _add_patterns(self, chunk: Chunk) -> None:
-        hits = []
-        for row, pattern in enumerate(self._patterns.values()):
-            for number, (_, _, text) in enumerate(chunk.texts):
-                starts = [match.start() for match in pattern.finditer(text)]
-                if starts:
-                    hits.append((row, number, len(starts), starts[0]))
+        hits: dict[tuple[int, int], list[int]] = {}
+        for number, part in enumerate(chunk.parts):
+            if part.is_first:
+                self._search = PatternSearch(list(self._patterns.values()))
+            for start, _, row in self._search.read(part.content, is_last=part.is_last):
+                hits.setdefault((row, number), []).append(start)
         if hits:
-            self._record(chunk, _Found(*np.array(hits, np.int64).T))
+            found = [(row, number, len(starts), starts[0]) for (row, number), starts in sorted(hits.items())]
+            self._record(chunk, _Found(*np.array(found, np.int64).T))
 
     def _record(self, chunk: Chunk, found: _Found) -> None:
         columns, rows = self._columns, found.rows
-        numbers = np.array([number for number, _, _ in chunk.texts])[found.texts]
-        prompts = np.array([prompt for _, prompt, _ in chunk.texts])[found.texts]
+        numbers = np.array([part.text + 1 for part in chunk.parts])[found.parts]
+        prompts = np.array([part.prompt for part in chunk.parts])[found.parts]
         np.add.at(columns.counts, (rows, prompts % GROUPS), found.counts.astype(np.uint32))
+        is_new = columns.latest[rows] != numbers  # else the text was counted in the chunk before
+        rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
         bits = prompts % PROMPTS
         np.bitwise_or.at(columns.prompts, (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
         begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's texts, which are consecutive
         rank = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
         slot = np.minimum(columns.texts[rows], EXAMPLES) + rank
         has_room = slot < EXAMPLES
-        columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], found.places[has_room]], axis=1)
+        columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], places[has_room]], axis=1)
         np.add.at(columns.texts, rows, np.uint32(1))
+        columns.latest[rows] = numbers  # the last of equal rows stays
 
     def _prune(self) -> None:
         """Raise the minimum count until a quarter of the candidates is dropped."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 from hashlib import blake2b
+from itertools import chain
 
-from antislop.records.texts import Text
+from antislop.records.texts import AnyText, cut
 
 
 class Half(str, Enum):
@@ -15,16 +16,19 @@ class Half(str, Enum):
     HELD_OUT = "held-out"
 
 
-def hash_prompt(text: Text) -> int:
+def hash_prompt(text: AnyText) -> int:
     """Return a hash of 62 bits of a text's prompt, or of the text itself if it has no prompt."""
-    mark, content = ("t", text.text) if text.prompt is None else ("p", text.prompt)
-    data = (mark + content).encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 2
+    digest = blake2b(digest_size=8)
+    parts = chain("t", cut(text)) if text.prompt is None else ("p", text.prompt)
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest.digest(), "little") >> 2
 
 
-def find_half(text: Text) -> Half:
+def find_half(text: AnyText) -> Half:
     """Return the half of a text's prompt, or of the text itself if it has no prompt.
 
+    >>> from antislop.records.texts import Text
     >>> find_half(Text("A cat sat.", "Write about a cat.", "texts.jsonl:1", {})).value
     'held-out'
     """

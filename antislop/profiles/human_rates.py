@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from antislop.errors import InputError
@@ -109,8 +109,12 @@ class HumanRates:
     ) -> None:
         self.baseline, self.is_modern = baseline, modern
         self._also = also
-        self._frequency = load_frequency(language) if modern else None
+        self._language = language
         self._words: dict[str, tuple[float, float]] = {}
+
+    @cached_property
+    def _frequency(self) -> Callable[[str], float] | None:  # loaded when texts are counted, since it takes 30 MB
+        return load_frequency(self._language) if self.is_modern else None
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         """Return the human rate of an entry."""

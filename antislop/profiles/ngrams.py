@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
-from antislop.metrics.segmentation import drop_stop_words
+from antislop.metrics.segmentation import drop_stop_words, straighten
 from antislop.profiles.halves import hash_prompt
-from antislop.records.texts import Text
+from antislop.records.texts import AnyText, cut
 
 Kind = Literal["word", "phrase", "content", "construction"]
-Texts: TypeAlias = Callable[[], Iterable[Text]]
+Texts: TypeAlias = Callable[[], Iterable[AnyText]]
 """A function that returns all texts at each call, so that they can be read repeatedly."""
 Longs: TypeAlias = npt.NDArray[np.int64]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
@@ -31,13 +31,16 @@ CONTENT_WORDS = 3
 GROUPS = 32
 """Number of groups of prompts in which occurrences are counted, for intervals."""
 TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
-CHUNK = 2_000_000
-"""Minimum number of characters that are processed at once."""
+CHUNK = 1 << 19
+"""Minimum number of characters that are processed at once; a longer text is cut after the end of a sentence."""
+LONGEST_SENTENCE = 1 << 20
+"""Characters after which a sentence is cut, where white space begins or else anywhere; n-grams don't cross that cut."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 """2**64 over the golden ratio, https://oeis.org/A001622."""
 
-_APOSTROPHES = "\u2018\u2019\u02bc\uff07"
-_HARD = re.compile(rf"[\d…{re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
+_ENDS = re.escape("…" + "".join(sorted(SENTENCE_ENDS)))
+_HARD = re.compile(rf"[\d{_ENDS}]")
+_LAST_END = re.compile(rf"(?s:.*)[{_ENDS}](?=\s)")
 _KNOWN_TOKENS = 1 << 19
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
@@ -47,13 +50,6 @@ class Progress(Protocol):
     """Receives the number of a reading, the characters read in it, and the total if it is known."""
 
     def __call__(self, reading: int, characters: int, total: int | None) -> None: ...
-
-
-def straighten(text: str) -> str:
-    """Return a text of the same length, with straight apostrophes."""
-    for apostrophe in _APOSTROPHES:
-        text = text.replace(apostrophe, "'")
-    return text
 
 
 class Codes(dict[str, int]):
@@ -87,17 +83,30 @@ class Grams(NamedTuple):
     starts: Longs
 
 
-class Chunk:
-    """Some texts, split into tokens. Arrays have an element per word, `content` one per content word."""
+class Part(NamedTuple):
+    """A text or a part of one. text, prompt: their numbers. is_first, is_last: whether it begins and ends the text."""
 
-    def __init__(self, texts: list[tuple[int, int, str]], codes: Codes) -> None:
-        self.texts = texts
+    text: int
+    prompt: int
+    content: str
+    is_first: bool
+    is_last: bool
+
+
+class Chunk:
+    """Some texts, split into tokens. Arrays have an element per word, `content` one per content word.
+
+    begins: the index of the first token of each part. before: tokens of the first part's text in the chunks before.
+    """
+
+    def __init__(self, parts: list[Part], codes: Codes, *, before: int) -> None:
+        self.parts, self.before = parts, before
         self.tokens: list[str] = []
         self.begins: list[int] = []
-        for _, _, text in texts:
+        for part in parts:
             self.begins.append(len(self.tokens))
-            self.tokens += TOKEN.findall(straighten(text))
-            self.tokens.append(".")  # no n-gram crosses two texts
+            self.tokens += TOKEN.findall(straighten(part.content))
+            self.tokens.append(".")  # no n-gram crosses two parts
         coded = np.fromiter(map(codes.__getitem__, self.tokens), np.int64, len(self.tokens))
         kinds = coded >> 1 & 3
         self.at: Longs = np.flatnonzero(kinds < _SOFT)
@@ -107,8 +116,23 @@ class Chunk:
         self.run: Longs = np.cumsum(kinds >= _SOFT, dtype=np.int64)[self.at]
         self.sentence: Longs = np.cumsum(kinds == _HARD_BREAK, dtype=np.int64)[self.at]
         self.is_middle: Flags = np.diff(self.run, prepend=-1) == 0
-        self.text: Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
+        self.part: Longs = np.searchsorted(np.array(self.begins), self.at, side="right") - 1
         self.content: Longs = np.flatnonzero(self.is_content)
+
+    @property
+    def open_tokens(self) -> int:
+        """The number of tokens of the text that goes on in the next chunk; 0 if there is none."""
+        if self.parts[-1].is_last:
+            return 0
+        size = len(self.tokens) - self.begins[-1] - 1
+        return size + (self.before if len(self.parts) == 1 else 0)
+
+    def find_places(self, words: Longs, parts: Longs) -> Longs:
+        """Return the indices of words among the tokens of their texts. parts: the part of each word."""
+        begins: Longs = np.array(self.begins)
+        begins[0] -= self.before
+        places: Longs = self.at[words] - begins[parts]
+        return places
 
     def grams(self, keep: Callable[[Hashes], Flags] | None = None) -> Iterator[Grams]:
         """Yield the n-grams of each kind and length; keep: selects among those whose parts were all selected."""
@@ -155,27 +179,65 @@ class Reading:
         self.group_words: Longs = np.zeros(GROUPS, np.int64)
 
     def __iter__(self) -> Iterator[Chunk]:
-        gathered: list[tuple[int, int, str]] = []
-        size = 0
+        gathered: list[Part] = []
+        size = tokens = 0
+        for part in self._read():
+            gathered.append(part)
+            size += len(part.content)
+            if size >= CHUNK or not part.is_last:  # so that a chunk has one part of a text at most
+                chunk = self._take(gathered, size, tokens)
+                yield chunk
+                gathered, size, tokens = [], 0, chunk.open_tokens
+        if gathered:
+            yield self._take(gathered, size, tokens)
+
+    def _read(self) -> Iterator[Part]:
         for text in self._source():
             prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
-            gathered.append((self.texts, prompt, text.text))
+            for content, is_first, is_last in mark_ends(cut_sentences(text)):
+                yield Part(self.texts, prompt, content, is_first, is_last)
             self.texts += 1
-            size += len(text.text)
-            if size >= CHUNK:
-                yield self._take(gathered, size)
-                gathered, size = [], 0
-        if gathered:
-            yield self._take(gathered, size)
 
-    def _take(self, gathered: list[tuple[int, int, str]], size: int) -> Chunk:
-        chunk = Chunk(gathered, self._codes)
+    def _take(self, gathered: list[Part], size: int, before: int) -> Chunk:
+        chunk = Chunk(gathered, self._codes, before=before)
         self.characters += size
-        groups = np.array([prompt % GROUPS for _, prompt, _ in gathered])
-        self.group_words += np.bincount(groups[chunk.text], minlength=GROUPS)
+        groups = np.array([part.prompt % GROUPS for part in gathered])
+        self.group_words += np.bincount(groups[chunk.part], minlength=GROUPS)
         if self._progress is not None:
             self._progress(self._number, self.characters, self._total)
         return chunk
+
+
+def cut_sentences(text: AnyText) -> Iterator[str]:
+    """Yield a text in parts of at least `CHUNK` characters, which end with a sentence."""
+    rest = ""
+    for piece in cut(text):
+        for start in range(0, len(piece), CHUNK):
+            rest += piece[start : start + CHUNK]
+            if len(rest) >= CHUNK and (end := _find_cut(rest)):
+                yield rest[:end]
+                rest = rest[end:]
+    yield rest
+
+
+def _find_cut(text: str) -> int:
+    """Return where a text can be cut; 0 if it has no such place yet."""
+    if end := _LAST_END.match(text):
+        return end.end()
+    if len(text) < LONGEST_SENTENCE:
+        return 0
+    parts = text.rsplit(None, 1)
+    return len(parts[0]) if len(parts) > 1 else len(text)
+
+
+def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
+    """Yield each part with whether it is the first, and whether it is the last."""
+    ahead = iter(parts)
+    part, is_first = next(ahead), True
+    for following in ahead:
+        yield part, is_first, False
+        part, is_first = following, False
+    yield part, is_first, True
 
 
 def cut_words(text: str) -> list[str]:

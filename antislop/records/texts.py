@@ -6,16 +6,17 @@ Each text keeps its prompt, since texts to one prompt are not independent. `sour
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import regex
 
 from antislop.errors import InputError
-from antislop.files import read_text
+from antislop.files import read_text_pieces
 from antislop.records.sources import SourceRecord, read_records
 
 COLUMNS = ("response", "output", "completion", "text", "mes")
@@ -42,6 +43,32 @@ class Text:
     fields: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """A finished text of any length, which is read when it is asked for. Attributes: those of `Text`.
+
+    read: yields it in pieces from its beginning.
+    """
+
+    read: Callable[[], Iterable[str]]
+    place: str
+    prompt: None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The text as a whole."""
+        return "".join(self.read())
+
+
+AnyText: TypeAlias = Text | LongText
+
+
+def cut(text: AnyText) -> Iterable[str]:
+    """Return the pieces of a text."""
+    return text.read() if isinstance(text, LongText) else (text.text,)
+
+
 def read_texts(
     sources: Iterable[str | os.PathLike[str]],
     *,
@@ -50,7 +77,7 @@ def read_texts(
     split: str = "train",
     limit: int | None = None,
 ) -> Iterator[Text]:
-    """Read texts from files, folders and data sets of the hub, with a bounded part of them in memory.
+    """Read texts from files, folders and data sets of the hub, one at a time.
 
     sources: .txt files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
     column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else the last reply of
@@ -62,10 +89,23 @@ def read_texts(
     SillyTavern, whose texts are in `mes`, it leaves out the messages of the user and of the system.
     Raises `InputError` with path:line for a record that is broken or has no text column.
     """
+    texts = open_texts(sources, column=column, prompt_column=prompt_column, split=split, limit=limit)
+    return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
+
+
+def open_texts(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    column: str | None = None,
+    prompt_column: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+) -> Iterator[AnyText]:
+    """Read texts as `read_texts` does, but don't read .txt files yet: each is a `LongText`."""
     for source in sources:
         path = Path(source).expanduser()
-        texts = _read_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
-        yield from islice((text for text in texts if text.text.strip()), limit)
+        texts = _open_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
+        yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
 
 
 def drop_reasoning(text: str) -> str:
@@ -85,12 +125,12 @@ def _is_book(path: Path) -> bool:
     return path.suffix == ".txt" or path.name.endswith(".txt.gz")
 
 
-def _read_books(path: Path) -> Iterator[Text]:
+def _open_books(path: Path) -> Iterator[AnyText]:
     for file in sorted(path.rglob("*.txt*")) if path.is_dir() else [path]:
-        yield Text(read_text(file), None, str(file), {})
+        yield LongText(partial(read_text_pieces, file), str(file))
 
 
-def _read_records(source: str, column: str | None, prompt_column: str | None, split: str) -> Iterator[Text]:
+def _read_records(source: str, column: str | None, prompt_column: str | None, split: str) -> Iterator[AnyText]:
     for record in read_records(source, split=split):
         if record.error is not None:
             raise InputError(record.error)

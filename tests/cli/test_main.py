@@ -58,6 +58,8 @@ def test_options_may_have_none_as_their_default(arguments: list[str], expected: 
         ("/home/somebody/list.txt", "list.txt"),
         ("./owner/name", "name"),
         ("a/b/c.txt", "c.txt"),
+        (r"C:\Users\somebody\list.txt", "list.txt"),
+        (r"--prompts=C:\Users\somebody\in.jsonl", "--prompts=in.jsonl"),
         ("0.5", "0.5"),
     ],
 )

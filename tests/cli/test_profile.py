@@ -216,7 +216,11 @@ REFUSED = {
         ["plain.jsonl", "--baseline", "list.json", "--baseline", "sloppy.jsonl", "-o", "p.json"],
         "can't be combined",
     ),
-    "a page": (["sloppy.jsonl", "-o", "p.html"], "p.html: .html is not what this option writes: pass a name that ends"),
+    "a picture": (["sloppy.jsonl", "-o", "p.svg"], "p.svg: .svg is not what this option writes: pass a name that ends"),
+    "a page of a baseline": (
+        ["sloppy.jsonl", "--as-baseline", "-o", "p.html"],
+        "p.html: .html is not what this option",
+    ),
     "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
     "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: not a format of pictures"),
     "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -67,6 +68,12 @@ def test_each_ban_is_one_line_with_the_options_that_are_not_defaults(case: str, 
     assert loaded == BanList([ban])
     assert loaded[0].count == ban.count
     assert (loaded.format, loaded.refused) == ("text", ())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def empty_cache() -> None:
+    """Empty the cache of regexes: when it is full, it drops some by `random`, which hypothesis does not allow."""
+    regex.purge()
 
 
 _phrases = (

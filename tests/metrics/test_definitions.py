@@ -22,7 +22,7 @@ TOY = Metric(
     "exclamation marks over characters",
     "this test",
     Ratio("exclamations", "characters", 1000, is_rate=True),
-    lambda segments, _: segments.text.count("!"),
+    lambda text: text.count("!"),
 )
 ENTRY = f"""
 from antislop.metrics import definitions
@@ -31,7 +31,7 @@ definitions.METRICS += (
     Metric(
         {TOY.name!r}, {TOY.title!r}, {TOY.unit!r}, {TOY.about!r}, {TOY.source!r},
         Ratio("exclamations", "characters", 1000, is_rate=True),
-        lambda segments, _: segments.text.count("!"),
+        lambda text: text.count("!"),
     ),
 )
 """

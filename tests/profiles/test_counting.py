@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 import regex
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from antislop import Ban, BanList
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, extract_words
-from antislop.profiles import ngrams
+from antislop.profiles import count_min, ngrams
+from antislop.profiles.count_min import Sketch
 from antislop.profiles.counting import Census, count, cut_examples
 from antislop.profiles.ngrams import GROUPS, Kind
-from antislop.records.texts import Text
+from antislop.records.texts import LongText, Text
+from tests.conftest import DEPTH
 
 WORDS = ["cat", "the", "dog", "a", "Élan", "don't", "it’s", "of", "emu", "2nd"]
 JOINTS = [" ", " ", " ", "\n", ", ", ". ", "-", " 3 ", "_", "… ", "?! "]
@@ -176,6 +179,54 @@ def test_the_first_three_texts_give_examples_wherever_chunks_end(monkeypatch: py
         monkeypatch.setattr(ngrams, "CHUNK", size)
         (cat,) = (each for each in take(texts) if each.text == "cat")
         assert cat.places == ((1, 1), (2, 1), (4, 0))
+
+
+@settings(max_examples=15 * DEPTH)
+@given(texts=texts_of_words, chunk=st.integers(10, 80), size=st.integers(1, 9))
+def test_long_texts_in_pieces_are_counted_and_shown_as_whole_ones(texts: list[str], chunk: int, size: int) -> None:
+    whole = make(*texts)
+    long = [LongText(partial(map, "".join, list(batched(text, size))), str(i)) for i, text in enumerate(texts)]
+    patterns = {"not-but": regex.compile(r"cat\W+(?:dog|emu)")}
+    expected = take(whole, patterns=patterns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngrams, "CHUNK", chunk)
+        census = count(lambda: long, patterns=patterns, min_count=1, min_prompts=1, megabytes=1)
+        excerpts = cut_examples(lambda: long, census)
+    assert (census.texts, census.prompts, census.words) == (expected.texts, expected.prompts, expected.words)
+    assert describe(census) == describe(expected)
+    assert excerpts == cut_examples(lambda: whole, expected)
+
+
+def batched(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
+
+
+def describe(census: Census) -> dict[tuple[Kind, str], tuple[object, ...]]:
+    return {
+        (each.kind, each.text): (each.count, each.texts, each.prompts, each.groups.tolist(), each.places)
+        for each in census
+    }
+
+
+def test_a_sentence_without_an_end_is_cut_at_white_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngrams, "CHUNK", 40)
+    monkeypatch.setattr(ngrams, "LONGEST_SENTENCE", 80)
+    census = take(make("cat dog " * 100, "cat" * 100, " " * 100))
+    counts = counts_of(census)
+    assert (counts["word", "cat"], counts["word", "dog"]) == (100, 100)
+    assert 180 <= counts["phrase", "cat dog"] + counts["phrase", "dog cat"] < 199
+
+
+@given(st.lists(st.integers(0, 2), max_size=50), st.integers(1, 9))
+def test_counters_are_never_too_low_and_stay_full(grams: list[int], batch: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(count_min, "FULL", 7)
+        sketch = Sketch(0)
+        for start in range(0, len(grams), batch):
+            sketch.add(np.array(grams[start : start + batch], np.uint64))
+        bounds = sketch.bound(np.arange(3, dtype=np.uint64)).tolist()
+    assert all(bound >= min(grams.count(gram), 7) for gram, bound in enumerate(bounds))
+    assert max(bounds) <= 7
 
 
 def test_progress_names_the_reading_and_what_is_left() -> None:

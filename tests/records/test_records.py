@@ -178,6 +178,10 @@ def test_a_place_that_can_not_be_written_is_refused_in_one_sentence(tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="can't be written"):
         journal(tmp_path / "file" / "out.jsonl")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with journal(tmp_path / "out.jsonl") as kept, open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
         mine, kept._file = kept._file, full
         with pytest.raises(

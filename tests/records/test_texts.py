@@ -14,8 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from antislop.errors import InputError
+from antislop.files import PIECE
 from antislop.records.prompts import read_prompts
-from antislop.records.texts import Text, drop_reasoning, read_texts
+from antislop.records.texts import LongText, Text, cut, drop_reasoning, open_texts, read_texts
 
 ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
 
@@ -73,6 +74,28 @@ def test_a_text_file_is_one_text_and_a_folder_of_them_as_many(tmp_path: Path) ->
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("Book ä.".encode()))
     assert [text.text for text in read(tmp_path)] == ["Book ä.", "Book b.\n\nMore."]
     assert read(tmp_path / "b.txt")[0] == Text("Book b.\n\nMore.", None, str(tmp_path / "b.txt"), {})
+
+
+def test_a_text_file_can_be_read_in_pieces_again_and_again(tmp_path: Path) -> None:
+    content = "\ufeffIt was “late”. 🌊\n" + "ä" * 100_000 + "\nEnd."
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "c.txt").write_text(" \n" * 50_000, encoding="utf-8")  # left out, as texts of white space are
+    texts = list(open_texts([tmp_path]))
+    assert [Path(text.place).name for text in texts] == ["a.txt", "b.txt.gz"]
+    for text in (*texts, *texts):
+        assert isinstance(text, LongText) and max(map(len, cut(text))) <= PIECE
+        assert "".join(cut(text)) == text.text == content[1:]
+    assert list(read_texts([tmp_path])) == [Text(content[1:], None, text.place, {}) for text in texts]
+
+
+def test_what_is_not_utf_8_far_into_a_text_file_is_reported_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"line\n" * 30_000 + b"\xff")
+    (text,) = open_texts([tmp_path / "a.txt"])
+    with pytest.raises(InputError, match=r"a\.txt:30001: not UTF-8 \(invalid start byte\): save the file as UTF-8"):
+        list(cut(text))
+    with pytest.raises(InputError, match=r"none\.txt: can't be read \(No such file or directory\): check the path"):
+        list(open_texts([tmp_path / "none.txt"]))
 
 
 def test_sources_come_one_after_the_other_and_the_limit_is_each_ones(tmp_path: Path) -> None:

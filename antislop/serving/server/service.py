@@ -88,7 +88,7 @@ class Service:
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
 
-    def read_text(self, tokens: Sequence[int]) -> str:
+    def to_text(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without special ones."""
         return self.own_bans.vocabulary.decode(tokens)
 

@@ -35,7 +35,7 @@ async def complete(request: Request) -> Response:
         prompts,
         default_tokens=DEFAULT_TOKENS,
         alternatives=body.logprobs,
-        echoes=[prompt if isinstance(prompt, str) else service.read_text(ids) for prompt, ids in pairs],
+        echoes=[prompt if isinstance(prompt, str) else service.to_text(ids) for prompt, ids in pairs],
     )
     writer = AnswerWriter(
         CompletionFormat(),

@@ -1,0 +1,285 @@
+"""Count the words, sentences and paragraphs of many texts at once, as arrays, in a bounded part of their length.
+
+Texts are gathered to blocks of about `BLOCK` characters, whatever their number. A long text is cut where white space
+begins, so that no word, no end of a sentence and no empty line is cut. What is open at the end of a block is kept as
+numbers: the words of the sentence and of the paragraph, and the latest words.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antislop.metrics.diversity import BASE, count_distinct, count_distinct_ngrams
+from antislop.metrics.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
+from antislop.metrics.slop_scale import Scale
+
+BLOCK = 1 << 19
+"""Characters that are counted at once."""
+LONGEST = 4
+"""Blocks without white space or a comma after which a text is cut anywhere, even within a word."""
+VOCABULARY = 1 << 19
+"""Words that are told apart by their spelling; words that first occur after these are told apart by a hash."""
+WINDOW = 500  # words
+PIECE = 100  # words
+BEGINNING = 200  # words
+
+_SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
+_MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
+_OTHER = "\3"  # replaces marks that a text contains; neither is white space or part of a word
+_TOKEN = re.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
+_COMMAS = ",;，；、"
+_CONTENT, _SLOP = 1, 2
+_HASHED = BASE // 2
+"""The first number of words that are told apart by a hash."""
+
+Longs: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+
+class WordNumbers(dict[str, int]):
+    """Numbers of words, by first occurrence.
+
+    kinds: of each number, the sum of `_CONTENT` and `_SLOP`. ids: of each number, a small one for words of the scale's
+    trigrams, else 0.
+    """
+
+    def __init__(self, scale: Scale) -> None:
+        super().__init__(_MARKS)
+        self.kinds, self.ids = np.full(BASE, _CONTENT, np.uint8), np.zeros(BASE, np.int64)
+        self._slop = scale.words
+        self._ids = {word: i for i, word in enumerate(sorted({word for gram in scale.trigrams for word in gram}), 1)}
+        self._listed = {*self._slop, *self._ids, *(word for grams in scale.human.values() for g in grams for word in g)}
+        self.trigrams = self._encode(np.array([[self._ids[word] for word in gram] for gram in scale.trigrams]))
+
+    def __missing__(self, word: str) -> int:
+        is_content = bool(drop_stop_words([word]))
+        if len(self) >= VOCABULARY and is_content and word not in self._listed:
+            return _HASHED + crc32(word.encode("utf-8", "surrogatepass")) % _HASHED
+        number = self[word] = len(self)
+        self.kinds[number] = _CONTENT * is_content + _SLOP * (word in self._slop)
+        self.ids[number] = self._ids.get(word, 0)
+        return number
+
+    def find_trigrams(self, words: Longs) -> Flags:
+        """Return whether each word is the third of a trigram of the scale; the first two never are."""
+        ids = self.ids[words]
+        grams = np.stack([ids[:-2], ids[1:-1], ids[2:]], axis=1)
+        thirds = np.flatnonzero(grams.all(axis=1))
+        is_listed = np.isin(self._encode(grams[thirds]), self.trigrams)
+        is_third = np.zeros(len(words), bool)
+        is_third[thirds[is_listed] + 2] = True
+        return is_third
+
+    def _encode(self, grams: Longs) -> Longs:
+        size = len(self._ids) + 1
+        grams = grams.reshape(-1, 3)
+        return (grams[:, 0] * size + grams[:, 1]) * size + grams[:, 2]
+
+
+class TextCounts:
+    """The sums of texts over their words, sentences and paragraphs.
+
+    sums: a column for each sum, with a number for each text. beginnings: numbers of the first words of each text, up to
+    `BEGINNING`. content: numbers of all content words.
+    """
+
+    def __init__(self, scale: Scale) -> None:
+        self.numbers = WordNumbers(scale)
+        self.sums = {name: array("d") for name in SUMS}
+        self.beginnings, self.content = array("i"), array("i")
+        self._skips_stop_words = scale.over == "content"
+        self._parts: list[str] = []
+        self._size = 0
+        self._text = 0  # the number of the text that is open where the next block begins
+        self._sentence = self._paragraph = 0  # words of those that are open there
+        self._speech = _Speech()
+        self._latest, self._latest_listed = _Latest(WINDOW - 1), _Latest(2)
+
+    def open_text(self) -> None:
+        """Begin a text."""
+        for column in self.sums.values():
+            column.append(0.0)
+
+    def add(self, piece: str) -> None:
+        """Add a piece of the text that is open."""
+        for start in range(0, len(piece), BLOCK):
+            self._gather(_replace_marks(piece[start : start + BLOCK]))
+
+    def close_text(self) -> None:
+        """End the text that is open."""
+        self._gather(f" {_TEXT}")
+
+    def flush(self) -> None:
+        """Count what was added. Only between texts."""
+        block, self._parts, self._size = "".join(self._parts), [], 0
+        if block:
+            self._count(block)
+
+    def _gather(self, part: str) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size >= BLOCK:
+            block = "".join(self._parts)
+            end = _find_cut(block)
+            self._parts, self._size = [block[end:]], len(block) - end
+            if end:
+                self._count(block[:end])
+
+    def _count(self, block: str) -> None:
+        self._add("dialogues", np.array(list(self._speech.find(block, text=self._text)), np.int64))
+        tokens = _TOKEN.findall(fold(BREAK.sub(_PARAGRAPH, END.sub(rf"\g<0>{_SENTENCE}", block))))
+        numbers = np.fromiter(map(self.numbers.__getitem__, tokens), np.int64, len(tokens))
+        is_text_end, is_word = numbers == _MARKS[_TEXT], numbers >= len(_MARKS)
+        texts = self._text + np.cumsum(is_text_end) - is_text_end
+        self._count_runs(numbers, is_word, texts)
+        if is_word.any():
+            self._count_words(numbers[is_word], texts[is_word])
+        self._text += int(is_text_end.sum())
+
+    def _count_runs(self, numbers: Longs, is_word: Flags, texts: Longs) -> None:
+        words = np.cumsum(is_word, dtype=np.int64)
+        ends = np.flatnonzero(~is_word)
+        lengths, self._sentence = _measure_runs(words, ends, self._sentence)
+        texts_of_sentences, lengths = texts[ends][lengths > 0], lengths[lengths > 0]
+        self._add("sentences", texts_of_sentences)
+        self._add("sentence_words", texts_of_sentences, lengths)
+        self._add("sentence_squares", texts_of_sentences, lengths * lengths)
+        ends = ends[numbers[ends] != _MARKS[_SENTENCE]]
+        lengths, self._paragraph = _measure_runs(words, ends, self._paragraph)
+        self._add("paragraphs", texts[ends][lengths > 0])
+
+    def _count_words(self, words: Longs, texts: Longs) -> None:
+        begins = np.flatnonzero(np.diff(texts, prepend=-1))
+        places = np.arange(len(words)) - np.repeat(begins, np.diff(begins, append=len(words)))
+        places += np.frombuffer(self.sums["words"])[texts].astype(np.int64)
+        self._add("words", texts)
+        self.beginnings.frombytes(words[places < BEGINNING].astype(np.int32).tobytes())
+        kinds = self.numbers.kinds[words]
+        is_content = (kinds & _CONTENT).astype(bool)
+        self._add("slop_words", texts[kinds & _SLOP > 0])
+        self._add("content_words", texts[is_content])
+        self.content.frombytes(words[is_content].astype(np.int32).tobytes())
+        is_listed = is_content if self._skips_stop_words else np.ones(len(words), bool)
+        self._count_trigrams(words[is_listed], texts[is_listed])
+        self._count_distinct(words, texts, places)
+
+    def _count_trigrams(self, words: Longs, texts: Longs) -> None:
+        _, (words, texts) = self._latest_listed.extend(words, texts)
+        is_found = self.numbers.find_trigrams(words)
+        is_found[2:] &= texts[2:] == texts[:-2]
+        self._add("slop_trigrams", texts[is_found])
+
+    def _count_distinct(self, words: Longs, texts: Longs, places: Longs) -> None:
+        latest, (words, texts, places) = self._latest.extend(words, texts, places)
+        distinct = count_distinct(words, window=WINDOW)
+        self._add("windows", texts[: len(distinct)])
+        self._add("distinct_in_windows", texts[: len(distinct)], distinct)
+        begins = np.flatnonzero(places % PIECE == 0)
+        begins = begins[(begins + PIECE > latest) & (begins + PIECE <= len(words))]
+        begins = begins[texts[begins] == texts[begins + PIECE - 1]]
+        pieces = words[begins[:, None] + np.arange(PIECE)]
+        for n in (1, 2, 3):
+            self._add(f"distinct_{n}", texts[begins], count_distinct_ngrams(pieces, n))
+            self._add(f"ngrams_{n}", texts[begins], np.full(len(begins), PIECE + 1 - n))
+
+    def _add(self, name: str, texts: Longs, amounts: Longs | None = None) -> None:
+        if len(texts):
+            added = np.bincount(texts - texts[0], amounts)
+            np.frombuffer(self.sums[name])[texts[0] : texts[0] + len(added)] += added
+
+
+SUMS = (
+    *("words", "content_words", "slop_words", "slop_trigrams", "sentences", "sentence_words", "sentence_squares"),
+    *("paragraphs", "dialogues", "windows", "distinct_in_windows"),
+    *(f"{name}_{n}" for n in (1, 2, 3) for name in ("distinct", "ngrams")),
+)
+"""The names of all sums."""
+
+
+class _Latest:
+    """The latest words of the blocks before, with which windows and n-grams that end in the next block begin."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._columns: tuple[Longs, ...] = ()
+
+    def extend(self, *columns: Longs) -> tuple[int, tuple[Longs, ...]]:
+        """Return the number of the latest words, and columns of these and of new words; keep the latest of both."""
+        number = len(self._columns[0]) if self._columns else 0
+        joined = tuple(map(np.concatenate, zip(self._columns, columns, strict=True))) if number else columns
+        self._columns = tuple(column[-self._size :].copy() for column in joined)
+        return number, joined
+
+
+class _Speech:
+    """Finds paragraphs with speech: words between double quotes, straight or curly.
+
+    A quote that is not closed in its paragraph counts; single quotes don't.
+    """
+
+    def __init__(self) -> None:
+        self._quote = ""  # of the open paragraph, if a quote is open in it
+        self._is_found = False
+
+    def find(self, block: str, *, text: int) -> Iterator[int]:
+        """Yield the text of each paragraph with speech. text: the number of the text that is open at the beginning."""
+        for number, part in enumerate(block.split(_TEXT), start=text):
+            for index, paragraph in enumerate(BREAK.split(part)):
+                if number > text or index:
+                    self._quote, self._is_found = "", False
+                if not self._is_found and self._has_speech(self._quote + paragraph):
+                    self._is_found = True
+                    yield number
+
+    def _has_speech(self, paragraph: str) -> bool:
+        quoted = QUOTED.findall(paragraph)
+        last = quoted[-1] if quoted else ""
+        closers = '"' if last.startswith('"') else "“”"
+        self._quote = "" if len(last) > 1 and last[-1] in closers else last[:1]
+        return any(map(WORD.search, quoted))
+
+
+def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
+    """Return the number of words of each run, and of the one that stays open.
+
+    words: number of words up to each token. ends: tokens that end a run. before: words of the first run in the blocks
+    before.
+    """
+    lengths = np.diff(words[ends], prepend=-before)
+    return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())
+
+
+def _replace_marks(text: str) -> str:
+    for mark in _MARKS:
+        text = text.replace(mark, _OTHER)
+    return text
+
+
+def cut_at_spaces(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield a text in pieces that end where white space begins; a longer part without any is cut as blocks are."""
+    rest = ""
+    for piece in pieces:
+        rest += piece
+        if end := _find_cut(rest):
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _find_cut(block: str) -> int:
+    """Return where a block can be cut; 0 if it has no such place yet."""
+    end = len(block.rstrip())
+    if end == len(block):
+        parts = block.rsplit(None, 1)
+        end = len(parts[0]) if len(parts) > 1 else 0
+    if not end:
+        end = max(block.rfind(comma) for comma in _COMMAS) + 1
+    return len(block) if not end and len(block) >= LONGEST * BLOCK else end
