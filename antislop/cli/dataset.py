@@ -27,8 +27,9 @@ from antislop.cli.options import (
     PromptOptions,
     collect_bans,
 )
-from antislop.cli.terminal import check_suffix, describe_command, describe_count, refuse_stdin, say, warn, writing
+from antislop.cli.terminal import check_suffix, describe_command, refuse_stdin, say, warn, writing
 from antislop.datasets.pairs import describe_counts
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Journal, Record, read_records

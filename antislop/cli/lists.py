@@ -29,12 +29,12 @@ from antislop.cli.terminal import (
     check_suffix,
     check_writable,
     console,
-    describe_count,
     print_line,
     say,
     write_json,
     writing_or_stdout,
 )
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList

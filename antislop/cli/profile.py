@@ -23,11 +23,11 @@ from antislop.cli.terminal import (
     check_writable,
     console,
     describe_command,
-    describe_count,
     warn,
     writing_or_stdout,
 )
 from antislop.data import FOLDER
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_bytes, replace_text
 from antislop.profiles.halves import Half, find_half

@@ -22,7 +22,6 @@ from antislop.cli.terminal import (
     OutputFormat,
     OutputFormatOption,
     console,
-    describe_count,
     print_line,
     read_input,
     read_pieces,
@@ -30,7 +29,7 @@ from antislop.cli.terminal import (
     warn,
     write_json,
 )
-from antislop.display import escape_json, make_visible
+from antislop.display import describe_count, escape_json, make_visible
 from antislop.errors import InputError
 from antislop.files import PIECE, open_bytes
 from antislop.lists.ban_list import BanList

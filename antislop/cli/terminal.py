@@ -102,15 +102,6 @@ def print_line(line: Text) -> None:
         screen.file.write(line.plain + "\n")
 
 
-def describe_count(number: int, singular: str, plural: str | None = None) -> str:
-    """Return a number with its noun.
-
-    >>> describe_count(1200, "entry", "entries")
-    '1,200 entries'
-    """
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
 def write(text: str) -> None:
     """Write data to standard output: unchanged to a file or a pipe, with visible control characters to a terminal."""
     out = console().file

@@ -16,7 +16,7 @@ from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-define
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from antislop.display import make_visible
+from antislop.display import describe_count, make_visible
 from antislop.files import replace_text
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
@@ -149,16 +149,16 @@ _WORD = re.compile(r"\n|[^\S\n]*\S+(?=\s)|[^\S\n]+(?=\n)")
 def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
     """Return the counts of a run in one line."""
     parts = [
-        _count(kept_tokens, "token"),
-        _count(report.violations, "violation"),
-        _count(report.withdrawn_tokens, "withdrawn token"),
-        _count(report.forward_passes, "forward pass", "forward passes"),
+        describe_count(kept_tokens, "token"),
+        describe_count(report.violations, "violation"),
+        describe_count(report.withdrawn_tokens, "withdrawn token"),
+        describe_count(report.forward_passes, "forward pass", "forward passes"),
         f"{kept_tokens / max(seconds, 1e-9):.1f} tokens/s",
     ]
     if report.conceded:
         parts.insert(2, f"{report.conceded:,} conceded")
     if report.dropped:
-        parts.append(f"{_count(len(report.dropped), 'regex', 'regexes')} dropped: too slow")
+        parts.append(f"{describe_count(len(report.dropped), 'regex', 'regexes')} dropped: too slow")
     return ", ".join(parts)
 
 
@@ -191,10 +191,6 @@ def describe_conceded(report: Report) -> str:
         why = "every continuation was banned" if cause is None else f"{cause} rules out all else"
         parts.append(f"since {why}: {bans}")
     return f"conceded, {'; '.join(parts)}" if parts else ""
-
-
-def _count(number: int, singular: str, plural: str | None = None) -> str:
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop", width: int = 88) -> None:

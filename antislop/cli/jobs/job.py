@@ -14,7 +14,8 @@ from rich.console import Console
 
 from antislop.cli.options import GenerationOptions, PromptOptions
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
-from antislop.cli.terminal import console, describe_count, say, warn
+from antislop.cli.terminal import console, say, warn
+from antislop.display import describe_count
 from antislop.files import open_bytes
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList

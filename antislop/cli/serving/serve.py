@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans
-from antislop.cli.terminal import as_input_error, console, describe_count, say, warn
+from antislop.cli.terminal import as_input_error, console, say, warn
+from antislop.display import describe_count
 from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList

@@ -10,8 +10,9 @@ import typer
 from rich.text import Text
 
 from antislop.cli.options import DtypeChoice, ModelOptions, make_processors
-from antislop.cli.terminal import as_input_error, console, describe_count, print_line
+from antislop.cli.terminal import as_input_error, console, print_line
 from antislop.cli.traces.view import TraceArgument, load_trace
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import BUNDLED, ModelSpec, load_model
 from antislop.trace.recording import Trace

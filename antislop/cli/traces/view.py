@@ -17,12 +17,11 @@ from antislop.cli.terminal import (
     check_suffix,
     check_writable,
     console,
-    describe_count,
     say,
     warn,
     writing_or_stdout,
 )
-from antislop.display import make_visible
+from antislop.display import describe_count, make_visible
 from antislop.trace.console import ConsoleWriter
 from antislop.trace.recording import Trace
 from antislop.trace.view.bans import BanCounts, count_bans

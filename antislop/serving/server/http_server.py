@@ -128,6 +128,7 @@ class DrainingServer(uvicorn.Server):
             log_level="warning",
             access_log=False,
             server_header=False,
+            timeout_keep_alive=10,  # httpx keeps idle connections for 5 s: with less, it may send into a closed one
             timeout_graceful_shutdown=LAST_SECONDS,
         )
         super().__init__(config)
