@@ -111,6 +111,12 @@ def test_stars_are_read_as_character_by_character_and_written_so_that_none_is_a_
     assert "*" in text or read_stars(text) == write_stars(text) == text
 
 
+def test_an_option_of_phrases_is_refused_for_a_wildcard_with_the_way_to_write_the_character() -> None:
+    with pytest.raises(BanError, match=r"has no option edges: .*; write \\\* for the character$"):
+        Ban("7*7", edges="anywhere")
+    assert Ban(r"7\*7", edges="anywhere") == Ban(Phrase("7*7", edges="anywhere"))
+
+
 def test_a_ban_is_a_value() -> None:
     assert Ban("delve") == Ban("delve", weight=0, edges="word") != Ban("Delve")
     assert len({Ban("delve"), Ban("delve"), Ban("delve", weight=0.5)}) == 2

@@ -93,7 +93,7 @@ NESTED: list[Event] = [
 ]
 """I saw a cat -> I saw a cat -> I saw a dog -> I emus: the second cat is withdrawn on a path that is withdrawn too."""
 
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;\x1b[2J\u202e\u2066{{7*7}}<!--"
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;\x1b[2J\u202e\u2066{{7+7}}<!--"
 
 
 def make_marked(text: str) -> Trace:

@@ -109,7 +109,8 @@ class Pattern:
     def _check_names(cls, text: object, options: dict[str, Any]) -> None:
         for name in options:
             if name not in (names := [option.name for option in find_options(cls)]):
-                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {_list_options(names)}")
+                advice = r"; write \* for the character" if has_wildcard(str(text)) else ""
+                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {_list_options(names)}{advice}")
 
 
 def _list_options(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.matching.patterns.regex import Regex
 from antislop.serving.server.backend import Busy
 
 MAX_SIZE = 700_000
@@ -122,5 +123,7 @@ class BanCache:
 
 
 def measure(compiled: CompiledBans) -> int:
-    """Return the size of a new list in bans of some 20 characters; exempt phrases and long patterns count more."""
-    return 10 + sum(1 + len(ban.exempt) + len(ban.phrase) // 50 for ban in compiled.bans)
+    """Return the size of a new list in bans of some 20 characters; exempt phrases, long patterns, regexes count more."""
+    return 10 + sum(
+        1 + len(ban.exempt) + len(ban.phrase) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
+    )
