@@ -123,7 +123,7 @@ class BanCache:
 
 
 def measure(compiled: CompiledBans) -> int:
-    """Return the size of a new list in bans of some 20 characters; exempt phrases, long patterns, regexes count more."""
+    """Return the size of a new list in bans of some 20 characters; exempt phrases, regexes and length count more."""
     return 10 + sum(
         1 + len(ban.exempt) + len(ban.phrase) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
     )
