@@ -245,7 +245,8 @@ def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) ->
         f"sys.argv = ['antislop', *{HOOK['entry'].split()[1:]}, 'a.md', '--bans', 'list.yaml']\n"
         "from antislop.__main__ import main; main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "a.md:1:8: a testament to\n"), done.stderr
 
 
