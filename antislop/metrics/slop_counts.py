@@ -31,6 +31,8 @@ WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
 
 MARGIN = 1000
 """Characters of a text that has not ended in which no match is taken yet: more may follow that changes it."""
+GATHERED = 16_000
+"""Characters of a text that has not ended that are searched at once; a shorter one is searched once, at its end."""
 _CONTEXT = 100  # characters before the next match, for assertions
 
 
@@ -46,7 +48,7 @@ class PatternSearch:
         """Return matches by their start: (start, end, number of the pattern)."""
         self._text += piece
         limit = len(self._text) - (0 if is_last else MARGIN)
-        if limit <= 0 and not is_last:
+        if not is_last and (limit <= 0 or len(self._text) < GATHERED):
             return []
         found = [match for number in range(len(self._patterns)) for match in self._find(number, limit, is_last=is_last)]
         kept = max(0, limit - _CONTEXT)

@@ -123,6 +123,7 @@ def test_contrasts_in_pieces_are_those_of_the_whole_text(parts: list[str], data:
     places = data.draw(st.lists(st.integers(0, 10**6), max_size=5))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slop_counts, "MARGIN", 120)
+        patch.setattr(slop_counts, "GATHERED", data.draw(st.sampled_from([0, 200])))
         search = PatternSearch(patterns)
         found = [match for piece in cut(text, places) for match in search.read(piece, is_last=False)]
         found += search.read("", is_last=True)
