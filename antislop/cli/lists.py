@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
-"""What is found by the frequencies of words."""
+"""The findings that need the frequencies of words."""
 
 ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any supported format.")]
 

@@ -249,7 +249,7 @@ class Occurrence(NamedTuple):
 
 
 def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
-    """Yield lists of the occurrences of bans in a text that is read in pieces, in order; none overlap."""
+    """Yield the occurrences of bans in a text that is read in pieces: lists of them, in order, without overlaps."""
     window, end = Window(pieces), 0
     for result in bans.search(window):
         matches = drop_overlaps(result.matches, begin=end)

@@ -8,8 +8,8 @@ A cut or splice is an edge of the ledger's tree like a token, but leads to a sma
 violation subtracts is carried through it to the choice that led there.
 
 A rewind may lead to a place where the controller was not asked, since a branch had more to do there: between forced
-tokens, or after a cut. The node keeps that rest of the branch, which is done again. Otherwise the controller might
-answer there what it never meant to follow, and a node would not lead to the same texts as before.
+tokens, or after a cut. The node keeps that rest of the branch, which is done again. Asking the controller there instead
+could give another answer than the branch, so that the node's mass would no longer be right.
 """
 
 from __future__ import annotations

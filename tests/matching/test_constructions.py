@@ -15,8 +15,7 @@ from antislop.lists.bundled import Construction, read_constructions
 from antislop.matching.errors import BanError
 from antislop.matching.text_matcher import TextMatcher
 from antislop.matching.token_matcher import Matcher
-from tests.matching.test_kinds import find_in_pieces
-from tests.support.oracles import cut_at, matches
+from tests.support.oracles import cut_at, find_in_pieces, matches
 from tests.support.toys import Words
 
 ALL = read_constructions()

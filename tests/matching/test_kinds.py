@@ -16,9 +16,8 @@ from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.tokens import Tokens
 from antislop.matching.scopes import Scope
-from antislop.matching.text_matcher import TextMatcher
 from antislop.matching.token_matcher import Matcher, Violation
-from tests.support.oracles import cut_at, matches, sequence_occurrences
+from tests.support.oracles import cut_at, find_in_pieces, matches, sequence_occurrences
 from tests.support.toys import Bytes, Markov, Words, run
 
 PATTERNS = (
@@ -29,17 +28,6 @@ PATTERNS = (
 )  # fmt: skip
 texts = st.text(st.sampled_from("aab b.\nsS"), max_size=24)
 places = st.lists(st.integers(0, 40), max_size=8)
-
-
-def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Return (ban, start, end) of every match while a text is read piece by piece, in order of start."""
-    matcher, found, read = TextMatcher(bans), [], 0
-    phrases, others = matcher.phrases.start, matcher.start
-    for number, piece in enumerate(pieces):
-        phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
-        read += len(piece)
-        found += [(hit.pattern, read - hit.start_back, read - hit.end_back + 1) for hit in result.hits]
-    return sorted(found)
 
 
 @given(text=texts, cuts=places, pattern=st.sampled_from(PATTERNS))

@@ -16,8 +16,7 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher
-from tests.matching.test_kinds import find_in_pieces
-from tests.support.oracles import cut_at
+from tests.support.oracles import cut_at, find_in_pieces
 from tests.support.toys import Bytes, Words
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,10 +19,9 @@ from antislop.matching.errors import BanError
 from antislop.matching.folding import BOUNDARY, fold
 from antislop.matching.patterns.phrase_search import PhraseSearch
 from antislop.matching.prefilter import Prefilter
-from antislop.matching.text_matcher import TextMatcher
 from tests.conftest import DEPTH
-from tests.matching.test_rules import RULES
-from tests.support.oracles import cut_at
+from tests.support.ban_cases import RULES
+from tests.support.oracles import cut_at, find_in_pieces
 
 # Letters of several kinds, white space, what folds to several symbols or to none, marks, and ends of sentences.
 NASTY = (
@@ -74,17 +73,6 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
     return bans, cut_at(text, draw(places))
 
 
-def find(bans: Sequence[Ban], pieces: Sequence[str], **options: type[Prefilter]) -> list[tuple[int, int, int]]:
-    """Return (ban, start, end) of every match in a text that is read piece by piece."""
-    matcher, found, size = TextMatcher(bans, **options), [], 0
-    phrases, others = matcher.phrases.start, matcher.start
-    for number, piece in enumerate(pieces):
-        phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
-        size += len(piece)
-        found += [(hit.pattern, size - hit.start_back, size - hit.end_back + 1) for hit in result.hits]
-    return sorted(found)
-
-
 @pytest.mark.parametrize("waiting", [0, 6, prefilter.WAITING])
 @given(search=searches())
 @settings(max_examples=150 * DEPTH)
@@ -101,7 +89,7 @@ def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: t
     bans, pieces = search
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefilter, "WAITING", waiting)
-        assert find(bans, pieces, prefilter=Prefilter) == find(bans, pieces)
+        assert find_in_pieces(bans, pieces, prefilter=Prefilter) == find_in_pieces(bans, pieces)
 
 
 def test_what_a_character_folds_to_has_the_bytes_of_the_character() -> None:

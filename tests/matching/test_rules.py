@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.scopes import Scope
-from tests.matching.test_kinds import find_in_pieces
-from tests.support.oracles import counting, cut_at
+from tests.support.ban_cases import RULES
+from tests.support.oracles import counting, cut_at, find_in_pieces
 
 chunks = st.lists(
     st.sampled_from(["a", "b", "ab", " ", "c", ".", '"', "```", "<t>", "</t>", "`", "<", "\n"]), max_size=24
 )
 places = st.lists(st.integers(0, 60), max_size=8)
-SPAN = ("<t>", "</t>")
 
 
 def join(pieces: Sequence[str]) -> str:
@@ -35,21 +34,6 @@ FORMS: tuple[Ban, ...] = (
     Ban.regex("a.?b"),
     Ban.regex(r"b\b"),
     Ban.words(["a", "b"], gap=1),
-)
-RULES: tuple[dict[str, object], ...] = (
-    {"exempt": ["ab"]},
-    {"exempt": ["a b", "b a"]},
-    {"exempt": ["b a b", "a b", "aab"]},
-    {"scopes": [Scope("inside", "quotes")]},
-    {"scopes": [Scope("outside", "quotes")]},
-    {"scopes": [Scope("outside", SPAN)]},
-    {"scopes": [Scope("after", SPAN)]},
-    {"scopes": [Scope("outside", "code"), Scope("inside", SPAN)]},
-    {"at_most": 1},
-    {"at_most": 2},
-    {"at_most": 1, "per_words": 3},
-    {"at_most": 2, "per_words": 4},
-    {"at_most": 1, "per_words": 4, "exempt": ["a b"], "scopes": [Scope("outside", SPAN)]},
 )
 
 

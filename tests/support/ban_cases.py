@@ -50,3 +50,22 @@ def expected_of(case: str, seed: int) -> dict[tuple[int, ...], float]:
     """Solve the chain of a case, once for all tests."""
     words, bans = CASES[case]
     return rejection_distribution(Markov(len(words), seed=seed), words, bans)
+
+
+SPAN = ("<t>", "</t>")
+RULES: tuple[dict[str, object], ...] = (
+    {"exempt": ["ab"]},
+    {"exempt": ["a b", "b a"]},
+    {"exempt": ["b a b", "a b", "aab"]},
+    {"scopes": [Scope("inside", "quotes")]},
+    {"scopes": [Scope("outside", "quotes")]},
+    {"scopes": [Scope("outside", SPAN)]},
+    {"scopes": [Scope("after", SPAN)]},
+    {"scopes": [Scope("outside", "code"), Scope("inside", SPAN)]},
+    {"at_most": 1},
+    {"at_most": 2},
+    {"at_most": 1, "per_words": 3},
+    {"at_most": 2, "per_words": 4},
+    {"at_most": 1, "per_words": 4, "exempt": ["a b"], "scopes": [Scope("outside", SPAN)]},
+)
+"""Rules of a ban, of each kind and together."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import regex
@@ -20,6 +21,7 @@ from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.word_search import stop_words
 from antislop.matching.patterns.words import WordSequence
 from antislop.matching.scopes import SPANS, Scope
+from antislop.matching.text_matcher import TextMatcher
 from tests.support.toys import PROMPT, Markov, Words
 
 
@@ -292,3 +294,14 @@ def _begins(symbols: str, place: int, text: str, origins: Sequence[int]) -> str:
             return "sentence"
         gap += symbols[before]
     return "sentence"
+
+
+def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str], **options: Any) -> list[tuple[int, int, int]]:
+    """Return (ban, start, end) of every match while a text is read piece by piece, in order of start."""
+    matcher, found, read = TextMatcher(bans, **options), [], 0
+    phrases, others = matcher.phrases.start, matcher.start
+    for number, piece in enumerate(pieces):
+        phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
+        read += len(piece)
+        found += [(hit.pattern, read - hit.start_back, read - hit.end_back + 1) for hit in result.hits]
+    return sorted(found)
