@@ -31,8 +31,8 @@ from antislop.hf.tracing import random_state
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.sampler import AntiSlop
 from antislop.trace.comparison import EventComparison
-from antislop.trace.record_levels import Recording
-from antislop.trace.recording import Trace
+from antislop.trace.recording import Recording
+from antislop.trace.trace import Trace
 
 
 class ReplayError(InputError):

@@ -36,10 +36,10 @@ from antislop.hf.arguments import (
     refuse_one_list,
     refuse_per_prompt,
 )
+from antislop.hf.batching import Completion, complete_in_flight
 from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists, combine_bans
 from antislop.hf.concessions import ConcessionWarner
-from antislop.hf.in_flight import Completion, complete_in_flight
 from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
@@ -51,7 +51,7 @@ from antislop.interpret.kept_text import CacheRequest, complete_and_read, refuse
 from antislop.interpret.module_outputs import NamesFilter
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.matching.errors import BanError
-from antislop.trace.record_levels import EVENTS, Recording, RecordLevel
+from antislop.trace.recording import EVENTS, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
 SEED_STEP = 2654435769

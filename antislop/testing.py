@@ -18,8 +18,6 @@ from torch import Tensor
 
 from antislop.decoding.protocols import PAD, KVCache, KVState, KVStates, LanguageModel, RewindableCache, fill_left
 
-__all__ = ["CHECKS", "ContractError", "Subject", "check_language_model"]
-
 ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
 
 

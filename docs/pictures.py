@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 import antislop
-from antislop.serving.server.app import serve_backend
-from antislop.serving.server.in_flight import InFlightBackend
+from antislop.server.application import serve_backend
+from antislop.server.local import InFlightBackend
 from antislop.trace import to_rich
 from antislop.trace.console import save_svg
 from playwright.sync_api import Browser, Page

@@ -23,7 +23,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 import antislop
-from antislop.cli.jobs.job import follow
+from antislop.cli.job import follow
 from antislop.cli.main import app
 from antislop.cli.terminal import console, write, write_json
 from antislop.display import escape_json, make_visible, quote_formula

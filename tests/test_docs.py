@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import antislop
 from antislop.cli.main import COMMANDS, app
 from antislop.lists.ban_list import BanList
-from antislop.lists.formats import FORMATS
+from antislop.lists.formats.formats import FORMATS
 from antislop.matching.patterns.kinds import KINDS
 from antislop.metrics.definitions import METRICS
 from antislop.trace import Trace

@@ -27,8 +27,7 @@ from antislop import files
 from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
 from antislop.matching.patterns import incremental_regex, pattern
-from antislop.records import files as records
-from antislop.records import sources
+from antislop.records import files as records, sources
 from antislop.trace.events import Admitted, Conceded
 
 if sys.version_info >= (3, 11):

@@ -17,8 +17,7 @@ from weakref import ref
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,

@@ -11,10 +11,9 @@ import pytest
 
 import antislop
 from antislop import AntiSlop, BanList
-from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
+from antislop.datasets import ModelRecordMaker, PairFile, ban_reward, open_journal, write_records
 from antislop.errors import InputError
 from antislop.records.prompts import read_prompts
-from antislop.rewards import ban_reward
 
 pytestmark = pytest.mark.filterwarnings("default")  # of packages that are not ours
 pytest.importorskip("trl", reason="trl is not installed: pip install trl")

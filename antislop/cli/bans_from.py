@@ -96,7 +96,7 @@ def bans_from(
     The weight of a ban is 1 over its ratio, so that phrases become as rare as in human writing. An entry that doesn't
     occur in human writing is forbidden. The list is linted, and entries with findings are left out.
     """
-    from antislop.lists.text_format import write_lines
+    from antislop.lists.formats.text_format import write_lines
     from antislop.profiles.profiles import Profile
     from antislop.profiles.to_bans import Choice, choose_bans
 

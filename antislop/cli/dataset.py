@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop import __version__
-from antislop.cli.jobs.host import EngineChoice, EngineOptions, ModelHost
-from antislop.cli.jobs.job import Job, count_records, make_spec
+from antislop.cli.host import EngineChoice, EngineOptions, ModelHost
+from antislop.cli.job import Job, count_records, make_spec
 from antislop.cli.options import (
     BanOptions,
     ForceOption,

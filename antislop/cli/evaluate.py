@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from antislop import __version__
-from antislop.cli.jobs.job import Job, make_spec, shorten_fingerprint
+from antislop.cli.job import Job, make_spec, shorten_fingerprint
 from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, ModelOptions, PromptOptions, collect_bans
 from antislop.cli.terminal import as_input_error, check_suffix, console, refuse_stdin, say, writing
 from antislop.data import FOLDER

@@ -38,9 +38,9 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint import lint
-from antislop.lists.lint_entries import Finding, FindingKind
-from antislop.lists.lint_words import load_frequencies
+from antislop.lists.lint.entries import Finding, FindingKind
+from antislop.lists.lint.lint import lint
+from antislop.lists.lint.words import load_frequencies
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary

@@ -38,9 +38,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
-    "view": Command("traces.view", "view", "Show what was withdrawn in a trace, and what came instead."),
+    "view": Command("view", "view", "Show what was withdrawn in a trace, and what came instead."),
     "replay": Command(
-        "traces.replay", "replay", "Generate the texts of a trace again, and compare each step with what was recorded."
+        "replay", "replay", "Generate the texts of a trace again, and compare each step with what was recorded."
     ),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
     "try": Command("scan", "try_", "Try a list on texts: the frequency and the places of each ban."),
@@ -56,7 +56,7 @@ COMMANDS = {
     "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
     "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
     "serve": Command(
-        "serving.serve",
+        "serve",
         "serve",
         "Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui.",
     ),

@@ -9,13 +9,13 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import Arm, SampleSpec
-from antislop.hf.in_flight import Completion
+from antislop.endpoint.endpoint import Endpoint
+from antislop.endpoint.methods import EndpointMethod
+from antislop.endpoint.sampler import EndpointCompletion, EndpointSampler
+from antislop.hf.batching import Completion
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
-from antislop.serving.completions import Endpoint
-from antislop.serving.endpoint import EndpointCompletion, EndpointSampler
-from antislop.serving.exact_methods import EndpointMethod
 
 
 class EndpointMaker(RecordMakerBase):

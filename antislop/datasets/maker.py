@@ -28,7 +28,7 @@ from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
 from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
 from antislop.grammar.grammar import Grammar
-from antislop.hf.in_flight import Completion
+from antislop.hf.batching import Completion
 from antislop.hf.lengths import PromptLengths, refuse_lengths
 from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
 from antislop.lists.ban_list import BanList

@@ -18,7 +18,7 @@ from antislop.datasets.pairs import (
     finish_dpo,
     make_tokens,
 )
-from antislop.hf.in_flight import Completion
+from antislop.hf.batching import Completion
 from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Record

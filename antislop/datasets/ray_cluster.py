@@ -33,11 +33,11 @@ from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
 from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
+from antislop.endpoint.endpoint import Endpoint
 from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.serving.completions import Endpoint
 
 BATCHES_OF_A_BLOCK = 4
 """Batches per block. A batch runs half empty at the end of a block, which costs about a tenth of the time."""

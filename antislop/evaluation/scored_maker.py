@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.evaluation.outputs import Output
-from antislop.hf.in_flight import Completion
+from antislop.hf.batching import Completion
 from antislop.hf.vocabulary import Vocabulary
 from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
 from antislop.lists.ban_list import BanList

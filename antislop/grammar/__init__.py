@@ -6,22 +6,6 @@
 xgrammar and llguidance are imported when they are first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from antislop.lazy import import_lazily
-
-if TYPE_CHECKING:
-    from antislop.grammar.grammar import Grammar
-else:
-    __getattr__, __dir__ = import_lazily(
-        __name__,
-        {
-            "grammar": ["Grammar"],
-        },
-    )
-
-__all__ = [
-    "Grammar",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

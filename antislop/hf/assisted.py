@@ -15,11 +15,11 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from antislop.callbacks.memory import is_of_transformers
-from antislop.callbacks.processors import COUNTING
 from antislop.decoding.drafts import count_shared
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.hf.private import cache_of, make_candidate_generator
+from antislop.processors.memory import is_of_transformers
+from antislop.processors.processors import COUNTING
 
 
 class Assistant(NamedTuple):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antislop.callbacks.settings import Settings
 from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
 from antislop.decoding.ledger import Node
@@ -26,8 +25,9 @@ from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.refusals import refuse_settings, refuse_tokenizer
 from antislop.hf.run import Run
 from antislop.hf.tracing import CallFacts
+from antislop.processors.settings import Settings
 from antislop.trace.events import Conceded
-from antislop.trace.record_levels import Recording
+from antislop.trace.recording import Recording
 
 
 def prepare_run(

@@ -27,8 +27,8 @@ from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller, pad_token_of
 from antislop.hf.tracing import CallFacts, make_trace, read_random_state
 from antislop.trace.events import Conceded, Event, Finished, Forked, Forwarded, Settled
-from antislop.trace.recording import Trace
 from antislop.trace.report import Report
+from antislop.trace.trace import Trace
 
 
 @dataclass

@@ -24,9 +24,9 @@ from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.pretrained import BUNDLED, ModelSpec
 from antislop.hf.private import attention_of, belongs_to_caller, revision_of
 from antislop.hf.vocabulary import fingerprint_tokenizer
-from antislop.trace.record_levels import Recording
-from antislop.trace.recording import Trace
+from antislop.trace.recording import Recording
 from antislop.trace.report import Report
+from antislop.trace.trace import Trace
 from antislop.trace.traced_row import TracedRow
 
 PLAIN_INPUTS = frozenset(

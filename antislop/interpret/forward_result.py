@@ -21,8 +21,8 @@ from antislop.interpret.kept_text import find_obstacle
 from antislop.interpret.relevance import RelevanceMethod, attribute, check_method
 from antislop.interpret.viewer import InlineFormat, check_format, frame, show_rendered
 from antislop.trace.events import Drawn
-from antislop.trace.recording import Trace
 from antislop.trace.report import Report
+from antislop.trace.trace import Trace
 
 
 class FinishedCall(NamedTuple):

@@ -1,23 +1,5 @@
 """Lists of bans: read, written, checked. No torch."""
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from antislop.lazy import import_lazily
-
-if TYPE_CHECKING:
-    from antislop.lists.ban_list import Diff, Refusal, SearchStep
-else:
-    __getattr__, __dir__ = import_lazily(
-        __name__,
-        {
-            "ban_list": ["Diff", "Refusal", "SearchStep"],
-        },
-    )
-
-__all__ = [
-    "Diff",
-    "Refusal",
-    "SearchStep",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

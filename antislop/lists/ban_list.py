@@ -98,7 +98,7 @@ class BanList(Sequence[Ban]):
         edges: Edges | None = None,
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.lists.formats`; the result has its name in `format`.
+        r"""Read a list in any of the formats of `antislop.lists.formats.formats`; the result has its name in `format`.
 
         source: the path of a file, UTF-8, an open one, or hf://owner/name/file, a file of a data set repository of the
             Hugging Face hub (hf://owner/name@revision/file; without a file, bans.txt).
@@ -119,8 +119,8 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.lists.formats import find_format, read  # a command's help needs no format
-        from antislop.lists.text_format import read_heading
+        from antislop.lists.formats.formats import find_format, read  # a command's help needs no format
+        from antislop.lists.formats.text_format import read_heading
 
         if format is not None:
             find_format(format)
@@ -174,7 +174,7 @@ class BanList(Sequence[Ban]):
         The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
         tab, its options. Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
-        from antislop.lists.text_format import write_lines
+        from antislop.lists.formats.text_format import write_lines
 
         write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
 

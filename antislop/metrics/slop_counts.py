@@ -10,8 +10,7 @@ import regex
 
 from antislop.lists.bundled import read_constructions
 from antislop.metrics.bootstrap import Floats
-from antislop.metrics.slop_scale import MARGIN as RANGE_MARGIN
-from antislop.metrics.slop_scale import Scale
+from antislop.metrics.slop_scale import MARGIN as RANGE_MARGIN, Scale
 
 CONTRASTS = (
     "not-x-but-y",

@@ -1,27 +1,5 @@
 """Counts of words and n-grams in any amount of text, and the overused ones. No torch."""
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from antislop.lazy import import_lazily
-
-if TYPE_CHECKING:
-    from antislop.profiles.changes import Change, compare
-    from antislop.profiles.profiles import Entry, Profile, profile_texts
-else:
-    __getattr__, __dir__ = import_lazily(
-        __name__,
-        {
-            "changes": ["Change", "compare"],
-            "profiles": ["Entry", "Profile", "profile_texts"],
-        },
-    )
-
-__all__ = [
-    "Change",
-    "Entry",
-    "Profile",
-    "compare",
-    "profile_texts",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

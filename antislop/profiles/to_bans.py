@@ -10,8 +10,8 @@ from typing import NamedTuple, get_args
 
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions
-from antislop.lists.lint import lint
-from antislop.lists.lint_words import find_zipf, load_frequencies
+from antislop.lists.lint.lint import lint
+from antislop.lists.lint.words import find_zipf, load_frequencies
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.metrics.segmentation import drop_stop_words
@@ -134,7 +134,7 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     of them a content word with a frequency below `DISTINCTIVE`. A phrase that begins with a conjunction, or ends with
     an article, a possessive or a conjunction, is a fragment.
 
-    >>> from antislop.lists.lint_words import load_frequencies
+    >>> from antislop.lists.lint.words import load_frequencies
     >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
     [True, False, False]
     """

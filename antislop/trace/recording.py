@@ -1,127 +1,40 @@
-"""The trace of a call: the events of all its texts, and all that is needed to show or repeat them. No torch."""
+"""How much of a call is recorded. No torch."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any
+from typing import Literal, get_args
 
-from antislop.trace.trace_file import read_trace, write_trace
-from antislop.trace.traced_row import TracedRow
-
-if TYPE_CHECKING:
-    from antislop.lists.ban_list import BanList
-    from antislop.matching.token_matcher import Surfaces
-    from antislop.trace.text_pieces import TextPiece
+RecordLevel = Literal["none", "events", "top", "full"]
+"""How much a call records: nothing; its events; also, for each draw, the likeliest alternatives, or all of them."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Trace:
-    """All that happened in one call, to be shown, saved and repeated.
+@dataclass(frozen=True)
+class Recording:
+    """The level of a call's recording, and the number of alternatives recorded for each draw.
 
-    rows: a text each, in the order of the batch. bans: the compiled list. surfaces: the bytes of each token.
-    describe: returns the facts of the call, as `about` has them; called once, when they are asked for.
+    Raises `ValueError` for any other level, and for a number below 1.
     """
 
-    rows: tuple[TracedRow, ...]
-    bans: BanList
-    surfaces: Surfaces
-    describe: Callable[[], Mapping[str, Any]]
+    level: RecordLevel = "events"
+    top_k: int = 10
 
-    @cached_property
-    def about(self) -> Mapping[str, Any]:
-        """The facts of the call as plain data: model, tokenizer, sampler, settings, versions, seed, record."""
-        return self.describe()
+    def __post_init__(self) -> None:
+        if self.level not in get_args(RecordLevel):
+            raise ValueError(f"record is {self.level!r}; it is one of {', '.join(map(repr, get_args(RecordLevel)))}")
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
+            raise ValueError(f"record_top_k is {self.top_k!r}; a number of alternatives, 1 or more, was expected")
 
     @property
-    def sequences(self) -> list[list[int]]:
-        """Prompt and tokens of each text, without padding."""
-        return [row.sequence for row in self.rows]
+    def has_choices(self) -> bool:
+        """Whether the distribution of each draw is recorded."""
+        return self.level in ("top", "full")
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as JSON Lines; the file is replaced as a whole or not at all. Read it back with `load`.
+    @property
+    def limit(self) -> int | None:
+        """How many alternatives of each draw are recorded; None for all."""
+        return None if self.level == "full" else self.top_k
 
-        It contains the texts, the whole list of bans and the bytes of the tokens that occur, so that it can be shown
-        without the model. Raises `BanError` for a ban that can't be written as text.
-        """
-        write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
-    @classmethod
-    def load(cls, source: str | os.PathLike[str] | IO[bytes]) -> Trace:
-        """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed.
-
-        source: its path, or a binary stream such as `sys.stdin.buffer`.
-        """
-        rows, bans, surfaces, about = read_trace(source)
-        return cls(rows, bans, surfaces, lambda: about)
-
-    def to_text(self, *, row: int = 0) -> str:
-        """Return one text without its prompt: withdrawn as " [-a testament to-]", conceded as " [!a testament to!]".
-
-        Control and direction characters become visible symbols. Raises `IndexError`.
-        """
-        from antislop.trace.view.text import write_text
-
-        return write_text(self.pieces(row=row))
-
-    def to_svg(self, *, row: int = 0) -> str:
-        """Return a picture of one text after its prompt, with withdrawn text struck through. Raises `IndexError`."""
-        from antislop.trace.view.text import draw_svg
-
-        return draw_svg(self.pieces(row=row))
-
-    def to_html(
-        self, *, relevance: Mapping[tuple[int, int], Sequence[float]] | None = None, title: str | None = None
-    ) -> str:
-        """Return a page of its own: texts with withdrawn parts struck through, a table of bans, time lines, facts.
-
-        relevance: for (row, token_index), a number for each token before that one, those of the prompt included,
-            without padding. They appear as shading when the token is selected.
-
-        The page loads nothing from the network, and no text becomes markup. With "#token-12" at the end of its address
-        it shows the details of a token at once; "#text-1-token-12" is for the second text of a batch. Raises
-        `ValueError` for relevance that fits no token.
-        """
-        from antislop.trace.view.page import render_page
-
-        return render_page(
-            self.rows,
-            surfaces=self.surfaces,
-            list_size=len(self.bans),
-            about=self.about,
-            relevance=relevance,
-            title=title,
-        )
-
-    def pieces(self, *, row: int = 0) -> list[TextPiece]:
-        """Return the prompt and the text of a row as pieces, in the order in which they were written.
-
-        The pieces of the text that are not withdrawn, joined, are the decoded output. Raises `IndexError`.
-        """
-        from antislop.trace.view.text import find_row, list_pieces
-
-        return list_pieces(find_row(self.rows, row), surfaces=self.surfaces, about=self.about)
-
-    def __repr__(self) -> str:
-        histories = [row.history for row in self.rows]
-        kept = sum(len(history.kept) for history in histories)
-        attempts = [attempt for history in histories for attempt in history.attempts]
-        withdrawn = sum(len(attempt.tokens) for attempt in attempts)
-        return (
-            f"<Trace of {len(self.rows)}: {kept:,} tokens kept, {withdrawn:,} withdrawn in {len(attempts):,} rewinds>"
-        )
-
-    def _repr_html_(self) -> str:
-        """Return the texts and a table of bans for a notebook; `to_html` has more."""
-        from antislop.trace.view.notebook import write_fragment
-
-        return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """Return HTML for a notebook, and for a terminal the texts with their withdrawn parts in brackets."""
-        from antislop.trace.view.notebook import write_plain
-
-        plain = write_plain([self.to_text(row=number) for number in range(len(self.rows))])
-        return {"text/plain": f"{self!r}\n{plain}", "text/html": self._repr_html_()}
+EVENTS = Recording()
+"""Events alone."""

@@ -19,7 +19,7 @@ from antislop.display import escape_json
 from antislop.errors import InputError
 from antislop.files import open_text, replace_text
 from antislop.lists.ban_list import BanList
-from antislop.lists.text_format import read_ban, write_lines
+from antislop.lists.formats.text_format import read_ban, write_lines
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Surfaces, Violation
 from antislop.trace.events import Drawn, Event, Rewound, TokenChoice

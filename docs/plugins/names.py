@@ -1,4 +1,4 @@
-"""Put the public names of a package or module, those of its `__all__`, in the place of `<!-- names of … -->`."""
+"""Put the public names of a package in the place of `<!-- names of … -->`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     )
 
 
-def read_names(module: str) -> list[str]:
-    """Return what a module lists in its `__all__`, without importing it."""
-    path = ROOT.joinpath(*module.split("."))
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(
-            getattr(name, "id", "") == "__all__" for name in node.targets
-        ):
-            return list(ast.literal_eval(node.value))
-    return []
+def read_names(package: str) -> list[str]:
+    """Return what the stub of a package imports, without importing it."""
+    stub = ROOT.joinpath(*package.split("."), "__init__.pyi").read_text(
+        encoding="utf-8"
+    )
+    imports = (
+        node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)
+    )
+    return sorted(name.name for node in imports for name in node.names)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from antislop.serving import Endpoint, EndpointSampler
-from antislop.serving.exact_methods import EndpointMethod
+from antislop.endpoint import Endpoint, EndpointSampler
+from antislop.endpoint.methods import EndpointMethod
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts

@@ -25,8 +25,8 @@ import aiohttp
 import httpx
 
 import antislop
-from antislop.serving.server.app import serve_backend
-from antislop.serving.server.backend import TextRequest
+from antislop.server.application import serve_backend
+from antislop.server.backend import TextRequest
 from antislop.trace.events import Event
 from tests.support.backends import SlowBackend, play_tokens, run_server
 

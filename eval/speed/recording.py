@@ -11,7 +11,7 @@ import torch
 from antislop import AntiSlop
 from antislop.interpret import ForwardResult
 from antislop.interpret.relevance import RelevanceMethod
-from antislop.trace.record_levels import RecordLevel
+from antislop.trace.recording import RecordLevel
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Subject, Written, compare, figures, timed
 

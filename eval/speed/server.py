@@ -11,10 +11,10 @@ from functools import partial
 from transformers import MaxLengthCriteria
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.serving.sampling import Sampling
-from antislop.serving.server.backend import TextRequest
-from antislop.serving.server.in_flight import InFlightBackend
-from antislop.serving.server.spec_maker import settings_of
+from antislop.endpoint.sampling import Sampling
+from antislop.server.backend import TextRequest
+from antislop.server.local import InFlightBackend
+from antislop.server.request_preparer import settings_of
 from antislop.trace.events import Settled
 from antislop.trace.report import Report
 from eval.speed.batches import PLACES, Order, take_orders

@@ -30,11 +30,11 @@ import transformers
 from antislop import Ban, BanList, default_bans
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
+from antislop.endpoint.sampling import Sampling
 from antislop.matching.token_matcher import State
-from antislop.serving.sampling import Sampling
-from antislop.serving.server.backend import TextRequest
-from antislop.serving.server.ban_cache import BanCache
-from antislop.serving.server.in_flight import InFlightBackend
+from antislop.server.backend import TextRequest
+from antislop.server.ban_cache import BanCache
+from antislop.server.local import InFlightBackend
 from antislop.trace.events import Finished, Settled
 from eval.speed.measuring import PROMPTS, load
 

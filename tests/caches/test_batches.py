@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.caches import cache as cache_module
-from antislop.caches import layers as layers_module
+from antislop.caches import cache as cache_module, layers as layers_module
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
 from antislop.caches.masks import AttentionMask
 from antislop.decoding.protocols import fill_left
-from antislop.hf.in_flight import Completion
+from antislop.hf.batching import Completion
 from antislop.hf.model import TransformersModel
 from antislop.sampler import SEED_STEP
 from antislop.trace.events import Conceded, Rewound

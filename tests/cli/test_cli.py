@@ -15,8 +15,7 @@ from typing import Annotated, get_args
 import pytest
 import torch
 import typer
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers import models as tokenizer_models
+from tokenizers import Tokenizer, decoders, models as tokenizer_models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 from typer.testing import CliRunner, Result

@@ -27,8 +27,7 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import BanList
-from antislop.cli.jobs import host
-from antislop.cli.jobs import job as jobs
+from antislop.cli import host, job as jobs
 from antislop.cli.main import app
 from antislop.datasets import hub
 from antislop.datasets.summary import measure_slop

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
-from tokenizers import models as tokenizer_models
+from tokenizers import Tokenizer, decoders, models as tokenizer_models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner, Result
 

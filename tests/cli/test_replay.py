@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from antislop import AntiSlop, default_bans, tiny_model
 from antislop.cli.main import app
 from antislop.cli.options import DtypeChoice
-from antislop.cli.traces.replay import TracedModelOptions, choose_model
+from antislop.cli.replay import TracedModelOptions, choose_model
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.trace import Trace

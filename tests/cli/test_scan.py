@@ -21,8 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from antislop import Ban, BanList, Scope, files
-from antislop.cli import scan as scan_module
-from antislop.cli import terminal
+from antislop.cli import scan as scan_module, terminal
 from antislop.cli.main import app
 from antislop.cli.progress import ProgressBar
 from antislop.cli.scan import Occurrence, Window, find_occurrences

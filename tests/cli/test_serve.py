@@ -101,7 +101,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_serving_to_all_without_a_key_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from antislop import BanList
-    from antislop.cli.serving.serve import _announce
+    from antislop.cli.serve import _announce
 
     for host, has_key, is_warned in (("0.0.0.0", False, True), ("0.0.0.0", True, False), ("::1", False, False)):
         _announce("tiny", host, 8000, BanList(["a"]), has_key=has_key)

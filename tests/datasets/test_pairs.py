@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antislop.datasets.pairs import (
     Correction,

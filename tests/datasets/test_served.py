@@ -16,10 +16,10 @@ from antislop.cli.main import app
 from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.ray_cluster import Worker
 from antislop.datasets.samples import MadeRecord, plan_samples
+from antislop.endpoint import Endpoint
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.bundled import FOLDER
 from antislop.records.prompts import Prompt
-from antislop.serving import Endpoint
 from tests.support.processes import ServingProcess
 from tests.support.serving import serve
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from torch import Tensor
 
 import antislop

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antislop.serving.exact_methods import EndpointMethod
+from antislop.endpoint.methods import EndpointMethod
 from tests.conftest import DEPTH
 from tests.support.letters import CASES, build_model, build_tokenizer, draw_texts, expected_texts
 from tests.support.processes import ServingProcess

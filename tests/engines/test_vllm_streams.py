@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import antislop
-from antislop.serving.streams.client import StreamingClient
-from antislop.serving.streams.messages import ServerFeatures
+from antislop.endpoint.streams.client import StreamingClient
+from antislop.endpoint.streams.messages import ServerFeatures
 from tests.support.processes import ServingProcess
 from tests.support.served_streams import (
     SETTINGS,

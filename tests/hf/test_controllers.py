@@ -24,8 +24,7 @@ from tests.support.controllers import controlled_distribution
 from tests.support.depth import DEPTH
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, build
 from tests.support.models import build_model, build_tokenizer
-from tests.support.toys import PROMPT as TOY_PROMPT
-from tests.support.toys import Markov
+from tests.support.toys import PROMPT as TOY_PROMPT, Markov
 
 TOKENIZER = build_tokenizer()
 SIZE = len(TOKENIZER)

@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, set_seed
 
 from antislop import AntiSlop, Ban, BanError, BanList
+from antislop.hf.batching import Completion
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.hf.in_flight import Completion
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Rewound, Settled
 from antislop.trace.report import Report
@@ -139,7 +139,7 @@ def test_a_list_is_compiled_once_and_read_after_its_prompt(
 
 def test_no_cache_is_made_for_a_single_prompt(llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that a run needs is made once for all texts."""
-    import antislop.hf.in_flight as module
+    import antislop.hf.batching as module
 
     made: list[int] = []
     split = module.split_arguments

@@ -13,11 +13,10 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from antislop.lists.ban_list import BanList, Refusal
-from antislop.lists.formats import FORMATS
+from antislop.lists.formats.formats import FORMATS
 from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError

@@ -11,14 +11,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
-from antislop.lists.lint import lint
-from antislop.lists.lint_entries import find_contained
-from antislop.lists.lint_vocabulary import Speller
-from antislop.lists.lint_words import COMMON, load_frequencies
+from antislop.lists.lint.entries import find_contained
+from antislop.lists.lint.lint import lint
+from antislop.lists.lint.vocabulary import Speller
+from antislop.lists.lint.words import COMMON, load_frequencies
 from antislop.matching.folding import fold_phrase
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope

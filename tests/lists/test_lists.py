@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import regex
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop.lists.ban_list import BanList, Diff
 from antislop.lists.bundled import FOLDER, default_bans

@@ -10,7 +10,7 @@ import pytest
 
 import antislop.lists
 from antislop.lists.ban_list import BanList
-from antislop.lists.formats import FORMATS, recognize
+from antislop.lists.formats.formats import FORMATS, recognize
 from antislop.lists.reading import Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban

@@ -8,8 +8,7 @@ from itertools import accumulate, chain, pairwise
 
 import pytest
 import regex
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban

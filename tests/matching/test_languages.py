@@ -9,8 +9,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import antislop
 from antislop.lists.bundled import read_constructions
-from antislop.lists.text_format import read_ban, write_ban
+from antislop.lists.formats.text_format import read_ban, write_ban
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.loop import Loop

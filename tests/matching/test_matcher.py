@@ -13,8 +13,7 @@ from itertools import accumulate, chain, combinations, pairwise, product
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import antislop.matching.token_matcher
 from antislop.lists.ban_list import BanList

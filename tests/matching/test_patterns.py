@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import antislop.matching.patterns
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint import lint
+from antislop.lists.lint.lint import lint
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.kinds import KINDS

@@ -9,8 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from antislop.lists.ban_list import BanList
 from antislop.matching import prefilter

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import pytest
 import regex
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import antislop.lists.ban_list
 import antislop.matching.patterns.incremental_regex
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint import lint
+from antislop.lists.lint.lint import lint
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.matching.patterns.incremental_regex import FEW_PATHS, IncrementalRegex

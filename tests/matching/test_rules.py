@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 import regex
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban

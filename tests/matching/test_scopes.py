@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop.matching.bans import Ban
 from antislop.matching.scopes import SPANS, Scope, Where

@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
 from antislop.metrics import slop_counts, text_counts

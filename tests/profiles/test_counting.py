@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import regex
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
 from antislop.matching.patterns.word_search import SENTENCE_ENDS

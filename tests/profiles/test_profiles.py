@@ -11,8 +11,8 @@ import pytest
 
 from antislop.errors import InputError
 from antislop.lists.bundled import FOLDER
-from antislop.lists.lint import lint
-from antislop.lists.lint_words import load_frequencies
+from antislop.lists.lint.lint import lint
+from antislop.lists.lint.words import load_frequencies
 from antislop.matching.bans import Ban
 from antislop.matching.errors import BanError
 from antislop.profiles.changes import Change, compare

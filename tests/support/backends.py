@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
 from antislop.lists.ban_list import Bans
-from antislop.serving.server.backend import BackendError, Busy, TextRequest
-from antislop.serving.server.http_server import BoundedProtocol
+from antislop.server.backend import BackendError, Busy, TextRequest
+from antislop.server.http_server import BoundedProtocol
 from antislop.trace.events import Drawn, Event, Finished, Settled
 
 LONG_STREAM = {"prompt": "a", "max_tokens": 400, "stream": True}

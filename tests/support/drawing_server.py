@@ -9,8 +9,8 @@ from math import log
 
 import torch
 
-from antislop.serving.sampling import Sampling
-from antislop.serving.streams.messages import Ended, Message, ServerFeatures, StreamedToken, StreamRequest
+from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.streams.messages import Ended, Message, ServerFeatures, StreamedToken, StreamRequest
 from tests.support.toys import Markov
 
 

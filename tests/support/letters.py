@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban
-from antislop.serving import Endpoint, EndpointSampler
-from antislop.serving.exact_methods import EndpointMethod
+from antislop.endpoint import Endpoint, EndpointSampler
+from antislop.endpoint.methods import EndpointMethod
 from tests.support.oracles import rejection_distribution
 from tests.support.toys import Words
 

@@ -22,11 +22,11 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from antislop.endpoint import Endpoint
+from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.streams.client import StreamingClient
+from antislop.endpoint.streams.messages import Ended, Message, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
-from antislop.serving import Endpoint
-from antislop.serving.sampling import Sampling
-from antislop.serving.streams.client import StreamingClient
-from antislop.serving.streams.messages import Ended, Message, StreamRequest
 from tests.support.processes import ServingProcess
 
 PROMPT = "The old house at the edge of the village, the old house"

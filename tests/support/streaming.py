@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from antislop.serving.completions import Endpoint
-from antislop.serving.streams.client import StreamingClient
-from antislop.serving.streams.connection import Refused
+from antislop.endpoint.endpoint import Endpoint
+from antislop.endpoint.streams.client import StreamingClient
+from antislop.endpoint.streams.connection import Refused
 from tests.support.simulated_engine import RequestRefused, SimulatedEngine
 from tests.support.simulated_formats import DONE, STREAMED_PATHS, answer_get, answer_post, stream
 

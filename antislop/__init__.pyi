@@ -1,0 +1,20 @@
+from .decoding.policy import Exhausted as Exhausted
+from .hf.pretrained import tiny_model as tiny_model
+from .lists.ban_list import BanList as BanList
+from .lists.bundled import (
+    constructions as constructions,
+    default_bans as default_bans,
+    held_out_bans as held_out_bans,
+    loops as loops,
+)
+from .matching.bans import Ban as Ban, Match as Match
+from .matching.errors import BanError as BanError
+from .matching.scopes import Scope as Scope
+from .patching import applied_to as applied_to
+from .processors.rewindable import Rewindable as Rewindable
+from .replaying import ReplayError as ReplayError, replay as replay
+from .sampler import AntiSlop as AntiSlop
+from .trace.events import ConcededWarning as ConcededWarning
+from .trace.report import Report as Report
+
+__version__: str

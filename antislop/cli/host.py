@@ -1,0 +1,184 @@
+"""The place of a job's model: this process, the workers of a Ray cluster, or a server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antislop.cli.options import GenerationOptions, GrammarOptions
+from antislop.cli.terminal import as_input_error, say
+from antislop.errors import InputError
+from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.lists.ban_list import BanList
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from antislop.datasets.pairs import PairFormat
+    from antislop.datasets.samples import RecordMaker
+    from antislop.endpoint.endpoint import Endpoint
+    from antislop.endpoint.methods import EndpointMethod
+
+
+class EngineChoice(str, Enum):
+    """The place of the model: this process, a Ray cluster, or a server."""
+
+    TRANSFORMERS = "transformers"
+    RAY = "ray"
+    OPENAI = "openai"
+
+
+class EndpointMethodChoice(str, Enum):
+    """How bans are kept on a server; see `EndpointSampler`."""
+
+    AUTO = "auto"
+    REJECT = "reject"
+    THIN = "thin"
+    BIAS = "bias"
+    ALTERNATIVES = "alternatives"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The place of the model, and its address."""
+
+    engine: Annotated[
+        EngineChoice,
+        typer.Option(help="transformers: in this process; ray: on each worker of a cluster; openai: on a server."),
+    ] = EngineChoice.TRANSFORMERS
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers of ray, each with its own model.", show_default="one per GPU, or machine"),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="The Ray cluster: auto, or host:port.", show_default="this machine"),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The URL of openai's server, with its /v1; ray's workers use it if given."),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The tokenizer of the server's model.", show_default="that of --model"),
+    ] = None
+    endpoint_method: Annotated[
+        EndpointMethodChoice | None,
+        typer.Option(help="How bans are kept on a server; alternatives is not exact.", show_default="auto"),
+    ] = None
+
+    @property
+    def uses_server(self) -> bool:
+        """Whether a server has the model."""
+        return self.engine is EngineChoice.OPENAI or (self.engine is EngineChoice.RAY and self.base_url is not None)
+
+
+@dataclass(frozen=True)
+class ModelHost:
+    """Starts or reaches the model of a job."""
+
+    options: EngineOptions
+    model: ModelSpec
+
+    def check(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
+        """Refuse options of another engine, and missing options."""
+        options, engine = self.options, self.options.engine
+        on_cluster, on_server = engine is EngineChoice.RAY, options.uses_server
+        owners = {
+            "--workers": (options.workers, on_cluster, EngineChoice.RAY),
+            "--address": (options.address, on_cluster, EngineChoice.RAY),
+            "--base-url": (options.base_url, on_server, EngineChoice.OPENAI),
+            "--tokenizer": (options.tokenizer, on_server, EngineChoice.OPENAI),
+            "--endpoint-method": (options.endpoint_method, on_server, EngineChoice.OPENAI),
+        }
+        for name, (value, is_used, owner) in owners.items():
+            if value is not None and not is_used:
+                advice = f"pass --engine {owner.value}, or leave it out"
+                raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
+        if on_server:
+            self._check_server(generation, structure)
+
+    def _check_server(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
+        options = {
+            "--device": self.model.device != "auto",
+            "--device-map": self.model.device_map is not None,
+            "--dtype": self.model.dtype != "auto",
+            "--attention": self.model.attention is not None,
+        }
+        for name, is_used in options.items():
+            if is_used:
+                raise InputError(f"{name} has no effect on a server, which loads the model itself: leave it out")
+        if self.options.base_url is None or self.model.name is None:
+            raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
+        if generation.repetition_penalty and self.options.endpoint_method is EndpointMethodChoice.ALTERNATIVES:
+            raise InputError("--repetition-penalty needs a server that draws: choose another --endpoint-method")
+        if structure.option is not None:
+            raise InputError(
+                f"{structure.option} needs the model's probabilities of all tokens, which no server returns: leave it "
+                "out, or pass --engine transformers or ray"
+            )
+
+    def make(
+        self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
+    ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        """Return the maker of records and the tokenizer of its model.
+
+        pairs: their format; None makes no pairs. grammar: as `GrammarOptions.read` returns it.
+        """
+        options = {
+            "seed": generation.seed,
+            "batch_size": generation.batch_size,
+            "settings": generation.settings,
+            "pairs": pairs,
+            **({} if grammar is None else {"grammar": grammar}),
+        }
+        makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
+        with as_input_error():
+            return makers.get(self.options.engine, self._load)(bans, options)
+
+    def _load(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.maker import ModelRecordMaker
+
+        model, tokenizer = load_model(self.model)
+        return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer
+
+    def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.ray_cluster import Cluster
+        from antislop.grammar.compilation import compile_llguidance
+        from antislop.sampler import AntiSlop
+
+        if self.options.uses_server:
+            options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
+        model = self._served_model if self.options.uses_server else self.model
+        cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
+        tokenizer = load_tokenizer(model)
+        AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
+        if "grammar" in options:
+            compile_llguidance(options["grammar"], tokenizer)
+        return cluster, tokenizer
+
+    def _reach_server(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.endpoint_maker import EndpointMaker
+
+        tokenizer = load_tokenizer(self._served_model)
+        maker = EndpointMaker(self._make_endpoint(), tokenizer, bans, method=self._endpoint_method, **options)
+        say(maker.describe_server())
+        return maker, tokenizer
+
+    @property
+    def _served_model(self) -> ModelSpec:
+        """The model by the name of its tokenizer; a server may have it under another name."""
+        return replace(self.model, name=self.options.tokenizer or self.model.name)
+
+    @property
+    def _endpoint_method(self) -> EndpointMethod:
+        return (self.options.endpoint_method or EndpointMethodChoice.AUTO).value
+
+    def _make_endpoint(self) -> Endpoint:
+        from antislop.endpoint.endpoint import Endpoint
+
+        return Endpoint(self.options.base_url or "", self.model.name, api_key=os.environ.get("OPENAI_API_KEY"))

@@ -1,1 +1,0 @@
-"""Internal: jobs that make a record for each prompt, and the place of their model."""

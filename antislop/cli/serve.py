@@ -1,0 +1,177 @@
+"""The command `antislop serve`: a model under bans, behind the HTTP interfaces that clients already speak."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from dataclasses import dataclass, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antislop.cli.options import BanOptions, ModelOptions, collect_bans
+from antislop.cli.terminal import as_input_error, console, say, warn
+from antislop.display import describe_count
+from antislop.errors import InputError, first_line
+from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.lists.ban_list import BanList
+
+if TYPE_CHECKING:
+    from antislop.server.backend import Backend
+    from antislop.server.reloading import BanReloader
+
+BATCH_SIZE = 16
+
+
+@dataclass(frozen=True)
+class UpstreamOptions:
+    """A server elsewhere that writes the texts."""
+
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            rich_help_panel="Model",
+            help="Serve the model of another server, with its /v1: vLLM, llama.cpp, SGLang.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel="Model",
+            help="The tokenizer of the upstream model.",
+            show_default="that of --model",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where to serve, to whom, and how much at a time."""
+
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all of this machine.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, show_default=str(BATCH_SIZE), help="Texts generated at a time.")
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(min=2, show_default="the model's", help="Maximum tokens of a prompt and its text together."),
+    ] = None
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The environment variable with the key that clients have to send."),
+    ] = None
+    reload_bans: Annotated[
+        bool, typer.Option("--reload-bans", help="Read the lists of --bans again when they change.")
+    ] = False
+
+    @property
+    def api_key(self) -> str | None:
+        """The key that clients send; None if there is none."""
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not key:
+            raise InputError(f"--api-key-env {self.api_key_env}: this environment variable is not set, or is empty")
+        return key
+
+
+def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> int:
+    """Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui.
+
+    Requests may bring more bans, weights, and all settings of sampling. Ctrl-C or SIGTERM finishes the texts that are
+    being written, and refuses others; the same again cuts them off.
+    """
+    from antislop.server.entry import check_packages
+
+    check_packages()
+    _check(model, upstream, bans, server)
+    banned, key = collect_bans(bans), server.api_key
+    from antislop.server.http_server import DrainingServer, bind, return_large_blocks
+
+    return_large_blocks()
+    with bind(server.host, server.port) as listener:
+        backend = _open(model.spec, upstream, banned, server)
+        from antislop.server.application import make_app
+        from antislop.server.service import Service
+
+        app = make_app(Service(backend), api_key=key, reloader=_watch(bans) if server.reload_bans else None)
+        running = DrainingServer(app, say=say)
+        if description := getattr(backend, "description", None):
+            say(str(description))
+        listener.listen()  # a client that comes at once waits a moment instead of being refused
+        _announce(backend.name, server.host, listener.getsockname()[1], banned, has_key=key is not None)
+        running.run(sockets=[listener])
+    gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
+    return 130 if running.signal == signal.SIGINT else 0
+
+
+def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> None:
+    """Refuse options without effect."""
+    if upstream.upstream is None and upstream.tokenizer is not None:
+        raise InputError("--tokenizer has no effect without --upstream: a model brings its own tokenizer")
+    if upstream.upstream is not None:
+        if model.model is None and upstream.tokenizer is None:
+            raise InputError("--upstream needs --tokenizer, or --model with the name of the model on that server")
+        used = [field.name for field in fields(ModelOptions) if getattr(model, field.name) != field.default]
+        used += [name for name in ("batch_size", "max_model_len") if getattr(server, name) is not None]
+        if wrong := [name for name in used if name not in ("model", "revision", "trust_remote_code")]:
+            option = "--" + wrong[0].replace("_", "-")
+            raise InputError(f"{option} has no effect with --upstream, whose server has the model: leave it out")
+    if server.reload_bans and (not bans.bans or Path("-") in bans.bans):
+        raise InputError("--reload-bans watches the files of --bans: pass --bans LIST, and not standard input")
+
+
+def _open(spec: ModelSpec, upstream: UpstreamOptions, bans: BanList, server: ServerOptions) -> Backend:
+    """Load the model, or reach the upstream server."""
+    from antislop.endpoint.endpoint import Endpoint
+    from antislop.endpoint.old_dialects import EndpointError
+    from antislop.server.entry import open_backend
+
+    with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
+        if upstream.upstream is not None:
+            tokenizer = load_tokenizer(ModelSpec(upstream.tokenizer) if upstream.tokenizer else spec)
+            endpoint = Endpoint(upstream.upstream, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
+            try:
+                return open_backend(None, tokenizer, upstream=endpoint, bans=bans)
+            except EndpointError as error:
+                raise InputError(f"--upstream {upstream.upstream}: {first_line(error)}") from error
+        model, tokenizer = load_model(spec)
+        limits: dict[str, Any] = {"batch_size": server.batch_size or BATCH_SIZE, "max_model_len": server.max_model_len}
+        return open_backend(model, tokenizer, bans=bans, **limits)
+
+
+def _watch(options: BanOptions) -> BanReloader:
+    """Return what reads the lists again; nothing but a change of their files makes it do so."""
+    from antislop.server.reloading import BanReloader
+
+    return BanReloader(options.bans or [], lambda: collect_bans(options), say=say, warn=warn)
+
+
+def _announce(name: str, host: str, port: int, bans: BanList, *, has_key: bool) -> None:
+    """Write where the server is, to standard error."""
+    if not has_key and not _is_loopback(host):
+        warn(f"anybody who reaches {host} can use this server: pass --api-key-env NAME to ask for a key")
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}"
+    source = f" of {bans.source}" if bans.source else ""
+    lines = [
+        f"serving {name} at {url}, with {describe_count(len(bans), 'ban')}{source}",
+        f"  OpenAI clients, open-webui   {url}/v1",
+        f"  SillyTavern                  {url}  as TabbyAPI or KoboldCpp",
+        f"  in a browser                 {url}/",
+        "Ctrl-C stops",
+    ]
+    console(stderr=True).print("\n".join(lines), soft_wrap=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,1 +1,0 @@
-"""Internal: the command that serves a model."""

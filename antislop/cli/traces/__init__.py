@@ -1,4 +1,0 @@
-"""Look at traces, and repeat their calls.
-
-Internal: the commands are public, their code is not.
-"""

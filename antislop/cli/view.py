@@ -1,0 +1,128 @@
+"""The command `antislop view`: the texts of a trace with what was withdrawn, and a table of bans. Needs no model."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from antislop import files
+from antislop.cli.terminal import (
+    check_suffix,
+    check_writable,
+    console,
+    say,
+    warn,
+    writing_or_stdout,
+)
+from antislop.display import describe_count, make_visible
+from antislop.trace.console import ConsoleWriter
+from antislop.trace.trace import Trace
+from antislop.trace.view.bans import BanCounts, count_bans
+from antislop.trace.view.rows import RowView
+
+MAX_INSTEAD = 3
+"""Limit of replacements that are listed per ban."""
+
+TraceArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="A trace, or .gz of one; - reads it from standard input.")
+]
+
+
+def view(
+    file: TraceArgument,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with the alternatives of each token instead; - prints it."),
+    ] = None,
+) -> int:
+    """Show what was withdrawn in a trace, and what came instead.
+
+    The trace comes from `antislop generate --trace FILE`, or from `trace.save(FILE)` in Python. Prints each text with
+    its withdrawn parts struck through, in brackets if that is impossible, and a table of the bans.
+    """
+    trace = load_trace(file)
+    if html is not None:
+        check_suffix(html, ".html", ".htm")
+        check_writable(html, or_stdout=True)
+        with writing_or_stdout(html) as path:
+            files.replace_text(path, trace.to_html())
+    else:
+        _print(trace, console())
+    for number, row in enumerate(trace.rows):
+        if not row.is_finished:
+            text = "the text" if len(trace.rows) == 1 else f"text {number}"
+            warn(f"{text} is unfinished: the trace ends after {describe_count(len(row.tokens), 'token')}")
+    return 0
+
+
+def load_trace(file: str) -> Trace:
+    """Load a trace from a file, or from standard input for "-"."""
+    return Trace.load(sys.stdin.buffer if file == "-" else file)
+
+
+def _print(trace: Trace, screen: Console) -> None:
+    """Print the texts, the table of bans, and the totals."""
+    for number in range(len(trace.rows)):
+        if len(trace.rows) > 1:
+            screen.rule(f"text {number}", align="left")
+        page = ConsoleWriter(screen, show_withdrawn=True)
+        page.write(trace.pieces(row=number))
+        page.end()
+        screen.print()
+    counts = count_bans(RowView(row, trace.surfaces, trace.about, {}) for row in trace.rows)
+    if counts:
+        screen.print(_tabulate(counts))
+        screen.print()
+    say(_summarize(trace, counts))
+
+
+def _tabulate(counts: list[BanCounts]) -> Table:
+    """Return a row per ban; columns without any count are left out."""
+    columns = {
+        "rewinds": [entry.rewinds for entry in counts],
+        "tokens": [entry.tokens for entry in counts],
+        "conceded": [entry.conceded for entry in counts],
+        "admitted": [entry.admitted for entry in counts],
+    }
+    shown = [name for name, values in columns.items() if any(values)]
+    table = Table("ban", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in shown:
+        table.add_column(name, justify="right", no_wrap=True)
+    if "rewinds" in shown:
+        table.add_column("instead", ratio=1)
+    for index, entry in enumerate(counts):
+        name = "no ban: a controller, or the batch" if entry.ban is None else entry.ban.phrase
+        numbers = (str(columns[column][index] or "") for column in shown)
+        instead = [_list_instead(entry.instead)] if "rewinds" in shown else []
+        table.add_row(Text(make_visible(name), "bold"), *numbers, *instead)
+    return table
+
+
+def _list_instead(instead: Counter[str]) -> str:
+    """Return the most frequent replacements, with counts above 1."""
+    shown = [
+        f"{make_visible(text)!r}" + (f" ({count:,})" if count > 1 else "")
+        for text, count in instead.most_common(MAX_INSTEAD)
+    ]
+    return ", ".join([*shown, *(["…"] if len(instead) > MAX_INSTEAD else [])])
+
+
+def _summarize(trace: Trace, counts: list[BanCounts]) -> str:
+    """Return the totals in one line."""
+    parts = [
+        *([] if len(trace.rows) == 1 else [describe_count(len(trace.rows), "text")]),
+        describe_count(sum(len(row.tokens) for row in trace.rows), "token"),
+        describe_count(sum(entry.rewinds for entry in counts), "rewind"),
+        describe_count(sum(entry.tokens for entry in counts), "withdrawn token"),
+        f"list of {describe_count(len(trace.bans), 'ban')}",
+        str(trace.about["model"].get("name") or trace.about["model"].get("type")),
+        *([f"seed {trace.about['seed']}"] if trace.about["random_state"] else []),
+    ]
+    return ", ".join(parts)

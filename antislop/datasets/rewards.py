@@ -1,0 +1,93 @@
+"""Rewards for reinforcement learning: text without bans is worth more. Knows texts, neither models nor trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from antislop.errors import InputError
+from antislop.lists.ban_list import BanList, Bans, read_bans
+from antislop.metrics.segmentation import extract_words
+
+TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
+"""What a model wrote: a text, or the messages of a chat."""
+
+
+@dataclass(frozen=True)
+class BanReward:
+    """A reward function as TRL calls it; `ban_reward` makes it.
+
+    Can be pickled, since some trainers compute rewards in other processes.
+    """
+
+    bans: BanList
+    per: float
+
+    __name__ = "ban_reward"  # the name under which TRL logs it
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],  # noqa: ARG002 - trainers pass it by this name
+        completions: Sequence[TextOrChat],
+        **_columns: Any,
+    ) -> list[float]:
+        """Return the reward of each completion, 0.0 or less.
+
+        completions: texts, or lists of messages, of which the texts of the assistant count.
+
+        The prompts are not read, nor are the other columns that TRL passes. Raises `InputError` for a completion of
+        another shape, and `BanError` for a regex that takes too long.
+        """
+        return [self._rate(_read_texts(completion, number)) for number, completion in enumerate(completions, start=1)]
+
+    def _rate(self, texts: Sequence[str]) -> float:
+        cost = sum(1 - match.ban.weight for text in texts for match in self.bans.find(text))
+        words = sum(len(extract_words(text)) for text in texts)
+        return -self.per * cost / max(1, words) if cost else 0.0
+
+
+def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
+    """Return a reward function for TRL's trainers: minus the bans in a completion per `per` of its words.
+
+    bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
+    per: the number of words that the rate is for; it scales the reward against that of other functions.
+
+    Occurrences are those of `BanList.find`, words those of `antislop measure`. An occurrence of a ban with weight w
+    costs 1 - w, so one with weight 1.0 costs nothing. A completion without a ban gets 0.0, and so does an empty one:
+    add a reward for what a completion should contain. Raises `BanError` for bans that can't be used, and `InputError`
+    for bans of token ids, which occur in no text, and for a `per` that is not above 0.
+
+    >>> from antislop import Ban
+    >>> reward = ban_reward(["a testament to", Ban("tapestry", weight=0.5)])
+    >>> texts = ["It was a testament to her will, I suppose", "A torn, pale tapestry.", "She left."]
+    >>> reward(prompts=["", "", ""], completions=texts)
+    [-111.11111111111111, -125.0, 0.0]
+    """
+    if isinstance(per, bool) or not isinstance(per, (int, float)) or not 0 < per < float("inf"):
+        raise InputError(f"per is {per!r}; it is a number of words above 0, such as 1000")
+    ban_list = read_bans(bans)
+    for ban in ban_list:
+        if ban.pattern.search is None:
+            raise InputError(f"{ban!r} has token ids, which occur in no text: ban the text that they spell")
+    return BanReward(ban_list, per)
+
+
+def _read_texts(completion: TextOrChat, number: int) -> list[str]:
+    """Return the texts of a completion: one, or those of the assistant's messages."""
+    if isinstance(completion, str):
+        return [completion]
+    messages: Sequence[Any] = completion if isinstance(completion, Sequence) else [completion]
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise InputError(f"completion {number} contains {message!r}; it is a text or a list of messages")
+    return [_read_text(message.get("content"), number) for message in messages if message.get("role") == "assistant"]
+
+
+def _read_text(content: Any, number: int) -> str:
+    """Return the text of a message, whose content is one text, parts of which some are texts, or nothing."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
+        raise InputError(f"completion {number} has the content {content!r}; it is a text or a list of parts")
+    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))

@@ -1,0 +1,262 @@
+"""The asyncio HTTP client: one request, its answer read as a stream of events. Knows no server's format."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from antislop.endpoint.endpoint import Endpoint
+from antislop.endpoint.failures import RETRIED_STATUSES, advise, choose_wait, read_message, read_seconds, shorten
+from antislop.endpoint.old_dialects import EndpointError
+from antislop.endpoint.streams.messages import StreamBroken
+from antislop.errors import InputError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+MAX_LINE = 1 << 24
+"""Limit of bytes of an event; a server that sends all tokens with each one needs most."""
+MAX_ERROR = 1 << 16
+"""Limit of bytes that are read of a refusal."""
+
+KEPT_SECONDS = 4.0
+"""Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
+
+LEAVE_SECONDS = 1.0
+"""Seconds that the client waits, at most, until a server closes a stream that is no longer read."""
+
+_Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
+
+
+class Refused(EndpointError):
+    """Raised if another attempt would fail too. status: the server's, as of HTTP; 0 for an unreadable answer."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class _Failure(Exception):
+    """A failed attempt. wait: the seconds that the server demands. is_final: whether another attempt is useless."""
+
+    def __init__(self, problem: str, *, wait: float = 0.0, is_final: bool = False, status: int = 0) -> None:
+        super().__init__(problem)
+        self.wait, self.is_final, self.status = wait, is_final, status
+
+
+class StreamConnection:
+    """The connections to one endpoint, for one event loop at a time.
+
+    streams: the limit of open requests; others wait. `Endpoint.timeout` limits the seconds to connect, and those
+    between two parts of an answer. Uses no proxies and follows no redirects.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, streams: int = 64) -> None:
+        self._endpoint = endpoint
+        self._streams = streams
+        self._session: ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def address(self, path: str) -> str:
+        """Return the URL of a path: `base_url` replaces `/v1`, and other paths are beside it."""
+        base = self._endpoint.base_url.rstrip("/")
+        if path.startswith("/v1/") and self._endpoint.api != "sglang":
+            return base + path.removeprefix("/v1")
+        return base.removesuffix("/v1") + path
+
+    def stream(
+        self, url: str, body: dict[str, Any], *, max_bytes: int, is_last: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the parsed events of a streamed answer. is_last: no request follows on its connection.
+
+        Closing the generator ends the text on the server: it closes the connection at once, or, if no request follows
+        on it, as soon as the server has closed it, so that the next request finds the text's cache. A failed request is
+        sent again as long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
+        """
+        headers = {"Connection": "close"} if is_last else {}
+        read = partial(_read_events, max_bytes=max_bytes)
+        return self._exchange(url, json.dumps(body).encode(), read, headers, waits=is_last)
+
+    async def ask(self, url: str, body: dict[str, Any] | None = None, *, max_bytes: int = 1 << 20) -> Any:
+        """Return the parsed answer to a POST, or to a GET without a body. Raises `EndpointError`."""
+        payload = None if body is None else json.dumps(body).encode()
+        async with aclosing(self._exchange(url, payload, partial(_read_whole, max_bytes=max_bytes))) as answers:
+            return await answers.__anext__()
+
+    async def close(self) -> None:
+        """Close all connections; they are opened again when needed."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _exchange(
+        self,
+        url: str,
+        payload: bytes | None,
+        read: _Reader,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        waits: bool = False,
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the parts of an answer, with retries before the first.
+
+        waits: if the generator is closed, wait until the server has ended its answer.
+        """
+        server_wait, problem = 0.0, ""
+        for attempt in range(self._endpoint.retries + 1):
+            if attempt:
+                await asyncio.sleep(choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
+            has_begun = False
+            try:
+                async with self._request(url, payload, headers) as response, aclosing(read(response)) as parts:
+                    async for part in parts:
+                        has_begun = True
+                        try:
+                            yield part
+                        except GeneratorExit:
+                            if waits:
+                                await _leave(response)
+                            raise
+                return
+            except _Failure as failure:
+                server_wait, problem = failure.wait, str(failure)
+                if failure.is_final:
+                    raise Refused(f"{url} {problem}", failure.status) from None
+                if has_begun:
+                    raise StreamBroken(f"{url} {problem}") from None
+        raise EndpointError(f"{url} {problem} (tried {self._endpoint.retries + 1} times)")
+
+    @asynccontextmanager
+    async def _request(
+        self, url: str, payload: bytes | None, headers: Mapping[str, str]
+    ) -> AsyncIterator[ClientResponse]:
+        """Open a request. Its connection is closed at the end, unless the answer was read whole: then it is kept."""
+        session = self._open()
+        from aiohttp import ClientError
+
+        try:
+            response = await session.request("GET" if payload is None else "POST", url, data=payload, headers=headers)
+            try:
+                if response.status != 200:
+                    raise await _refuse(response)
+                yield response
+            finally:
+                response.close()
+        except asyncio.TimeoutError:
+            raise _Failure(f"did not answer within {self._endpoint.timeout:g} s: raise timeout") from None
+        except ClientError as error:
+            raise _Failure(f"can't be reached ({error or type(error).__name__}): check base_url") from None
+
+    def _open(self) -> ClientSession:
+        """Return the session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._loop is not loop:
+            self._session, self._loop = _make_session(self._endpoint, streams=self._streams), loop
+        return self._session
+
+
+def _make_session(endpoint: Endpoint, *, streams: int) -> ClientSession:
+    try:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+    except ModuleNotFoundError:
+        raise InputError("aiohttp is missing: pip install 'antislop[endpoint]'") from None
+    headers = {"Content-Type": "application/json"}
+    if endpoint.api_key is not None:
+        headers["Authorization"] = f"Bearer {endpoint.api_key}"
+    return ClientSession(
+        connector=TCPConnector(limit=streams, keepalive_timeout=KEPT_SECONDS),
+        timeout=ClientTimeout(total=None, sock_connect=endpoint.timeout, sock_read=endpoint.timeout),
+        cookie_jar=DummyCookieJar(),
+        headers=headers,
+        trust_env=False,
+    )
+
+
+async def _refuse(response: ClientResponse) -> _Failure:
+    """Return the failure that a status and its message describe."""
+    status, content = response.status, await response.content.read(MAX_ERROR)
+    problem = f"answered {status}: {read_message(content)}" + advise(status)
+    wait = read_seconds(response.headers.get("Retry-After"))
+    return _Failure(problem, wait=wait, is_final=status not in RETRIED_STATUSES, status=status)
+
+
+async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
+    """Yield the parsed answer."""
+    content = bytearray()
+    async for block in response.content.iter_any():
+        content += block
+        if len(content) > max_bytes:
+            raise _too_large(max_bytes)
+    yield _parse(bytes(content))
+
+
+async def _leave(response: ClientResponse) -> None:
+    """Tell the server that nothing follows, and wait until it closes the connection too.
+
+    Over TLS a connection can't be closed in one direction alone: then nothing is waited for.
+    """
+    from aiohttp import ClientError
+
+    transport = None if response.connection is None else response.connection.transport
+    if transport is None or not transport.can_write_eof():
+        return
+    with suppress(ClientError, OSError, asyncio.TimeoutError):
+        transport.write_eof()
+        await asyncio.wait_for(_drain(response), LEAVE_SECONDS)
+
+
+async def _drain(response: ClientResponse) -> None:
+    """Read the rest of an answer."""
+    async for _ in response.content.iter_any():
+        pass
+
+
+async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
+    """Yield the parsed events of a stream, without the last one, `[DONE]`."""
+    line_start, room, is_done, has_begun = b"", max_bytes, False, False
+    async for block in response.content.iter_any():
+        room -= len(block)
+        *lines, line_start = (line_start + block).split(b"\n")
+        if room < 0 or len(line_start) > MAX_LINE:
+            raise _too_large(max_bytes if room < 0 else MAX_LINE)
+        for line in lines:
+            if line.startswith(b"data:"):
+                content = line[5:].strip()
+                is_done |= content == b"[DONE]"
+                if not is_done:
+                    event, has_begun = _check_event(content), True
+                    yield event
+            elif line.startswith((b"error:", b"{")):  # a refusal with status 200
+                _check_event(line.removeprefix(b"error:").strip(), is_error=True)
+    if line_start.strip():
+        raise _Failure(f"ended within an event: {shorten(line_start)!r}")
+    if not has_begun:
+        raise _Failure("ended without an event")
+
+
+def _too_large(max_bytes: int) -> _Failure:
+    return _Failure(f"sent more than {max_bytes:,} bytes, too many for an answer: check base_url", is_final=True)
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise _Failure(f"answered no JSON: {shorten(content)!r}", is_final=True) from None
+
+
+def _check_event(content: bytes, *, is_error: bool = False) -> Any:
+    """Return an event, parsed; raises `_Failure` for an error that the server reports in a stream."""
+    event = _parse(content)
+    if is_error or (isinstance(event, dict) and "error" in event):
+        error = event.get("error", event) if isinstance(event, dict) else event
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) else 0
+        is_final = 400 <= status < 500 and status not in RETRIED_STATUSES
+        raise _Failure(f"reported an error: {read_message(content)}", is_final=is_final, status=status)
+    return event

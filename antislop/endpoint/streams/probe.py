@@ -1,0 +1,237 @@
+"""What a server can do, found out by three or four requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from reprlib import repr as shorten
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.endpoint.endpoint import Endpoint
+from antislop.endpoint.old_dialects import EndpointError
+from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.streams.connection import Refused, StreamConnection
+from antislop.endpoint.streams.dialect import StreamDialect, check_id, complete_body
+from antislop.endpoint.streams.hidden_tokens import HiddenTokens
+from antislop.endpoint.streams.llama_cpp import LlamaCppStream
+from antislop.endpoint.streams.messages import (
+    Ended,
+    Logprobs,
+    Message,
+    Server,
+    ServerFeatures,
+    StreamedToken,
+    StreamRequest,
+)
+from antislop.endpoint.streams.openai import OpenaiStream
+from antislop.endpoint.streams.sglang import SglangStream
+from antislop.endpoint.streams.vllm import VllmStream
+from antislop.hf.vocabulary import Vocabulary
+
+TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
+"""The probe's prompt."""
+OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
+"""Servers by the `owned_by` of their models."""
+NO_ROUTE = (404, 405, 501)
+"""Statuses of servers that lack a route."""
+MAX_ALTERNATIVES = 20
+"""What vLLM returns unless it was started with another `--max-logprobs`."""
+MANY_TOKENS = 1025
+"""One more biased token than vLLM's second runner accepts."""
+FORCE, FIRST_FORCE = 100.0, 200.0
+"""Biases that decide a draw; the second one decides it against the first."""
+CERTAIN = -1e-4
+"""Log-probabilities above it are those of a forced token in the distribution that it was drawn from."""
+
+
+@dataclass(frozen=True)
+class ServerProbe:
+    """Finds out what one server can do."""
+
+    connection: StreamConnection
+    endpoint: Endpoint
+    tokenizer: PreTrainedTokenizerBase
+    vocabulary: Vocabulary
+
+    async def run(self) -> ServerFeatures:
+        """Return the features; raises `EndpointError`, also for a tokenizer that is not the served model's."""
+        card = await self._find_model()
+        server = OWNERS.get(str(card.get("owned_by")), "sglang" if self.endpoint.api == "sglang" else "openai")
+        known = ServerFeatures(
+            server=server,
+            model=self.endpoint.model or card.get("id"),
+            context_length=card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx"),
+        )
+        prompt: list[int] = self.tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+        await self._check_tokenizer(known, prompt)
+        if server == "vllm":
+            return await self._try_vllm(known, prompt)
+        if server == "llama.cpp":
+            return await self._try_llama_cpp(known, prompt)
+        if server == "sglang":
+            return await self._try_sglang(known, prompt)
+        return await self._try_other(known, prompt)
+
+    async def _find_model(self) -> Mapping[str, Any]:
+        """Return what the server tells of its model; nothing if it does not tell its models."""
+        try:
+            answer = await self.connection.ask(self.connection.address("/v1/models"))
+        except Refused as refused:
+            if refused.status in NO_ROUTE:
+                return {}
+            raise
+        cards = [card for card in answer.get("data", ()) if isinstance(card, dict)] if isinstance(answer, dict) else []
+        named = [card for card in cards if card.get("id") == self.endpoint.model]
+        return next(iter(named or cards), {})
+
+    async def _check_tokenizer(self, known: ServerFeatures, prompt: list[int]) -> None:
+        """Raise `EndpointError` if the server's tokens of a text spell another one, read with this tokenizer."""
+        if known.server == "openai":  # the texts of its tokens are compared
+            return
+        body = {"content": TEXT, "prompt": TEXT, "add_special_tokens": False, "model": self.endpoint.model}
+        url = self.connection.address("/tokenize")
+        try:
+            answer = await self.connection.ask(url, {name: value for name, value in body.items() if value is not None})
+            tokens = [check_id(token) for token in answer["tokens"]]
+        except Refused as refused:
+            if refused.status in NO_ROUTE:
+                return
+            raise
+        except (LookupError, TypeError):
+            raise EndpointError(f"{url} answered no tokens: {shorten(answer)}") from None
+        # Other tokens of the same text are no sign: llama.cpp splits some texts in other places than transformers.
+        if self._read(tokens) != self._read(prompt):
+            raise _refuse_tokenizer(known, f"it reads the server's tokens of {TEXT!r} as {self._read(tokens)!r}")
+
+    def _read(self, tokens: Sequence[int]) -> str:
+        return self.vocabulary.decode(tokens).strip()
+
+    async def _try_vllm(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
+        """Force a token by a bias, and another one before it by a bias for the first token only."""
+        always, first = sorted(set(prompt))[:2]
+        many = dict.fromkeys(range(min(MANY_TOKENS, len(self.vocabulary.surfaces))), -1.0) | {always: FORCE}
+        bias: Mapping[int, float]
+        for bias, first_bias in ((many, {first: FIRST_FORCE}), ({always: FORCE}, {first: FIRST_FORCE}), ({}, {})):
+            try:
+                written = await self._write(VllmStream, prompt, bias, first_bias, top_k=1)
+                break
+            except Refused as refused:  # too many biased tokens, or speculative decoding, which excludes biases
+                if refused.status != 400 or not bias:
+                    raise
+        tokens = [token.token for token in written]
+        return replace(
+            known,
+            has_ids=True,
+            max_alternatives=MAX_ALTERNATIVES,
+            logprobs=_name_logprobs([token.logprob for token in written]),
+            has_bias=bool(bias) and tokens[-1] == always,
+            bias_limit=None if len(bias) == len(many) else MANY_TOKENS - 1,
+            has_first_bias=bool(bias) and tokens == [first, always],
+            penalizes_prompt=True,
+        )
+
+    async def _try_llama_cpp(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
+        """Force a token by a bias, and see that its probability is that of the biased distribution."""
+        token = min(prompt)
+        written = await self._write(LlamaCppStream, prompt, {token: FORCE}, {}, max_tokens=1)
+        if known.context_length is None:  # servers of before 2026 tell it here only
+            settings = (await self.connection.ask(self.connection.address("/props")))["default_generation_settings"]
+            known = replace(known, context_length=settings.get("n_ctx"))
+        is_drawn = _name_logprobs([written[0].logprob]) == {"drawn"}
+        return replace(
+            known,
+            has_ids=True,
+            max_alternatives=len(self.vocabulary.surfaces),
+            logprobs=frozenset({"raw", "drawn"} if is_drawn else {"raw"}),
+            has_bias=written[0].token == token,
+            penalizes_prompt=True,
+        )
+
+    async def _try_sglang(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
+        """Force a token by a bias, which the log-probability includes unless the server returns the model's own."""
+        token = min(prompt)
+        written = await self._write(SglangStream, prompt, {token: FORCE}, {}, max_tokens=1)
+        return replace(
+            known,
+            has_ids=True,
+            max_alternatives=len(self.vocabulary.surfaces),
+            logprobs=_name_logprobs([written[0].logprob]),
+            has_bias=written[0].token == token,
+            has_truncated_logprobs=False,
+            penalizes_prompt=True,
+        )
+
+    async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
+        """See that texts of tokens come with an answer, and that they are tokens."""
+        messages = await self._write(OpenaiStream, prompt, {}, {}, max_tokens=8)
+        texts = [message.text for message in messages if isinstance(message, StreamedToken)]
+        surfaces = {*self.vocabulary.surfaces, *(text.encode() for text in self.vocabulary.breaks.values())}
+        unknown = [text for text in texts if "\ufffd" not in text and text.encode() not in surfaces]
+        if unknown:
+            raise _refuse_tokenizer(known, f"it has no token {unknown[0]!r}, which the server wrote")
+        return known
+
+    async def _write(
+        self,
+        dialect: type[StreamDialect],
+        prompt: list[int],
+        bias: Mapping[int, float],
+        first_bias: Mapping[int, float],
+        *,
+        max_tokens: int = 2,
+        top_k: int = 0,
+    ) -> list[Message]:
+        """Return a few tokens, drawn at a temperature that distinguishes both kinds of log-probabilities."""
+        request = StreamRequest(
+            prompt=prompt,
+            max_tokens=max_tokens,
+            seed=1,
+            sampling=Sampling(temperature=0.5, top_k=top_k),
+            bias=bias,
+            first_bias=first_bias,
+            logprobs="drawn",
+        )
+        asked = dialect(request)
+        body = complete_body(asked.ask(), self.endpoint) | {"stream": False}
+        answer = await self.connection.ask(self.connection.address(dialect.path), body)
+        try:
+            messages = [message for message in asked.read(answer) if not isinstance(message, HiddenTokens)]
+        except (LookupError, TypeError, ValueError, AttributeError):
+            messages = []
+        if not messages:
+            raise EndpointError(f"{self.endpoint.base_url} is no completions endpoint: it answered {shorten(answer)}")
+        return [message for message in messages if message != Ended("length")]
+
+
+def _refuse_tokenizer(known: ServerFeatures, sign: str) -> EndpointError:
+    model = known.model or "the served model"
+    return EndpointError(f"the tokenizer is not that of {model}: {sign}; pass the served model's tokenizer")
+
+
+def _name_logprobs(logprobs: Sequence[float | None]) -> frozenset[Logprobs]:
+    """Return the kind of the log-probabilities of tokens that were certain: 0 only in the distribution drawn from."""
+    if None in logprobs:
+        return frozenset()
+    return frozenset({"drawn" if all(value is not None and value > CERTAIN for value in logprobs) else "raw"})
+
+
+def describe(features: ServerFeatures) -> str:
+    """Return one line: the server, its model, and what it can do.
+
+    >>> describe(ServerFeatures(server="vllm", model="tiny", has_ids=True, context_length=512))
+    'vllm, model tiny, 512 tokens: names tokens by id, no log-probabilities'
+    """
+    kinds = " and ".join(f"{kind}" for kind in sorted(features.logprobs))
+    parts = [
+        "names tokens by id" if features.has_ids else "names tokens by their texts",
+        f"log-probabilities {kinds}" if kinds else "no log-probabilities",
+    ]
+    if features.has_bias:
+        parts.append("logit_bias" + (f" of {features.bias_limit:,} tokens" if features.bias_limit else ""))
+    if features.has_first_bias:
+        parts.append("bias for the first token alone")
+    model = f", model {features.model}" if features.model else ""
+    length = f", {features.context_length:,} tokens" if features.context_length else ""
+    return f"{features.server}{model}{length}: {', '.join(parts)}"

@@ -1,0 +1,1 @@
+from .grammar import Grammar as Grammar

@@ -1,0 +1,1 @@
+from .ban_list import Diff as Diff, Refusal as Refusal, SearchStep as SearchStep

@@ -1,0 +1,1 @@
+"""Internal: the formats of list files, each read and written by a module."""

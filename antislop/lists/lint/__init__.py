@@ -1,0 +1,1 @@
+"""Internal: the checks of `antislop lint`."""

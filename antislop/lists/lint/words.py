@@ -1,0 +1,173 @@
+"""Find entries of a list that hit common words, or that look like two entries.
+
+How common words are comes from the package `wordfreq`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from math import log10
+
+import regex
+
+from antislop.lists.ban_list import BanList
+from antislop.lists.lint.entries import Finding, Findings, always_forbids, describe
+from antislop.matching.bans import Ban
+from antislop.matching.folding import BOUNDARY, find_words, fold_phrase
+from antislop.matching.patterns.incremental_regex import Allowance
+from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.patterns.regex import Regex
+
+COMMON = 4.5
+"""The Zipf frequency from which a word is common: log10 of its occurrences in a billion words, 32 in a million."""
+COMMONEST = 6.0
+"""The same for the words of a phrase: 1,000 in a million."""
+KNOWN = 3.0
+"""The same for a word that one of two joined entries may end or begin with; short words must be more common."""
+LIGHT = 0.1
+"""The weight from which a ban makes rarer instead of forbidding, so that it may hit common words."""
+
+_SHORT_KNOWN = 5.5
+_LETTERS = 2  # in a short phrase, at most
+_WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
+_TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
+_MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apostrophe", '"': "every double quote"}
+_LONGER = "write a longer phrase, or give it a weight such as 0.3"
+
+
+def load_frequencies() -> Mapping[str, float]:
+    """Load how often each English word is written, as a share of all words.
+
+    Raises `ImportError` if the package `wordfreq` is not installed.
+    """
+    from wordfreq import get_frequency_dict
+
+    return get_frequency_dict("en")
+
+
+def find_short(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases of one or two letters."""
+    for index, ban in enumerate(bans):
+        if not isinstance(ban.pattern, Phrase) or ban.weight >= LIGHT:
+            continue
+        symbols = fold_phrase(ban.phrase).replace(BOUNDARY, "").replace(" ", "")
+        if len(symbols) <= _LETTERS and symbols.isalnum() and find_words(symbols, is_in_word=False)[1]:
+            count = "one letter" if len(symbols) == 1 else f"{len(symbols)} letters"
+            where = "occurs inside many words" if ban.pattern.edges == "anywhere" else "means many things"
+            fault = f"{describe(ban)} has only {count} and {where}"
+            yield Finding(ban, index, "short", fault, "write the longer phrase it is from")
+
+
+def find_marks(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that are a dash or a quote, which compare as equal to all others."""
+    for index, ban in enumerate(bans):
+        mark = fold_phrase(ban.phrase).strip(" ")
+        if isinstance(ban.pattern, Phrase) and mark in _MARKS and ban.weight < LIGHT:
+            fix = f"write it as a regex, {ban.phrase.strip()}, which compares characters as they are"
+            yield Finding(ban, index, "common", f"{describe(ban)} hits {_MARKS[mark]}", fix)
+
+
+def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+    """Yield the entries that forbid common words, or occur inside them."""
+    ranked = sorted(
+        (word for word in frequencies if find_zipf(word, frequencies) >= COMMON), key=lambda w: -frequencies[w]
+    )
+    hits: dict[int, list[str]] = defaultdict(list)
+    heavy = [ban for ban in bans if ban.weight < LIGHT]
+    first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
+    compiled = BanList(ban for ban in heavy if not isinstance(ban.pattern, Regex))
+    for word in ranked:
+        for ban in dict.fromkeys(match.ban for match in compiled.find(word)):
+            hits[first[ban]].append(word)
+    for ban in heavy:
+        if isinstance(ban.pattern, Regex) and always_forbids(ban):
+            hits[first[ban]] = _find_words(ban.phrase, ranked)
+        elif isinstance(ban.pattern, Phrase) and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
+            fault = f"{describe(ban)} is made of the most common words alone"
+            yield Finding(ban, first[ban], "common", fault, _LONGER)
+    for index, words in hits.items():
+        if words:
+            share = len(words) / len(ranked)
+            fault, fix = _describe_hits(bans[index], words, frequencies, share=share)
+            yield Finding(bans[index], index, "common", fault, fix)
+
+
+def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+    """Yield the entries that look like two between which a comma is missing, as in `"to" "tapestry"` in Python."""
+    phrases = [(index, ban) for index, ban in enumerate(bans) if isinstance(ban.pattern, Phrase)]
+    entries = {ban.phrase.casefold() for _, ban in phrases}
+    for index, ban in phrases:
+        if _TWO_ENTRIES.search(ban.phrase):
+            fault = f"{describe(ban)} contains a comma between quotes and looks like two entries"
+            yield Finding(ban, index, "joined", fault, "write one entry each")
+        elif halves := _split(ban.phrase, entries, frequencies):
+            fault = f"{describe(ban)} looks like two entries without a comma between them"
+            yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
+
+
+def _describe_hits(
+    ban: Ban, words: Sequence[str], frequencies: Mapping[str, float], *, share: float
+) -> tuple[str, str]:
+    """Return the fault of a ban that hits common words, and the fix. share: of all common words."""
+    rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
+    shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
+    name, pattern = describe(ban), ban.pattern
+    if isinstance(pattern, Regex):
+        what = f"matches {share:.0%} of the common words" if share > 0.2 else "matches common words"
+        return f"{name} {what} ({shown}): {rate}", "make it match less, with \\b around words for instance"
+    if isinstance(pattern, Phrase) and pattern.edges == "anywhere" and words != [pattern.text.strip().lower()]:
+        return f"{name} occurs in common words ({shown}): {rate}", 'write whole words, with the edges "word"'
+    if len(words) == 1:
+        return f"{name} is a common word: {rate}", _LONGER
+    return f"{name} hits common words ({shown}): {rate}", _LONGER
+
+
+def find_zipf(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return the Zipf frequency of a word: log10 of its occurrences in a billion words, 0 if it is unknown.
+
+    >>> round(find_zipf("the", {"the": 0.05}), 2)
+    7.7
+    """
+    share = frequencies.get(word, 0.0)
+    return 9 + log10(share) if share else 0.0
+
+
+def _find_words(pattern: str, words: Iterable[str]) -> list[str]:
+    search = partial(Allowance().search, regex.compile(pattern), start=0, partial=False)
+    try:
+        return [word for word in words if search(word, end=len(word))]
+    except TimeoutError:
+        return []
+
+
+def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
+    words = fold_phrase(ban.phrase).replace(BOUNDARY, "").split()
+    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST for word in words)
+
+
+def _split(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
+
+    Names and compounds look the same: both halves of a phrase of one word must be entries of the list.
+    """
+    candidates = []
+    lower = phrase.casefold()
+    for match in _WORDS.finditer(lower) if len(lower) == len(phrase) else ():
+        word, start = match[0], match.start()
+        if not word.isalpha() or word in frequencies:
+            continue
+        for cut in range(start + 1, match.end()):
+            listed = (lower[:cut].strip() in entries) + (lower[cut:].strip() in entries)
+            rank = min(_rank(lower[start:cut], frequencies), _rank(lower[cut : match.end()], frequencies))
+            if listed == 2 or (rank > 0 and word != lower.strip()):
+                candidates.append((listed, rank, cut))
+    cut = max(candidates)[2] if candidates else 0
+    return (phrase[:cut].strip(), phrase[cut:].strip()) if candidates else None
+
+
+def _rank(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return how common a word is, 0 if it is too rare to be one half of another."""
+    zipf = find_zipf(word, frequencies)
+    return zipf if zipf >= (KNOWN if len(word) > 3 else _SHORT_KNOWN) else 0.0

@@ -1,0 +1,287 @@
+"""The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
+
+Transformers' own processors depend on ids and scores alone. A processor of the user's may remember the text. If it is
+`Rewindable`, it is rewound with the text and sees each position once, in order. If not, it is called a second time for
+stored positions at the first rewinds, and refused if its scores differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from antislop.decoding.protocols import send
+from antislop.decoding.row import Row
+from antislop.grammar.grammar import follow_grammar
+from antislop.processors.memory import is_of_transformers, name_of
+from antislop.processors.rewindable import Rewindable
+from antislop.processors.watched import WatchedProcessor
+
+# These look at the scores alone: rows of any length and any prompt go through them together.
+_BLIND = {
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TopHLogitsWarper",
+    "MinPLogitsWarper",
+    "TypicalLogitsWarper",
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "LogitNormalization",
+    "SuppressTokensLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+}
+# These depend on the index of the row in the batch.
+COUNTING = {
+    "RepetitionPenaltyLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor",
+}
+FEW = 0.01
+"""The share of the possible tokens below which a processor leaves no choice."""
+CHECKS = 3
+"""Rewinds at which processors of the user's are called again with stored positions."""
+
+
+class Processors:
+    """The processors of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with. is_shared: whether other texts are processed by the same objects.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
+        self._list = LogitsProcessorList(_watch(follow_grammar(p)) for p in processors)
+        self._user_processors = [p for p in self._list if not is_of_transformers(p)]
+        self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
+        self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
+        names = {type(processor).__name__ for processor in processors}
+        self.is_blind = not self._user_processors and names <= _BLIND
+        self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
+        self._pad = pad
+        self._rows = rows
+        self._is_shared = is_shared
+        self._is_alone = rows == 1 and not is_shared  # then changes to watched processors are undone
+        self._first: _Query | None = None
+        self._checks = CHECKS
+        self._is_disturbed = False  # whether a processor was called in another order than that of one text
+        self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
+        self.batch: Sequence[Row] = ()
+        passed = [p for p in self.rewindable if any(p is shared for shared in processors)]  # a grammar is a copy
+        if is_shared and passed:
+            raise ValueError(
+                f"{name_of(passed[0])} follows one text, and all texts of generate_many would share it: pass "
+                "a function that makes processors for each text, logits_processor=lambda: [...]"
+            )
+
+    @property
+    def has_user_processors(self) -> bool:
+        """Whether some processors are the user's."""
+        return bool(self._user_processors)
+
+    @torch.no_grad()
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return the scores [n, vocab] that the processors make of logits [n, vocab].
+
+        The i-th logits follow the first `lengths[i]` generated tokens of the i-th row.
+        """
+        if not self._list:
+            return logits
+        if self.is_blind:
+            scores: Tensor = self._list(torch.cat([row.ids_up_to(0)[:, -1:] for row in rows]), logits)
+            return scores
+        sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
+        if len(set(sizes)) == 1:
+            return self._process(rows, lengths[0], logits)
+        scores = logits.clone()
+        can_follow = self._find_rejected(rows, lengths, scores)
+        for size in sorted(set(sizes)):
+            numbers = [number for number, row_size in enumerate(sizes) if row_size == size and can_follow(number)]
+            if numbers:
+                group, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
+                scores[index] = self._process(group, lengths[numbers[0]], logits[index])
+        return scores
+
+    def rewind(self, row: Row, length: int) -> None:
+        """Rewind rewindable processors, and check the others: raise `ValueError` if one remembers withdrawn text."""
+        if not self._user_processors:
+            return
+        self._is_disturbed = True
+        self._rewind_to(length, row)
+        for processor in self._watched:
+            processor.refuse(is_alone=self._is_alone)
+        if self._watched and (self._checks or any(p.is_too_large for p in self._watched)):
+            self._checks = max(0, self._checks - 1)
+            if self._first is not None and not self._is_alone and self.may_ask_again(self._first.length):
+                self._compare(self._first)
+            if row.settled <= length and self.may_ask_again(length):
+                node = row.node.back_to(length)
+                if node.is_filled:  # not yet, if a text was drawn beyond a draft after it was rewound
+                    self._compare(_Query(row, length, node.logits, node.scores))
+
+    def may_ask_again(self, length: int) -> bool:
+        """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
+        return not self.rewindable or length > 0
+
+    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+        """Return the name of a processor of the caller's that rules out nearly all of the vocabulary there.
+
+        logits: [1, vocab], after `length` generated tokens of the row. None if no processor does, or can be asked.
+        """
+        if not self._user_processors or not self.may_ask_again(length):
+            return None
+        self._catch_up(length, like=logits)
+        ids, scores, places = self._arrange([row], length, logits)
+        place, forcing, scores = 0 if places is None else row.place, list[str](), scores.clone()
+        for processor in self._list:  # all of them, since rewindable ones read the position by this call
+            before = int((scores[place] > -torch.inf).sum())
+            scores = self._call(processor, ids, scores)
+            left = int((scores[place] > -torch.inf).sum())
+            if processor in self._user_processors and left < FEW * before:
+                forcing.append(name_of(processor))
+        return forcing[0] if forcing else None
+
+    def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
+        """Return the scores of rows that all have the same number of ids."""
+        self._catch_up(length, like=logits)
+        ids, all_logits, places = self._arrange(rows, length, logits)
+        scores = self._ask(ids, all_logits)
+        scores = scores if places is None else scores[places]
+        if self._user_processors:
+            self._record(_Query(rows[0], length, logits[:1], scores[:1]))
+        return scores
+
+    def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return ids and logits as the processors expect them, and the places of the rows in them if these are fewer.
+
+        Processors that count rows get all rows of the batch.
+        """
+        if not self._is_counting or len(rows) == self._rows:
+            return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
+        places = send(torch.tensor([row.place for row in rows]), logits.device)
+        all_logits = logits[:1].repeat(self._rows, 1)
+        all_logits[places] = logits
+        return self._ids_in_place(rows, length), all_logits, places
+
+    def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
+        if not self._user_processors:
+            scores: Tensor = self._list(ids, logits)
+            return scores
+        scores = logits.clone()  # some write into their argument, and the model's logits are needed again
+        for processor in self._list:
+            scores = self._call(processor, ids, scores)
+        return scores
+
+    def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
+        """Return what a processor makes of scores; name it if it fails at a text that it had seen."""
+        try:
+            processed: Tensor = processor(ids, scores)
+        except Exception as error:
+            if self._is_disturbed and processor in self._watched:
+                raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
+            raise
+        return processed
+
+    def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
+        """Return ids [rows of the batch, tokens]; the first of `rows` in the place of a row with fewer tokens."""
+        ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
+        for row in {row.place: row for row in (*self.batch, *rows)}.values():
+            if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
+                ids[row.place] = row.ids_filled(length, self._pad)[0]
+        return ids
+
+    def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
+        """Return a function that says whether the scores of the position before, when they are computed, allow a token.
+
+        A draft may contain tokens that a processor of the user's has ruled out and would fail on.
+        """
+        numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
+        rejected: set[int] = set()
+
+        def can_follow(number: int) -> bool:
+            row, length = rows[number], lengths[number]
+            before = numbers.get((id(row), length - 1))
+            if not self._user_processors or before is None or length <= len(row.tokens):
+                return True
+            self._is_disturbed = True
+            token = row.draft.tokens[length - len(row.tokens) - 1]
+            if before in rejected or float(scores[before, token]) == -torch.inf:
+                rejected.add(number)
+            return number not in rejected
+
+        return can_follow
+
+    def _rewind_to(self, length: int, row: Row | None = None) -> None:
+        """Rewind one row, and all rows of the batch of which more tokens were shown."""
+        if length > self._shown:
+            return
+        for place, other in enumerate(self.batch):
+            if other is row or (length < self._shown and (other.end is None or other.end > length)):
+                for processor in self.rewindable:
+                    processor.rewind(place, length)
+        if self._is_alone:
+            for watched in self._watched:
+                watched.undo(length + 1)
+        self._shown = length
+
+    def _catch_up(self, length: int, *, like: Tensor) -> None:
+        """Show processors that are rewound the positions between the last one that they saw and `length`."""
+        followers = [*self.rewindable, *(self._watched if self._is_alone else ())]
+        if not followers:
+            return
+        if length <= self._shown:
+            self._rewind_to(length - 1)
+        for between in range(self._shown + 1, length):
+            ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
+            logits = like.new_zeros((self._rows, like.shape[-1]))
+            if self._is_alone and self.batch[0].node.depth >= between:
+                node = self.batch[0].node.back_to(between)
+                logits = node.logits if node.is_filled else logits
+            for processor in followers:
+                processor(ids, logits.clone())
+        self._shown = length
+
+    def _record(self, query: _Query) -> None:
+        """Keep the first query; refuse a memory of processors that several texts share."""
+        for processor in self._watched:
+            processor.settle(query.row.settled)
+            if self._is_shared:
+                processor.refuse(is_alone=False)
+        if self._watched and self._first is None:
+            self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
+            if self._is_shared:
+                self._is_disturbed = True
+                self._compare(self._first)
+
+    def _compare(self, query: _Query) -> None:
+        """Repeat a query; raise `ValueError` if the scores differ."""
+        repeated = self.process([query.row], [query.length], query.logits)
+        if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
+            raise ValueError(_describe(self._watched, "returned other scores"))
+
+
+def _watch(processor: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a processor of the user's that can't rewind by itself as one whose changes are watched."""
+    is_followed = is_of_transformers(processor) or isinstance(processor, Rewindable)
+    return processor if is_followed else WatchedProcessor(processor)
+
+
+class _Query(NamedTuple):
+    """A position that was processed: logits and scores [1, vocab] after `length` tokens of a row."""
+
+    row: Row
+    length: int
+    logits: Tensor
+    scores: Tensor
+
+
+def _describe(processors: Sequence[Callable[..., Any]], fault: str) -> str:
+    return (
+        f"{' or '.join(map(name_of, processors))} {fault} when it was called again for a text that it had seen: it "
+        "remembers the text, and tokens are withdrawn here. Give it a method rewind(row, length), see "
+        "antislop.Rewindable, or make its scores depend on the ids and scores alone"
+    )

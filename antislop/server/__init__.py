@@ -1,0 +1,5 @@
+"""A server of OpenAI's API: an app over a backend that writes texts."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from .entry import app as app

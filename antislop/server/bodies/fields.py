@@ -1,0 +1,250 @@
+"""The fields of a body, checked by pydantic."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from antislop.decoding.policy import Method
+from antislop.endpoint.sampling import Sampling
+from antislop.server.bodies.foreign_fields import translate
+from antislop.server.request_errors import RequestError, shorten
+
+MAX_CHOICES = 128
+"""Texts of one request."""
+MAX_STOPS = 64
+MAX_ALTERNATIVES = 20
+MAX_BIASES = 1024
+MAX_SCHEMA = 65_536
+"""Characters of a JSON schema."""
+COLDEST = 0.01
+"""The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
+
+
+def _read_list(value: Any) -> Any:
+    """Return the list that a string contains as JSON, as some clients send it; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value or "[]")
+    except (ValueError, RecursionError):
+        raise ValueError('is a text; write a list, ["…"]') from None
+
+
+def _read_ids(value: Any) -> Any:
+    """Return the ids of a string such as "5, 17"."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return [int(part) for part in value.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError("is a text other than ids with commas between them") from None
+
+
+def _read_stop(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _read_biases(value: Any) -> Any:
+    """Return biases by id, which JSON has as texts."""
+    if not isinstance(value, dict):
+        return {} if value == [] else value
+    biases = {int(name): bias for name, bias in value.items() if name.isascii() and name.isdecimal() and len(name) < 11}
+    if len(biases) < len(value):
+        raise ValueError('is not a bias for each of some token ids; write {"5": -10}')
+    return biases
+
+
+def _read_seed(value: Any) -> Any:
+    return None if value == -1 and not isinstance(value, bool) else value
+
+
+def _read_top_k(value: Any) -> Any:
+    return 0 if value == -1 and not isinstance(value, bool) else value
+
+
+def _read_phrases_or_ids(value: Any) -> Any:
+    """Return KoboldCpp's list, or TabbyAPI's ids with commas between them."""
+    is_json = isinstance(value, str) and value.lstrip().startswith("[")
+    return _read_list(value) if is_json else _read_ids(value)
+
+
+Phrases = Annotated[list[str], BeforeValidator(_read_list)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class StreamOptions(BaseModel):
+    """The options of a stream."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class JsonSchema(BaseModel):
+    """The schema of a text. It is always followed, whatever `strict` says; the name and description are not read."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    name: str = ""
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """The format of a text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+    @property
+    def schema_text(self) -> str | None:
+        """The JSON schema of the text; None if it may be any text. Raises `RequestError`."""
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            message = 'response_format has a json_schema if its type is "json_schema", and only then'
+            raise RequestError(400, message, param="response_format")
+        if self.type == "text":
+            return None
+        schema = {"type": "object"} if self.json_schema is None else self.json_schema.json_schema
+        text = json.dumps(schema)
+        if len(text) > MAX_SCHEMA:
+            message = f"the schema has {len(text):,} characters; at most {MAX_SCHEMA:,} are allowed"
+            raise RequestError(400, message, param="response_format")
+        return text
+
+
+class TextBody(BaseModel):
+    """The fields that all texts have."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    best_of: int | None = None
+    seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, BeforeValidator(_read_seed)] = None
+    stop: Annotated[
+        list[Annotated[str, Field(max_length=256)]],
+        Field(max_length=MAX_STOPS),
+        BeforeValidator(_read_stop),
+    ] = []
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    genkey: Annotated[str, Field(max_length=256)] = ""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    top_p: Share = 1.0
+    typical_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Share = 0.0
+    top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_top_k)] = 0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    response_format: ResponseFormat = ResponseFormat()
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_read_biases)] = {}
+
+    banned_strings: Phrases = []
+    banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_phrases_or_ids)] = []
+    custom_token_bans: Annotated[list[TokenId], BeforeValidator(_read_ids)] = []
+    banned_regex: Phrases = []
+    ban_weights: dict[str, Share] = {}
+    ban_method: Method = "exact"
+    use_global_bans: bool = True
+    exempt: Phrases = []
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        if 0 < self.temperature < COLDEST:
+            raise RequestError(
+                400,
+                f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {COLDEST}",
+                param="temperature",
+            )
+        names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+        settings = {name: getattr(self, name) for name in names}
+        if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
+            settings |= {"top_k": 1, "top_p": 1.0}
+        return Sampling(**settings)
+
+
+class CompletionBody(TextBody):
+    """A body of /v1/completions.
+
+    max_tokens: may be 0 with `echo`. echo: whether the text begins with the prompt, whose log-probabilities are then
+    listed, too. logprobs: the number of alternatives per token. add_bos_token: whether the tokenizer adds its special
+    tokens to a prompt that is a text.
+    """
+
+    prompt: Any = None
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    add_bos_token: bool = True
+
+
+class ChatBody(TextBody):
+    """A body of /v1/chat/completions."""
+
+    messages: Any = None
+    echo: Literal[False] = False
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+
+
+class EncodeBody(BaseModel):
+    """A body of /v1/token/encode.
+
+    add_bos_token: whether the tokenizer adds its special tokens. encode_special_tokens: whether the name of a special
+    token in the text is read as that token, not as characters. decode_special_tokens: of TabbyAPI, no use here.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    text: str
+    add_bos_token: bool = True
+    encode_special_tokens: bool = True
+    decode_special_tokens: bool = True
+
+
+class CountBody(BaseModel):
+    """A body of KoboldCpp's /api/extra/tokencount. special: whether the tokenizer adds its special tokens."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    prompt: str
+    special: bool = True
+
+
+class AbortBody(BaseModel):
+    """A body of /api/extra/abort."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    genkey: Annotated[str, Field(max_length=256)] = ""
+
+
+Body = TypeVar("Body", bound=TextBody)
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def read_body(kind: type[Body], fields: dict[str, Any]) -> tuple[Body, list[str]]:
+    """Return a checked body, and the names of the fields that have no effect on its texts. Raises `RequestError`."""
+    kept, unheeded = translate(fields, kind.model_fields.keys())
+    body = check(kind, kept)
+    if body.best_of not in (None, body.n):
+        raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
+    if "" in body.stop:
+        raise RequestError(400, "stop contains an empty text: leave it out", param="stop")
+    return body, unheeded
+
+
+def check(kind: type[Checked], fields: dict[str, Any]) -> Checked:
+    """Return the checked fields of a body. Raises `RequestError` for the first that can't be used."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(str(part) for part in first["loc"][:2])[:80] or "the body"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise RequestError(400, f"{name} is {shorten(first['input'])}: {reason}", param=name) from None

@@ -1,0 +1,184 @@
+"""The fields of bodies that other servers know: translated, accepted where they change nothing, or refused.
+
+SillyTavern sends some 60 fields to any server, most of them switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from antislop.server.request_errors import RequestError, shorten
+
+ALIASES = {
+    "max_completion_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "stopping_strings": "stop",
+    "stop_sequence": "stop",
+    "sampler_seed": "seed",
+    "typical": "typical_p",
+    "rep_pen": "repetition_penalty",
+    "repeat_penalty": "repetition_penalty",
+    "add_special_tokens": "add_bos_token",
+}
+"""Other names of fields."""
+
+HARMLESS = {
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "api_type",
+    "api_server",
+    "legacy_api",
+    "truncation_length",
+    "num_ctx",
+    "max_context_length",
+    "cache_prompt",
+    "include_reasoning",
+    "max_tokens_second",
+    "speculative_ngram",
+    "generate_window",
+    "min_keep",
+    "quiet",
+    "trim_stop",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+}
+"""Fields that change nothing of the text here: names of users and clients, and the ways of other servers."""
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "min_tokens": (0,),
+    "min_length": (0,),
+    "ban_eos_token": (False,),
+    "ignore_eos": (False,),
+    "bypass_eos": (False,),
+    "use_default_badwordsids": (False,),
+    "allowed_tokens": ([], ""),
+    "token_healing": (False,),
+    "render_special": (False,),
+    "memory": ("",),
+    "images": ([],),
+    "top_a": (0,),
+    "tfs": (1,),
+    "tfs_z": (1,),
+    "skew": (0,),
+    "nsigma": (0,),
+    "top_n_sigma": (0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "mirostat": (0, False),
+    "mirostat_mode": (0,),
+    "dynamic_temperature": (False,),
+    "dynatemp_range": (0,),
+    "min_temp": (1,),
+    "max_temp": (1,),
+    "smoothing_factor": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+    "adaptive_target": (-1, -0.01, 0),
+    "repetition_decay": (0,),
+    "encoder_repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "penalty_alpha": (0,),
+    "num_beams": (1,),
+    "length_penalty": (0, 1),
+    "early_stopping": (False,),
+    "guidance_scale": (1,),
+    "cfg_scale": (1,),
+    "negative_prompt": ("",),
+    "do_sample": (True,),
+    "grammar": ("",),
+    "grammar_string": ("",),
+    "grammar_retain_state": (False,),
+    "json_schema": ({},),
+    "regex_pattern": ("",),
+    "prompt_template": ("",),
+    "template_vars": ({},),
+    "chat_template_kwargs": ({},),
+    "response_prefix": ("",),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+}
+"""Fields that are not supported, with the values that switch them off."""
+
+DEPENDENT = {
+    "mirostat_tau": "mirostat_mode",
+    "mirostat_eta": "mirostat_mode",
+    "dynatemp_low": "dynamic_temperature",
+    "dynatemp_high": "dynamic_temperature",
+    "dynatemp_exponent": "dynamic_temperature",
+    "temp_exponent": "max_temp",
+    "smoothing_curve": "smoothing_factor",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_range": "dry_multiplier",
+    "xtc_threshold": "xtc_probability",
+    "adaptive_decay": "adaptive_target",
+}
+"""Fields that mean something beside another one only, which is refused unless it is off."""
+
+UNHEEDED = {
+    "temperature_last": (False,),
+    "sampler_order": ([], [6, 0, 1, 3, 4, 2, 5]),
+    "rep_pen_range": (0, -1),
+    "repetition_range": (0, -1),
+    "penalty_range": (0, -1),
+    "repetition_penalty_range": (0, -1),
+    "repeat_last_n": (0, -1),
+    "rep_pen_slope": (0, 1),
+    "n_probs": (0,),
+}
+"""Fields that clients always send, and that have no effect; the answer's header names those with other values."""
+
+
+def translate(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return a body with the fields `names` only, and the names of those that have no effect. Raises `RequestError`."""
+    kept = {name: value for name, value in body.items() if name in names}
+    unheeded = []
+    for name, value in body.items():
+        if name in names or name in HARMLESS or name in DEPENDENT:
+            continue
+        if name in ALIASES:
+            _merge(kept, name, value)
+        elif name in UNHEEDED:
+            unheeded += [] if _is_among(value, UNHEEDED[name]) else [name]
+        elif name not in NEUTRAL:
+            raise RequestError(400, f"the field {name[:60]!r} is unknown: leave it out", param=name[:60])
+        elif not _is_among(value, NEUTRAL[name]):
+            raise RequestError(
+                400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name
+            )
+    return kept, unheeded
+
+
+def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
+    name = ALIASES[alias]
+    if name in kept and kept[name] != value:
+        raise RequestError(400, f"{name} and {alias} mean the same and differ: pass one of them", param=alias)
+    kept[name] = value
+
+
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    """Return whether a value is one of some; 0 is no False, but 0.0 is 0."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)

@@ -1,0 +1,163 @@
+"""Run an app by uvicorn: close what sends no request, finish texts at the first signal, cut them off at the second."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from antislop.errors import InputError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from antislop.server.service import Service
+
+SHUTDOWN_SECONDS = 120.0
+"""How long texts under way may take after a signal."""
+LAST_SECONDS = 5
+"""How long answers may take to be sent once the texts are finished or cut off."""
+REQUEST_SECONDS = 20.0
+"""How long a request may take to arrive, and a new connection to send its first one."""
+MAX_CONNECTIONS = 512
+"""More are closed at once. Systems allow a process 1,024 open files, often."""
+LARGE_BLOCK, KEPT_TOP = 2**20, 2**22
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises `InputError` with a sentence if the port can't be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise InputError(f"the host {host!r} is unknown ({error.strerror}): pass --host 127.0.0.1") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InputError(f"port {port} of {host} can't be used ({error.strerror}): pass another --port") from error
+    return listener
+
+
+def return_large_blocks() -> None:
+    """Have glibc return blocks of 1 MB or more to the system when they are freed; call it before a model is loaded.
+
+    Otherwise it keeps blocks of up to 32 MB, and the memory of a server changes by tens of MB with what lies between.
+    Has no effect with another C library, or if the environment variable MALLOC_MMAP_THRESHOLD_ is set.
+    https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if set_option is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+        set_option(_M_TRIM_THRESHOLD, KEPT_TOP)
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 with limits that uvicorn lacks: of connections, and of the time in which a request arrives.
+
+    A client that sends a byte now and then would otherwise keep its connection for ever, before any key is asked for.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request, or close one connection too many."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.close()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read more of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End with the connection."""
+        super().connection_lost(exc)
+        self._watch()
+
+    def shutdown(self) -> None:
+        """Close the connection now if no request is being answered, else after the answer."""
+        if self._is_receiving:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    @property
+    def _is_receiving(self) -> bool:
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _watch(self) -> None:
+        """Set the deadline as soon as a request is awaited, and remove it once the request is there."""
+        if self._is_receiving and not self.transport.is_closing():
+            self._deadline = self._deadline or self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+        elif self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that answers 503 while it finishes its texts, and then exits.
+
+    say: told what a signal does. seconds: how long texts may take after the first signal; the second cuts them off.
+    signal: the first one that came, None before.
+    """
+
+    def __init__(self, app: FastAPI, *, say: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=10,  # httpx keeps idle connections for 5 s: with less, it may send into a closed one
+            timeout_graceful_shutdown=LAST_SECONDS,
+        )
+        super().__init__(config)
+        self.signal: int | None = None
+        self._service: Service = app.state.service
+        self._say = say
+        self._seconds = seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Finish the texts under way at the first signal, cut them off at the second, and exit at the third."""
+        self.signal = self.signal or sig
+        if self._loop is None or len(self._closing) > 1:
+            self.should_exit = self.force_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._begin_closing)
+
+    def _begin_closing(self) -> None:
+        seconds = 0.0 if self._closing else self._seconds
+        if seconds and (count := self._service.backend.active):
+            self._say(f"finishing {count} texts; the same signal again cuts them off")
+        self._closing.append(asyncio.ensure_future(self._close(seconds)))
+
+    async def _close(self, seconds: float) -> None:
+        await self._service.close(timeout=seconds)
+        self.should_exit = True

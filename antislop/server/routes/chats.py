@@ -1,0 +1,100 @@
+"""POST /v1/chat/completions: answers to messages, by the tokenizer's chat template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from jinja2 import TemplateError
+from starlette.responses import Response
+
+from antislop.errors import first_line
+from antislop.server.bodies.fields import ChatBody, read_body
+from antislop.server.bodies.json_reading import read_object
+from antislop.server.request_errors import RequestError, shorten
+from antislop.server.routes.answers import AnswerWriter, ChatFormat, make_id
+from antislop.server.routes.texts import TextAnswer, reads_trace, service_of
+from antislop.server.service import Service
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+MAX_MESSAGES = 10_000
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat(request: Request) -> Response:
+    """Answer a chat."""
+    service, has_trace = service_of(request), reads_trace(request)
+    body, unheeded = read_body(ChatBody, await read_object(request))
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    prompt = await _read_chat(service, body.messages)
+    alternatives = (body.top_logprobs or 0) if body.logprobs else None
+    requests = await service.plan(body, [prompt], default_tokens=None, alternatives=alternatives)
+    writer = AnswerWriter(
+        ChatFormat(),
+        service.backend.name,
+        service.decode,
+        has_logprobs=body.logprobs,
+        has_trace=has_trace,
+        id=make_id("chatcmpl"),
+    )
+    return await TextAnswer(request, body, writer, unheeded).respond(requests)
+
+
+async def _read_chat(service: Service, messages: Any) -> list[int]:
+    if not service.has_chat_template:
+        raise RequestError(
+            400, "the model's tokenizer has no chat template: send a prompt to /v1/completions", param="messages"
+        )
+    checked = read_messages(messages)
+    try:
+        ids = await service.read_template(checked)
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
+        message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
+        raise RequestError(400, message, param="messages") from error
+    if not ids:
+        raise RequestError(400, "the messages have no tokens: send at least one", param="messages")
+    return ids
+
+
+def read_messages(messages: Any) -> list[dict[str, str]]:
+    """Return messages of texts, as templates read them. Raises `RequestError`."""
+    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
+        message = f"messages is {shorten(messages)}; a list of 1 to {MAX_MESSAGES:,} messages was expected"
+        raise RequestError(400, message, param="messages")
+    return [_read_message(message, f"messages.{number}") for number, message in enumerate(messages)]
+
+
+def _read_message(message: Any, place: str) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
+    filled = {name: value for name, value in message.items() if value is not None and value != []}
+    role = filled.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise RequestError(400, f"{place}.role is {shorten(role)}; one of {', '.join(ROLES)} was expected", param=place)
+    for name in filled.keys() - {"role", "content", "name"}:
+        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: leave it out", param=place)
+    name = filled.get("name")
+    if not isinstance(name, (str, type(None))):
+        raise RequestError(400, f"{place}.name is {shorten(name)}; a text was expected", param=place)
+    return {
+        "role": ROLES[role],
+        "content": _read_content(filled.get("content"), place),
+        **({"name": name} if name else {}),
+    }
+
+
+def _read_content(content: Any, place: str) -> str:
+    """Return the text of a message: a text, or parts of type "text"."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(400, f"{place}.content is {shorten(content)}; a text was expected", param=place)
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise RequestError(
+                400, f"{place}.content has {shorten(part)}; only parts of type text are read", param=place
+            )
+    return "".join(part["text"] for part in content)

@@ -1,0 +1,94 @@
+"""The routes by which clients find out about the model: OpenAI's, TabbyAPI's and KoboldCpp's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from antislop import __version__
+from antislop.server.bodies.fields import CountBody, EncodeBody, check
+from antislop.server.bodies.json_reading import read_object
+from antislop.server.routes.texts import service_of
+
+router = APIRouter()
+
+
+def _describe(request: Request) -> dict[str, Any]:
+    service = service_of(request)
+    return {
+        "id": service.backend.name,
+        "object": "model",
+        "created": service.began,
+        "owned_by": "antislop",
+        "max_model_len": service.context_length,
+    }
+
+
+@router.get("/v1/models")
+@router.get("/v1/model/list")
+async def list_models(request: Request) -> dict[str, Any]:
+    """List the one model."""
+    return {"object": "list", "data": [_describe(request)]}
+
+
+@router.get("/v1/models/{name:path}")
+async def describe_named(request: Request, name: str) -> dict[str, Any]:
+    """Describe the model of that name."""
+    service_of(request).check_model(name)
+    return _describe(request)
+
+
+@router.get("/v1/model")
+async def describe_model(request: Request) -> dict[str, Any]:
+    """Describe the model as TabbyAPI does, and the server's own list."""
+    service = service_of(request)
+    parameters = {"max_seq_len": service.context_length, "prompt_template_content": service.chat_template}
+    own = {"bans": len(service.own_bans.bans)}
+    return {**_describe(request), "parameters": parameters, "antislop": own}
+
+
+@router.get("/props")
+async def describe_properties(request: Request) -> dict[str, Any]:
+    """Describe the model as llama.cpp and KoboldCpp do."""
+    service = service_of(request)
+    settings = {"n_ctx": service.context_length}
+    return {"chat_template": service.chat_template, "default_generation_settings": settings}
+
+
+@router.post("/v1/token/encode")
+async def encode(request: Request) -> dict[str, Any]:
+    """Return the ids of a text, as TabbyAPI does."""
+    body = check(EncodeBody, await read_object(request))
+    service = service_of(request)
+    ids = await service.encode(
+        body.text, special_tokens=body.add_bos_token, reads_special_tokens=body.encode_special_tokens
+    )
+    return {"tokens": ids, "length": len(ids)}
+
+
+@router.post("/api/extra/tokencount")
+async def count_tokens(request: Request) -> dict[str, Any]:
+    """Return the ids of a prompt, as KoboldCpp does."""
+    body = check(CountBody, await read_object(request))
+    ids = await service_of(request).encode(body.prompt, special_tokens=body.special)
+    return {"value": len(ids), "ids": ids}
+
+
+@router.get("/api/v1/model")
+async def name_model(request: Request) -> dict[str, str]:
+    """Return the model's name, as KoboldCpp does."""
+    return {"result": service_of(request).backend.name}
+
+
+@router.get("/api/extra/version")
+async def name_server() -> dict[str, str]:
+    """Return the name and the version of this server, which is no KoboldCpp."""
+    return {"result": "antislop", "version": __version__}
+
+
+@router.get("/api/extra/true_max_context_length")
+@router.get("/api/v1/config/max_context_length")
+async def count_context(request: Request) -> dict[str, int | None]:
+    """Return the length of the context, as KoboldCpp does."""
+    return {"value": service_of(request).context_length}

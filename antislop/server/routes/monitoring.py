@@ -1,0 +1,45 @@
+"""The routes by which a server is watched, and by which its texts are ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+from antislop.errors import first_line
+from antislop.server.backend import BackendError
+from antislop.server.bodies.fields import AbortBody, check
+from antislop.server.bodies.json_reading import read_object
+from antislop.server.routes.texts import caller_of, service_of
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def report_health(request: Request) -> Response:
+    """Say whether the server takes requests; 503 while it shuts down, and if its model or the server behind failed."""
+    service = service_of(request)
+    content: dict[str, Any] = {"status": "ok", "active": service.backend.active}
+    try:
+        await service.backend.check()
+    except BackendError as error:
+        content |= {"status": "failed", "reason": first_line(error)}
+    if service.is_closing:
+        content["status"] = "stopping"
+    return JSONResponse(content, status_code=200 if content["status"] == "ok" else 503)
+
+
+@router.get("/metrics")
+async def report_metrics(request: Request) -> Response:
+    """Return the counts for Prometheus."""
+    return Response(service_of(request).metrics.write(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.post("/api/extra/abort")
+async def abort(request: Request) -> dict[str, Any]:
+    """End texts of the caller, as KoboldCpp does."""
+    body = check(AbortBody, await read_object(request, may_be_empty=True))
+    count = service_of(request).abort(caller_of(request, body.genkey))
+    return {"success": "true" if count else "false"}

@@ -1,0 +1,255 @@
+"""What the routes share: from a checked body to texts under way, with one list of them for `abort`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
+from functools import partial
+from random import SystemRandom
+from sys import maxsize
+from typing import Any
+
+from antislop.endpoint.sampling import Sampling
+from antislop.errors import InputError, first_line
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.lists.ban_list import BanList
+from antislop.sampler import SEED_STEP
+from antislop.server.backend import Backend, BackendError, Busy, TextRequest
+from antislop.server.ban_cache import BanCache
+from antislop.server.bodies.bans import BanLimits, collect_bans, digest_bans
+from antislop.server.bodies.fields import MAX_CHOICES, TextBody
+from antislop.server.chunk_maker import Echo, TextStream
+from antislop.server.metrics import ServerMetrics
+from antislop.server.request_errors import RequestError, refuse_busy
+from antislop.server.running_requests import Caller, FailedText, RunningTexts
+
+UNKNOWN_CONTEXT_TOKENS = 2048
+"""The length of a text without a limit, if the length of the context is unknown."""
+
+
+class Service:
+    """Writes the texts of requests by a backend.
+
+    own_bans: the compiled list that applies unless a request says otherwise; `replace_bans` sets another. limits: of
+    the bans in a body. For one event loop.
+    """
+
+    def __init__(self, backend: Backend, *, limits: BanLimits | None = None) -> None:
+        self.backend = backend
+        self.own_bans = backend.bans
+        self.metrics = ServerMetrics()
+        self.is_closing = False
+        self.began = int(time.time())
+        self.vocabulary_size = len(backend.tokenizer)
+        self._lists = BanCache()
+        self._limits = limits or BanLimits()
+        self._running: dict[RunningTexts, Caller] = {}
+        self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="antislop-prompts")
+        self._end_tokens = frozenset(backend.tokenizer.all_special_ids)
+        self._random = SystemRandom()
+
+    # -- prompts ------------------------------------------------------------------------------------------------------
+
+    async def encode(self, text: str, *, special_tokens: bool = True, reads_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text.
+
+        special_tokens: add those of the tokenizer. reads_special_tokens: the text may contain others by their names.
+        """
+        split = not reads_special_tokens
+        encode = partial(self._tokenizer, text, add_special_tokens=special_tokens, split_special_tokens=split)
+        ids: list[int] = await self._read(lambda: encode()["input_ids"])
+        return ids
+
+    async def read_template(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Return the ids of a chat's messages. Raises the errors of the tokenizer's template."""
+        template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
+        ids: list[int] = await self._read(lambda: template(messages, tokenize=True))
+        return ids
+
+    @property
+    def context_length(self) -> int | None:
+        """The maximum of tokens of prompt and text together; None if an upstream server told none."""
+        length = self.backend.context_length
+        return None if length == maxsize else length
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer turns messages into a prompt."""
+        return bool(self._tokenizer.chat_template)
+
+    @property
+    def chat_template(self) -> str:
+        """The tokenizer's template, "" if it has none."""
+        template = self._tokenizer.chat_template
+        return template if isinstance(template, str) else ""
+
+    def to_text(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return self.own_bans.vocabulary.decode(tokens)
+
+    def decode(self, token: int) -> bytes:
+        """Return the bytes of a token."""
+        return self.own_bans.vocabulary.surface(token)
+
+    async def _read(self, read: Any) -> Any:
+        self._refuse_if_closing()
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+
+    # -- texts --------------------------------------------------------------------------------------------------------
+
+    async def plan(
+        self,
+        body: TextBody,
+        prompts: Sequence[Sequence[int]],
+        *,
+        default_tokens: int | None,
+        alternatives: int | None,
+        echoes: Sequence[str | None] = (),
+    ) -> list[TextRequest]:
+        """Return the texts that a body asks for, `n` for each prompt. Raises `RequestError`.
+
+        default_tokens: of a body without `max_tokens`; None for all that the context leaves. echoes: the texts of the
+        prompts if they are part of the answer.
+        """
+        self.check_model(body.model)
+        if len(prompts) * body.n > MAX_CHOICES:
+            raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
+        lengths = [self._measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
+        if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
+            message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
+            raise RequestError(400, message, param="logit_bias")
+        bans = await self._compile(body)
+        seed = self._random.getrandbits(62) if body.seed is None else body.seed
+        texts = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
+        numbered = [text for text in texts for _ in range(body.n)]
+        return [
+            TextRequest(
+                prompt=prompt,
+                bans=bans,
+                max_new_tokens=length,
+                sampling=body.sampling,
+                stop=tuple(body.stop),
+                seed=(seed + number * SEED_STEP) % 2**63,
+                method=body.ban_method,
+                schema=body.response_format.schema_text,
+                logit_bias=body.logit_bias,
+                alternatives=alternatives,
+                echo=echo,
+            )
+            for number, (prompt, length, echo) in enumerate(numbered)
+        ]
+
+    def keeps_order(self, sampling: Sampling) -> bool:
+        """Return whether a text is drawn by its settings in the order of `generate`."""
+        has_both = sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0
+        return not (has_both and self.backend.cuts_min_p_first)
+
+    @asynccontextmanager
+    async def write(self, requests: Sequence[TextRequest], caller: Caller) -> AsyncIterator[RunningTexts]:
+        """Begin texts; their rows are free again afterwards. Raises `RequestError`."""
+        self._refuse_if_closing()
+        texts = RunningTexts(((request, self._stream(request)) for request in requests), self.metrics)
+        self._running[texts] = caller
+        try:
+            with translate_errors():
+                await texts.start(self.backend)
+            yield texts
+        finally:
+            del self._running[texts]
+            await texts.close()
+
+    async def replace_bans(self, bans: BanList) -> None:
+        """Use another list for all requests to come. Raises `InputError`, and keeps the list, if it can't be used."""
+        self.own_bans = await asyncio.to_thread(self.own_bans.with_bans, bans)
+
+    def abort(self, caller: Caller) -> int:
+        """End the texts of a caller, and return their number.
+
+        A caller with a key ends the texts that were asked for with it; one without a key those without, from the same
+        address and program.
+        """
+        chosen = [
+            texts
+            for texts, owner in self._running.items()
+            if owner.genkey == caller.genkey and (caller.genkey or owner == caller)
+        ]
+        return sum(texts.abort() for texts in chosen)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Take no more texts, and return when those under way are finished, or after `timeout` seconds."""
+        self.is_closing = True
+        await self.backend.close(timeout=timeout)
+        self._lists.close()
+
+    def _refuse_if_closing(self) -> None:
+        if self.is_closing:
+            raise refuse_busy("the server is shutting down", status=503, seconds=10)
+
+    def _stream(self, request: TextRequest) -> TextStream:
+        vocabulary = request.bans.vocabulary
+        return TextStream(
+            vocabulary,
+            request.max_new_tokens,
+            stop=request.stop,
+            drops_space=vocabulary.drops_space_after(request.prompt),
+            end_tokens=self._end_tokens,
+            echo=None if request.echo is None else Echo.of(vocabulary, request.prompt, request.echo),
+        )
+
+    def check_model(self, name: str | None) -> None:
+        """Raise `RequestError` for the name of another model."""
+        if name is not None and name != self.backend.name:
+            message = f"the model {name[:80]!r} is not served here: pass {self.backend.name!r}, or leave it out"
+            raise RequestError(404, message, param="model", code="model_not_found")
+
+    def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
+        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
+        context = self.backend.context_length
+        left = context - len(prompt)
+        wanted = max_tokens
+        if wanted is None:
+            wanted = max(1, min(default or (left if self.context_length else UNKNOWN_CONTEXT_TOKENS), left))
+        if wanted > left:
+            asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
+            raise RequestError(
+                400,
+                f"the prompt has {len(prompt):,} tokens{asked}, but the model's context has {context:,} in all: "
+                + (f"ask for at most {left:,} new tokens" if left > 0 else "send a shorter prompt"),
+                param="max_tokens" if left > 0 else "prompt",
+                code="context_length_exceeded",
+            )
+        return wanted
+
+    async def _compile(self, body: TextBody) -> CompiledBans:
+        own, digest = self.own_bans, digest_bans(body)
+        if digest is None:
+            return own
+        self._refuse_if_closing()
+        with translate_errors(param="bans"):
+            return await self._lists.compile((own, digest), lambda: self._make_list(own, body))
+
+    def _make_list(self, own: CompiledBans, body: TextBody) -> CompiledBans:
+        return own.with_bans(collect_bans(body, own.bans, self._limits))
+
+
+@contextmanager
+def translate_errors(*, param: str | None = None) -> Iterator[None]:
+    """Turn the errors of the library into those of HTTP."""
+    try:
+        yield
+    except (InputError, BackendError, FailedText) as error:
+        raise translate(error, param) from error
+
+
+def translate(error: Exception, param: str | None = None) -> RequestError:
+    """Return the answer to an error of the library."""
+    if isinstance(error, Busy):
+        return refuse_busy(first_line(error) or "the queue is full: try again later")
+    if isinstance(error, InputError):
+        return RequestError(400, first_line(error), param=param)
+    return RequestError(503, first_line(error) or "the engine failed", code="engine_failed")

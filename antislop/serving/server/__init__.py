@@ -1,1 +1,0 @@
-"""Internal: the HTTP server, an app over a backend that writes texts."""

@@ -1,0 +1,20 @@
+from .attempts import Attempt as Attempt, KeptToken as KeptToken, RowHistory as RowHistory
+from .console import to_plain as to_plain, to_rich as to_rich
+from .events import (
+    Admitted as Admitted,
+    Conceded as Conceded,
+    Drafted as Drafted,
+    Drawn as Drawn,
+    Dropped as Dropped,
+    Finished as Finished,
+    Forked as Forked,
+    Forwarded as Forwarded,
+    Rewound as Rewound,
+    Settled as Settled,
+    Shortened as Shortened,
+    TokenChoice as TokenChoice,
+)
+from .report import Withdrawal as Withdrawal
+from .text_pieces import TextPiece as TextPiece, TextPieces as TextPieces
+from .trace import Trace as Trace
+from .traced_row import TracedRow as TracedRow

@@ -1,0 +1,173 @@
+"""The guide's table of what is exact where, held to the methods that the sampler chooses from what servers can do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import fields
+from functools import lru_cache
+from itertools import product
+from typing import Any, get_args
+
+import httpx
+import pytest
+import torch
+
+import antislop
+import antislop.endpoint
+import antislop.server
+from antislop.endpoint.methods import ExactMethod, plan_method
+from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.settings import TextSettings
+from antislop.endpoint.streams.client import DIALECTS_OF_STREAMS
+from antislop.endpoint.streams.llama_cpp import SAMPLERS
+from antislop.endpoint.streams.messages import ServerFeatures
+from antislop.errors import InputError
+from tests.support.backends import run_server
+from tests.support.documents import ROOT
+from tests.support.served_streams import process
+from tests.support.simulated_engine import EngineKind, SimulatedEngine
+from tests.support.streaming import connect_directly, serve_streams
+
+GUIDE = ROOT / "docs" / "guides" / "endpoints.md"
+SERVERS: dict[str, tuple[EngineKind, dict[str, Any]]] = {
+    "vLLM": ("vllm", {}),
+    "vLLM, `processed_logprobs`": ("vllm", {"tells_drawn": True}),
+    "llama.cpp": ("llama.cpp", {}),
+    "SGLang": ("sglang", {}),
+    "other": ("openai", {}),
+}
+"""How the table names servers, and how they are simulated."""
+SETTINGS = {
+    "temperature 1": [Sampling()],
+    "another temperature, up to 4": [Sampling(temperature=0.5), Sampling(temperature=4)],
+    "a temperature above 4": [Sampling(temperature=4.1)],
+    "`top_k`, `top_p`, `min_p`": [
+        Sampling(top_k=40),
+        Sampling(top_p=0.9),
+        Sampling(min_p=0.05),
+        Sampling(top_p=0.9, temperature=0.7),
+    ],
+    "`top_p` with `min_p`": [Sampling(top_p=0.9, min_p=0.05), Sampling(top_p=0.9, min_p=0.05, temperature=0.7)],
+    "`typical_p`": [Sampling(typical_p=0.9)],
+    "`repetition_penalty`": [Sampling(repetition_penalty=1.1), Sampling(repetition_penalty=1.1, temperature=0.7)],
+    "greedy": [Sampling(temperature=0)],
+}
+"""How the table names settings."""
+FOREIGN = {"`frequency_penalty`, `presence_penalty`": ["frequency_penalty", "presence_penalty"]}
+"""Settings that no sampler has."""
+
+
+@lru_cache
+def probe(name: str) -> ServerFeatures:
+    kind, options = SERVERS[name]
+    tokenizer = antislop.tiny_model()[1]
+    engine = SimulatedEngine(lambda _: torch.zeros(len(tokenizer)), tokenizer, kind, **options)
+    return asyncio.run(connect_directly(engine).probe())
+
+
+def describe(sampling: Sampling, features: ServerFeatures) -> str:
+    """Return the exact methods, those that auto takes in bold; a dash if there is none. † marks another order."""
+    missing = DIALECTS_OF_STREAMS[features.server].missing
+    if any(getattr(sampling, name) != getattr(Sampling(), name) for name in missing):
+        return "–"
+    exact = []
+    for method in get_args(ExactMethod):
+        try:
+            plan_method(method, sampling, features)
+        except InputError:
+            continue
+        exact.append(method)
+    if not exact:
+        with pytest.raises(InputError):
+            plan_method("auto", sampling, features)
+        return "–"
+    plan = plan_method("auto", sampling, features)
+    taken = {name for name, takes in (("thin", plan.can_thin), ("bias", plan.can_bias)) if takes} or {"reject"}
+    assert taken <= set(exact)
+    mark = (
+        " †" if DIALECTS_OF_STREAMS[features.server].cuts_min_p_first and sampling.top_p < 1 and sampling.min_p else ""
+    )
+    return ", ".join(f"**{method}**" if method in taken else method for method in exact) + mark
+
+
+def read_table() -> dict[str, dict[str, str]]:
+    """Return the cells of the guide's table by setting and server."""
+    lines = [line for line in GUIDE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    start = next(number for number, line in enumerate(lines) if "processed_logprobs" in line)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
+    end = next((n for n, row in enumerate(rows) if len(row) != len(rows[0])), len(rows))
+    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:end]}
+
+
+def test_the_guides_table_is_what_the_sampler_does() -> None:
+    table = read_table()
+    assert list(table) == [*SETTINGS, *FOREIGN]
+    for server in SERVERS:
+        features = probe(server)
+        for setting, samplings in SETTINGS.items():
+            cells = {describe(sampling, features) for sampling in samplings}
+            assert cells == {table[setting][server]}, f"{setting} on {server}"
+
+
+@pytest.mark.parametrize("server", ["vLLM", "llama.cpp", "SGLang"])
+@pytest.mark.parametrize("sampling", [sampling for samplings in SETTINGS.values() for sampling in samplings])
+def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server: str, sampling: Sampling) -> None:
+    logits = torch.linspace(3.0, -4.0, 60)
+    features, kind = probe(server), SERVERS[server][0]
+    if not sampling.do_sample or describe(sampling, features) == "–":
+        return
+    engine = SimulatedEngine(lambda _: logits, antislop.tiny_model()[1], kind)
+    asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
+    asked |= {"typical_p": sampling.typical_p, "order": ["bias", *SAMPLERS] if kind == "llama.cpp" else None}
+    drawn = torch.as_tensor(next(engine.draw([1, 5], asked, count=1, seed=0)).drawn).exp()
+    expected = process(logits, [1, 5], sampling)
+    assert (float((drawn - expected).abs().sum()) > 0.01) == describe(sampling, features).endswith("†")
+
+
+def test_what_the_table_says_of_penalties_of_the_text_alone_is_refused() -> None:
+    table, names = read_table(), {field.name for field in fields(TextSettings)}
+    for row, settings in FOREIGN.items():
+        assert set(table[row].values()) == {"–"}
+        assert not names & set(settings)
+
+
+def test_every_setting_of_a_sampling_is_in_the_table() -> None:
+    text = " ".join(read_table())
+    assert [field.name for field in fields(Sampling) if not re.search(rf"\b{field.name}\b", text)] == []
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_several_settings_at_once_allow_what_each_of_them_allows(server: str) -> None:
+    features = probe(server)
+
+    def list_exact(sampling: Sampling) -> set[str]:
+        return set(describe(sampling, features).replace("*", "").split(", ")) - {"–"}
+
+    for temperature, top_p, typical_p, penalty in product((0.0, 1.0, 0.7, 5.0), (1.0, 0.9), (1.0, 0.9), (1.0, 1.1)):
+        alone = [Sampling(temperature=temperature), Sampling(repetition_penalty=penalty)]
+        if temperature:  # truncation changes no greedy text
+            alone += [Sampling(top_p=top_p), Sampling(typical_p=typical_p)]
+        together = Sampling(
+            temperature=temperature,
+            top_p=top_p if temperature else 1.0,
+            typical_p=typical_p if temperature else 1.0,
+            repetition_penalty=penalty,
+        )
+        assert list_exact(together) == set.intersection(*map(list_exact, alone)), together
+
+
+@pytest.mark.parametrize("server", ["vLLM", "SGLang"])
+def test_a_server_in_front_names_the_order_that_it_can_not_keep(server: str) -> None:
+    kind, options = SERVERS[server]
+    tokenizer = antislop.tiny_model()[1]
+    logits = torch.zeros(len(tokenizer))
+    body = {"prompt": "A cat", "max_tokens": 2, "sampler_order": []}
+    with serve_streams(SimulatedEngine(lambda _: logits, tokenizer, kind, **options)) as upstream:
+        endpoint = antislop.endpoint.Endpoint(f"{upstream.url}/v1")
+        with run_server(antislop.server.app(None, tokenizer, upstream=endpoint)) as address:
+            for settings in ({"top_p": 0.9, "min_p": 0.1}, {"top_p": 0.9}, {"min_p": 0.1}):
+                answer = httpx.post(f"{address}/v1/completions", json={**body, **settings}, timeout=60)
+                assert answer.status_code == 200, answer.text
+                expected = "sampler_order" if len(settings) == 2 and server == "vLLM" else None
+                assert answer.headers.get("X-Antislop-Unheeded") == expected

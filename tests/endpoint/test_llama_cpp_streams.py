@@ -1,0 +1,127 @@
+"""The streaming client reads the real llama.cpp, whose probabilities are those of `generate` with the same settings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+import antislop
+from antislop.endpoint import EndpointError
+from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.streams.client import StreamingClient
+from antislop.endpoint.streams.messages import Message, ServerFeatures, StreamedToken, StreamRequest
+from antislop.hf.vocabulary import Vocabulary
+from tests.support.models import build_tokenizer
+from tests.support.served_streams import (
+    PROMPT,
+    SETTINGS,
+    check_drawn_probabilities,
+    check_raw_probabilities_under_a_bias,
+    check_that_draws_are_streams,
+    read,
+    use,
+)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    return antislop.tiny_model()
+
+
+def test_the_probe_finds_what_llama_cpp_can_do(llama_cpp: Any, tiny: Any) -> None:
+    features: ServerFeatures = use(llama_cpp, tiny[1], StreamingClient.probe)
+    assert (features.server, features.context_length) == ("llama.cpp", 512)
+    assert features.logprobs == {"raw", "drawn"}
+    assert features.has_ids
+    assert features.has_bias
+    assert not features.has_first_bias
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_llama_cpp_draws_from_the_distribution_of_generate(llama_cpp: Any, tiny: Any, settings: str) -> None:
+    check_drawn_probabilities(llama_cpp, tiny, SETTINGS[settings])
+
+
+def test_raw_log_probabilities_ignore_the_bias(llama_cpp: Any, tiny: Any) -> None:
+    check_raw_probabilities_under_a_bias(llama_cpp, tiny)
+
+
+def test_draws_are_the_first_tokens_of_streams(llama_cpp: Any, tiny: Any) -> None:
+    check_that_draws_are_streams(llama_cpp, tiny)
+
+
+def test_another_tokenizer_is_refused(llama_cpp: Any) -> None:
+    with pytest.raises(EndpointError, match="the tokenizer is not that of "):
+        use(llama_cpp, build_tokenizer(), StreamingClient.probe)
+
+
+def find_byte_tokens(vocabulary: Vocabulary) -> list[int]:
+    """Return the tokens that are a part of a character of two bytes."""
+    return [token for token, surface in enumerate(vocabulary.surfaces) if surface in (b"\xc3", b"\xa9", b"\xc2")]
+
+
+def test_tokens_that_end_within_a_character_are_named(llama_cpp: Any, tiny: Any) -> None:
+    """Those up to the first that the client must ask for are the ones that the same seed draws without a stream."""
+    _, tokenizer = tiny
+    parts = find_byte_tokens(Vocabulary.of(tokenizer))
+    assert len(parts) > 1, "the tokenizer has no tokens that are a part of a character"
+    bias = dict.fromkeys(parts, 14.0)
+    request = StreamRequest(
+        prompt=tokenizer(PROMPT)["input_ids"], max_tokens=16, seed=0, sampling=Sampling(), bias=bias, logprobs="drawn"
+    )
+
+    async def act(client: StreamingClient) -> int:
+        unnamed = 0
+        for seed in range(6):
+            asked = replace(request, seed=seed)
+            messages = await read(client, asked)
+            tokens = [message.token for message in messages if isinstance(message, StreamedToken)]
+            body = client_body(asked)
+            answer = await client._connection.ask(f"{llama_cpp.url}/completion", body)
+            jump = next((i for i, message in enumerate(messages) if message.logprob is None), len(tokens))
+            unnamed += sum(message.logprob is None for message in messages[:-1])
+            assert tokens[: jump + 1] == answer["tokens"][: jump + 1]
+            assert None not in tokens
+        return unnamed
+
+    assert use(llama_cpp, tokenizer, act) > 10
+
+
+def client_body(request: StreamRequest) -> dict[str, Any]:
+    """Return the body of a request that is not streamed."""
+    from antislop.endpoint.streams.llama_cpp import LlamaCppStream
+
+    return LlamaCppStream(request).ask() | {"stream": False}
+
+
+def count_busy(server: Any) -> int:
+    """Return the number of texts that the server writes, as its metrics tell it."""
+    with urlopen(f"{server.url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return int(float(next(line.split()[1] for line in lines if line.startswith("llamacpp:requests_processing "))))
+
+
+def test_a_closed_stream_frees_its_slot(llama_cpp: Any, tiny: Any) -> None:
+    _, tokenizer = tiny
+    request = StreamRequest(
+        prompt=tokenizer(PROMPT)["input_ids"], max_tokens=400, seed=0, sampling=Sampling(), bias={1: -100.0}
+    )
+
+    async def act(client: StreamingClient) -> float:
+        first: Message
+        async with aclosing(client.stream(request)) as messages:
+            first = await messages.__anext__()
+            assert isinstance(first, StreamedToken)
+            assert await asyncio.to_thread(count_busy, llama_cpp) == 1
+        start = time.perf_counter()
+        while await asyncio.to_thread(count_busy, llama_cpp):
+            assert time.perf_counter() < start + 2
+        return time.perf_counter() - start
+
+    assert use(llama_cpp, tokenizer, act) < 1

@@ -1,0 +1,122 @@
+"""The guides to the server: their code runs against one, their commands parse, their numbers are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+import antislop
+from antislop.cli.main import load_command
+from antislop.server.application import serve_backend
+from antislop.server.ban_cache import SECONDS
+from antislop.server.bodies.bans import BanLimits
+from antislop.server.bodies.fields import MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, TextBody
+from antislop.server.bodies.json_reading import BODY_LIMIT
+from antislop.server.entry import open_backend
+from antislop.server.http_server import MAX_CONNECTIONS, REQUEST_SECONDS
+from antislop.server.local import GRAMMAR_SECONDS, InFlightBackend
+from antislop.server.metrics import ServerMetrics
+from tests.support.backends import run_server
+from tests.support.documents import ROOT, read_blocks
+
+GUIDE = ROOT / "docs" / "guides" / "serve.md"
+ENDPOINTS = ROOT / "docs" / "guides" / "endpoints.md"
+COMPOSE = ROOT / "examples" / "compose.yaml"
+ADDRESS = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    model, tokenizer = antislop.tiny_model()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    with run_server(serve_backend(InFlightBackend(model, tokenizer, bans=antislop.default_bans()))) as address:
+        yield address
+
+
+def test_the_clients_of_the_guide_get_texts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [block for block in read_blocks(GUIDE, "python") if "client" in block.text]
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec", dont_inherit=True), names)
+    assert len(capsys.readouterr().out) > 200
+    assert set(names["answer"].usage.antislop) == {"violations", "withdrawn_tokens", "rewinds", "conceded"}
+    assert names["chunk"].usage.completion_tokens > 0
+    assert names["answer"].choices[0].message.parsed.room in ("kitchen", "garden")
+
+
+@pytest.mark.filterwarnings("default")  # of packages that are not ours
+def test_the_langchain_client_of_the_guide_gets_texts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = [block for block in read_blocks(GUIDE, "python") if "langchain" in block.text]
+    pytest.importorskip("langchain_openai", reason="langchain-openai is not installed: pip install langchain-openai")
+    exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec"), {})
+    whole, streamed = capsys.readouterr().out.split("\n", 1)
+    assert whole == streamed
+    assert len(whole) > 100
+
+
+def test_the_request_by_curl_gets_the_fields_of_the_answer(url: str) -> None:
+    (block,) = read_blocks(GUIDE, "bash")
+    command = shlex.split(block.text)
+    body = json.loads(command[command.index("-d") + 1])
+    assert command[1].startswith(ADDRESS)
+    came = httpx.post(command[1].replace(ADDRESS, url), json=body).json()
+    (shown,) = [json.loads(block.text) for block in read_blocks(GUIDE, "json")]
+    assert shown["usage"].keys() == came["usage"].keys()
+    assert shown["usage"]["antislop"].keys() == came["usage"]["antislop"].keys()
+    assert shown["choices"][0].keys() == came["choices"][0].keys()
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    text, limits = GUIDE.read_text(encoding="utf-8"), BanLimits()
+    assert BODY_LIMIT == 2**20
+    assert "a body of 1 MiB | 413" in text
+    assert f"{limits.phrases:,} phrases of {limits.characters} characters, {limits.regexes} regexes" in text
+    assert f"of {limits.regex_characters:,} characters | 400" in text
+    assert f"{SECONDS:g} seconds to compile a list | 400" in text
+    assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
+    assert f"{MAX_CONNECTIONS} connections | more are closed" in text
+    assert f"{MAX_CHOICES} texts per request | 400" in text
+    assert f"{MAX_SCHEMA:,} characters of a JSON schema, {GRAMMAR_SECONDS:g} seconds to compile it" in text
+    assert f"{MAX_BIASES:,} biases | 400" in text
+    length = open_backend.__kwdefaults__["queue_length"]
+    assert f"at a time and {length} that wait; with `--upstream` {length} in all | 429" in text
+
+
+def test_the_fields_and_the_metrics_exist() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
+    assert len(rows) == 7
+    assert set(rows) <= TextBody.model_fields.keys()
+    written = ServerMetrics().write().decode()
+    named = set(re.findall(r"antislop_\w+", text))
+    assert len(named) > 8
+    assert {name for name in named if name not in written} == set()
+
+
+def test_the_servers_of_the_compose_file_start_with_options_that_exist() -> None:
+    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    program, name, *arguments = services["antislop"]["command"]
+    assert (program, name) == ("antislop", "serve")
+    context = load_command("serve").make_context("serve", [re.sub(r"\$\{.*\}", "NAME", part) for part in arguments])
+    assert context.params["upstream"] == "http://vllm:8000/v1"
+    assert context.params["api_key_env"] in services["antislop"]["environment"]
+    assert services["antislop"]["depends_on"] == {"vllm": {"condition": "service_healthy"}}
+    assert services["vllm"]["command"][0].startswith("${MODEL")
+    assert "ports" not in services["vllm"]
+    for volume in services["antislop"]["volumes"]:
+        source = volume.partition(":")[0]
+        assert source == "models" or (COMPOSE.parent / source / "bans.txt").is_file()
+
+
+def test_the_compose_file_needs_the_variables_that_its_guide_sets() -> None:
+    needed = set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text(encoding="utf-8")))
+    (line,) = re.findall(r"^export (.*)$", ENDPOINTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {part.partition("=")[0] for part in line.split()} == needed

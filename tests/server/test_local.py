@@ -1,0 +1,468 @@
+"""The backend that writes texts with this library's own loop: each text is as if alone, whatever happens to others."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from antislop import AntiSlop, Ban
+from antislop.caches.cache import TransformersCache
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.walker import Walker
+from antislop.endpoint.sampling import Sampling
+from antislop.errors import InputError
+from antislop.matching.token_matcher import State
+from antislop.processors.settings import Settings
+from antislop.server import request_preparer
+from antislop.server.backend import BackendError, Busy, TextRequest
+from antislop.server.local import InFlightBackend
+from antislop.server.request_preparer import settings_of
+from antislop.trace.events import Drawn, Dropped, Event, Settled
+from antislop.trace.report import Report
+from tests.conftest import DEPTH
+from tests.support.models import build_model, build_tokenizer, poisoned
+
+T = TypeVar("T")
+
+TOKENIZER = build_tokenizer()
+BANS = [Ban("ab", edges="anywhere"), Ban("e", edges="anywhere", weight=0.3)]
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    """A model that writes to the end of each text, without special tokens, which would separate words."""
+    model = build_model("llama")
+    model.generation_config.suppress_tokens = [0, 1]
+    return model
+
+
+@asynccontextmanager
+async def serving(model: PreTrainedModel, **options: Any) -> AsyncIterator[InFlightBackend]:
+    backend = InFlightBackend(model, TOKENIZER, **{"bans": BANS, "batch_size": 4, **options})
+    try:
+        yield backend
+    finally:
+        await backend.close(timeout=60)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine; a text that never ends is an error."""
+    return asyncio.run(asyncio.wait_for(work, timeout=120 * DEPTH))
+
+
+def request_of(backend: InFlightBackend, number: int = 0, **changes: Any) -> TextRequest:
+    prompt = [0, *(2 + (number * step) % 15 for step in range(1, 3 + number % 4))]
+    request = TextRequest(
+        prompt=prompt, bans=backend.bans, max_new_tokens=8 + number % 9, sampling=Sampling(), seed=number
+    )
+    return replace(request, **changes)
+
+
+async def read(backend: InFlightBackend, request: TextRequest) -> list[Event]:
+    return [event async for event in backend.write(request)]
+
+
+def tokens_of(events: Sequence[Event]) -> list[int]:
+    return [token for event in events if isinstance(event, Settled) for token in event.tokens]
+
+
+def write_alone(model: PreTrainedModel, request: TextRequest) -> tuple[list[int], dict[str, Any]]:
+    """Return the tokens and the counts of the same text from `generate_many`."""
+    sampler = AntiSlop(TOKENIZER, request.bans.bans, method=request.method)
+    settings = settings_of(request.sampling) | {"max_new_tokens": request.max_new_tokens}
+    if request.stop:
+        settings["stop_strings"] = list(request.stop)
+    if request.logit_bias:
+        settings["sequence_bias"] = {(token,): bias for token, bias in request.logit_bias.items()}
+    done = next(iter(sampler.generate_many(model, [request.prompt], seeds=[request.seed or 0], **settings)))
+    return done.tokens, counts_of(done.report)
+
+
+def counts_of(report: Report) -> dict[str, Any]:
+    return {**report.to_dict(), "matcher_seconds": None}
+
+
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=0),
+    Sampling(temperature=0.7, top_k=9, top_p=0.9),
+    Sampling(repetition_penalty=1.4, min_p=0.02),
+    Sampling(typical_p=0.8),
+)
+
+
+def vary(backend: InFlightBackend, number: int) -> TextRequest:
+    """Return a request with settings of its own."""
+    return request_of(
+        backend,
+        number,
+        sampling=SAMPLINGS[number % len(SAMPLINGS)],
+        stop=("aa", "d") if number % 3 == 1 else (),
+        logit_bias={2 + number % 9: 1.5, 11: -100.0} if number % 4 == 2 else {},
+        method=("exact", "token", "text")[number % 4 % 3],
+    )
+
+
+def test_texts_with_different_settings_are_each_as_if_alone(model: PreTrainedModel) -> None:
+    async def write() -> list[tuple[TextRequest, list[Event]]]:
+        async with serving(model) as backend:
+            requests = [vary(backend, number) for number in range(24)]
+            return list(zip(requests, await asyncio.gather(*(read(backend, r) for r in requests)), strict=True))
+
+    rewinds = 0
+    for request, events in run(write()):
+        tokens, counts = write_alone(model, request)
+        assert tokens_of(events) == tokens
+        assert counts_of(Report.of(events, surfaces=request.bans.vocabulary)) == counts
+        rewinds += counts["rewinds"]
+    assert rewinds > 20
+
+
+def test_a_greedy_text_is_that_of_the_sampler(model: PreTrainedModel) -> None:
+    async def write() -> list[Event]:
+        async with serving(model) as backend:
+            return await read(backend, request_of(backend, 3, sampling=Sampling(temperature=0)))
+
+    events = run(write())
+    prompt = torch.tensor([[0, *(2 + (3 * step) % 15 for step in range(1, 6))]])
+    expected = AntiSlop(TOKENIZER, BANS).generate(model, prompt, do_sample=False, max_new_tokens=11)
+    assert tokens_of(events) == expected[0, 6:].tolist()
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"prompt": []}, "an empty prompt"),
+    ({"prompt": [0, 48]}, "not in the vocabulary, 0 to 47"),
+    ({"prompt": [-1]}, "not in the vocabulary"),
+    ({"max_new_tokens": 0}, "at least 1"),
+    ({"max_new_tokens": 511}, "the context has 512 tokens"),
+    ({"seed": 2**64}, "64 bits"),
+    ({"stop": ("a", "")}, "a stop string is empty"),
+)
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_can_not_be_served_is_refused(model: PreTrainedModel, changes: dict[str, Any], message: str) -> None:
+    async def write() -> None:
+        async with serving(model) as backend:
+            with pytest.raises(InputError, match=message):
+                await read(backend, request_of(backend, **changes))
+            assert backend.active == 0
+
+    run(write())
+
+
+def test_texts_beyond_the_queue_are_refused(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=2, queue_length=1) as backend:
+            texts = [asyncio.ensure_future(read(backend, request_of(backend, n))) for n in range(3)]
+            await asyncio.sleep(0)
+            assert backend.active == 3
+            with pytest.raises(Busy, match="3 texts are being written"):
+                await read(backend, request_of(backend))
+            assert all(await asyncio.gather(*texts))
+
+    run(write())
+
+
+LISTS: tuple[list[Ban], ...] = (
+    [],
+    *([Ban(letter, edges="anywhere")] for letter in "abcdef"),
+    [Ban("ab", edges="anywhere"), Ban("ba", edges="anywhere"), Ban("cd", edges="anywhere")],
+    [Ban.regex("[bdf][ace]")],
+    [Ban("ea", edges="anywhere"), Ban.wildcard("a*")],
+)
+
+
+def test_lists_in_one_batch_never_mix(model: PreTrainedModel) -> None:
+    """Each text is the text alone with its own list, and contains none of its own bans."""
+
+    async def write() -> list[tuple[TextRequest, list[Event]]]:
+        async with serving(model, batch_size=8, queue_length=1000 * DEPTH) as backend:
+            lists, rng = [backend.bans.with_bans(bans) for bans in LISTS], Random(DEPTH)
+            requests = [
+                request_of(backend, rng.randrange(10**6), bans=rng.choice(lists), sampling=rng.choice(SAMPLINGS))
+                for _ in range(100 * DEPTH)
+            ]
+            return list(zip(requests, await asyncio.gather(*(read(backend, r) for r in requests)), strict=True))
+
+    rewinds = 0
+    for request, events in run(write()):
+        tokens, counts = write_alone(model, request)
+        assert tokens_of(events) == tokens
+        begin, text = (request.bans.vocabulary.decode(ids) for ids in (request.prompt, [*request.prompt, *tokens]))
+        assert counts["conceded"] or not [m for m in request.bans.bans.find(text) if m.end > len(begin)]
+        rewinds += counts["rewinds"]
+    assert rewinds > 50 * DEPTH
+
+
+async def leave(backend: InFlightBackend, request: TextRequest, *, after: int) -> None:
+    """Read a text's first events and leave; after 0 events before it begins."""
+    if after == 0:
+        task = asyncio.ensure_future(read(backend, request))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return
+    events = backend.write(request)
+    for _ in range(after):
+        await anext(events, None)
+    await events.aclose()
+
+
+def test_texts_whose_readers_leave_free_their_rows_and_change_no_others(model: PreTrainedModel) -> None:
+    async def write() -> tuple[list[TextRequest], list[list[Event]]]:
+        async with serving(model, batch_size=4, queue_length=400 * DEPTH) as backend:
+            rng, kept = Random(1), [vary(backend, number) for number in range(12)]
+            leaving = [
+                leave(backend, vary(backend, rng.randrange(100)), after=rng.randrange(30)) for _ in range(60 * DEPTH)
+            ]
+            works = [*(read(backend, request) for request in kept), *leaving]
+            rng.shuffle(leaving)
+            results = await asyncio.gather(*works)
+            assert backend.active == 0
+            assert await became_idle(backend)
+            return kept, [result for result in results if result is not None]
+
+    for request, events in zip(*run(write()), strict=True):
+        assert tokens_of(events) == write_alone(model, request)[0]
+
+
+async def became_idle(backend: InFlightBackend) -> bool:
+    for _ in range(1000):
+        if not backend._scheduler.rows:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@contextmanager
+def counting(model: PreTrainedModel, *, fail_at: Collection[int] = ()) -> Iterator[list[int]]:
+    """Count a model's forward passes, and let some of them fail; yield the numbers of tokens that were read."""
+    passes: list[int] = []
+
+    def count(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        passes.append(kwargs["input_ids"].numel())
+        if len(passes) - 1 in fail_at:
+            raise RuntimeError("out of memory\nwith details")
+
+    hook = model.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield passes
+    finally:
+        hook.remove()
+
+
+def test_a_text_whose_reader_leaves_is_written_for_one_pass_more_at_most(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=2) as backend:
+            for number in range(8):
+                events = backend.write(request_of(backend, number, max_new_tokens=400))
+                for _ in range(5 + number):
+                    await anext(events)
+                with counting(model) as passes:
+                    await events.aclose()
+                    assert await became_idle(backend)
+                    await asyncio.sleep(0.02)
+                    assert len(passes) <= 2, "the running one, and one that had begun to be prepared"
+
+    run(write())
+
+
+def test_a_pass_computes_no_more_rows_than_texts_were_written_together(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=16) as backend:
+            for count in (1, 5, 1):
+                requests = [request_of(backend, number, max_new_tokens=20) for number in range(count)]
+                with counting(model) as passes:
+                    texts = await asyncio.gather(*(read(backend, request) for request in requests))
+                    assert await became_idle(backend)
+                    steps = passes[-10:]
+                assert max(steps) < 2 * count + 1
+                for request, events in zip(requests, texts, strict=True):
+                    assert tokens_of(events) == write_alone(model, request)[0]
+
+    run(write())
+
+
+def test_a_failing_pass_ends_the_texts_that_are_written_and_no_others(
+    model: PreTrainedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write() -> tuple[list[TextRequest], list[Any]]:
+        async with serving(model, batch_size=3) as backend:
+            requests = [request_of(backend, number) for number in range(10)]
+            with counting(model, fail_at=[16]):
+                return requests, await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+
+    requests, results = run(write())
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert 1 <= len(errors) <= 3
+    assert {type(error) for error in errors} == {BackendError}
+    assert {str(error) for error in errors} == {"the model failed; the server's log says why"}
+    assert "RuntimeError: out of memory" in caplog.text
+    for request, result in zip(requests, results, strict=True):
+        if not isinstance(result, BaseException):
+            assert tokens_of(result) == write_alone(model, request)[0]
+
+
+def test_a_model_that_always_fails_fails_each_text_and_hangs_none(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=3) as backend:
+            requests = [request_of(backend, number) for number in range(10)]
+            with counting(model, fail_at=range(1000)):
+                results = await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+            assert {type(result) for result in results} == {BackendError}
+            assert tokens_of(await read(backend, requests[0])), "usable again"
+
+    run(write())
+
+
+def test_a_text_without_probabilities_fails_alone(model: PreTrainedModel) -> None:
+    async def write() -> tuple[TextRequest, list[Any]]:
+        async with serving(model) as backend:
+            requests = [request_of(backend, number, prompt=[0, 16 if number == 1 else 3]) for number in range(4)]
+            banned = backend.bans.with_bans([Ban.tokens([16])])
+            requests = [replace(request, bans=banned) for request in requests]
+            with poisoned(model, 16):
+                return requests[2], await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+
+    request, results = run(write())
+    assert [isinstance(result, BackendError) for result in results] == [False, True, False, False]
+    assert "NaN or infinite" in str(results[1])
+    assert tokens_of(results[2]) == write_alone(model, request)[0]
+
+
+def test_closing_finishes_the_texts_under_way_and_refuses_others(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        backend = InFlightBackend(model, TOKENIZER, bans=BANS, batch_size=2)
+        texts = [asyncio.ensure_future(read(backend, request_of(backend, number))) for number in range(6)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(backend.close())
+        await asyncio.sleep(0)
+        with pytest.raises(Busy, match="shutting down"):
+            await read(backend, request_of(backend))
+        assert all(tokens_of(events) for events in await asyncio.gather(*texts))
+        await closing
+        assert backend._thread is not None
+        assert not backend._thread.is_alive()
+        await backend.close()
+
+    run(write())
+
+
+def test_closing_cuts_off_what_takes_too_long(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        backend = InFlightBackend(model, TOKENIZER, bans=BANS, batch_size=2)
+        texts = [
+            asyncio.ensure_future(read(backend, request_of(backend, number, max_new_tokens=500))) for number in range(6)
+        ]
+        await asyncio.sleep(0.05)
+        await backend.close(timeout=0.05)
+        results = await asyncio.gather(*texts, return_exceptions=True)
+        assert {type(result) for result in results} == {BackendError}
+        assert backend.active == 0
+        assert backend._thread is not None
+        assert not backend._thread.is_alive()
+
+    run(write())
+
+
+def test_a_backend_that_wrote_nothing_closes_at_once(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        backend = InFlightBackend(model, TOKENIZER)
+        await backend.close()
+        with pytest.raises(Busy):
+            await read(backend, request_of(backend))
+
+    run(write())
+
+
+def count_live() -> Counter[str]:
+    gc.collect()
+    kinds = (Row, TextSpec, Node, State, Settings, Walker, TransformersCache, Report)
+    return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
+
+
+async def count_left(before: Counter[str]) -> Counter[str]:
+    """Return what is live beside what was before; the worker's thread may still hold the last step for a moment."""
+    for _ in range(50):
+        left = count_live() - before
+        if set(left) <= {"TransformersCache"}:
+            break
+        await asyncio.sleep(0.1)
+    return left
+
+
+def test_nothing_of_a_text_stays_behind(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, batch_size=4, queue_length=500) as backend:
+            counts, before = [], count_live()  # other tests of this process may have left some
+            for turn in range(3 * DEPTH):
+                rng = Random(turn)
+                works: list[Coroutine[Any, Any, Any]] = [read(backend, vary(backend, n)) for n in range(10)]
+                works += [leave(backend, vary(backend, n), after=rng.randrange(20)) for n in range(10)]
+                await asyncio.gather(*works)
+                del works
+                assert await became_idle(backend)
+                counts.append(await count_left(before))
+            assert set(counts[-1]) == {"TransformersCache"}
+            assert counts[-1] == counts[0]
+            assert not backend._texts
+
+    run(write())
+
+
+def test_the_choices_of_a_text_are_recorded_for_it_alone(model: PreTrainedModel) -> None:
+    async def write() -> list[list[Event]]:
+        async with serving(model) as backend:
+            requests = [request_of(backend, number, alternatives=(None, 0, 3)[number]) for number in range(3)]
+            return list(await asyncio.gather(*(read(backend, request) for request in requests)))
+
+    for events, size in zip(run(write()), (None, 0, 3), strict=True):
+        choices = [event.choice for event in events if isinstance(event, Drawn)]
+        assert choices
+        assert {None if choice is None else len(choice.alternatives) for choice in choices} == {size}
+
+
+def test_a_regex_that_one_text_made_too_slow_is_searched_for_again_later(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the text of one client would end a ban of the server for all others."""
+
+    async def write() -> list[list[str]]:
+        async with serving(model) as backend:
+            bans = backend.bans.with_bans([Ban.regex("a+b")])
+            bans.matcher._texts._searches[0][1]._drop(0)
+            dropped = []
+            for after in (60.0, 60.0, 0.0):
+                monkeypatch.setattr(request_preparer, "RESTORE_AFTER", after)
+                events = await read(backend, request_of(backend, bans=bans))
+                dropped.append([event.ban.phrase for event in events if isinstance(event, Dropped)])
+            return dropped
+
+    with pytest.warns(RuntimeWarning, match="took longer"):
+        assert run(write()) == [["a+b"], ["a+b"], []]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "at least 1"),
+        ({"queue_length": -1}, "queue_length -1"),
+        ({"max_model_len": 600}, "max_model_len is 600; 2 to 512 tokens"),
+        ({"on_exhausted": "raise"}, "one text would end all others"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(model: PreTrainedModel, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        InFlightBackend(model, TOKENIZER, **options)
