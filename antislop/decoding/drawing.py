@@ -1,4 +1,4 @@
-"""Fill the nodes of many rows from one forward pass, and draw their next tokens together, as `generate` does."""
+"""Draw the next token of a row, or of many rows together, as `generate` does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,24 @@ from torch import Tensor
 
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
-from antislop.decoding.walker import NONE_DRAWN
+from antislop.decoding.tables import DenseTable, find_dense
+
+NONE_DRAWN = -1
+"""Returned instead of a token if none can be drawn: all probabilities are NaN."""
+
+
+def draw(row: Row) -> int:
+    """Draw at the row's node, with the draft's token as a proposal as long as the text follows the draft."""
+    table, draft, spec = find_dense(row.node), row.draft, row.spec
+    assert table is not None, "no forward pass has reached this node"
+    do_sample = spec.policy.do_sample
+    if row.is_alone and table.is_broken(do_sample=do_sample):
+        return NONE_DRAWN
+    step = len(row.tokens) - row.unchanged
+    is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
+    if do_sample and draft.proposals is not None and is_along:
+        return table.draw_beside(draft.proposed[step], draft.proposals[step], generator=spec.generator)
+    return table.draw(do_sample=do_sample, generator=spec.generator)
 
 
 def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int], batch: int) -> list[int]:
@@ -20,13 +37,10 @@ def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int],
     `NONE_DRAWN`; for the others, torch refuses to draw.
     """
     scores = _process(rows, [len(row.tokens) for row in rows], logits)
-    for number, row in enumerate(rows):
-        row.node.fill(logits, scores, row=number)
     ways = [(row.spec.policy.do_sample, row.is_alone) for row in rows]
     probs = torch.softmax(scores, dim=-1) if any(do_sample for do_sample, _ in ways) else scores
-    for row, (do_sample, _) in zip(rows, ways, strict=True):
-        if do_sample:
-            row.node.expect(probs)
+    for number, (row, (do_sample, _)) in enumerate(zip(rows, ways, strict=True)):
+        row.node.table = DenseTable(logits, scores, row=number, probs=probs if do_sample else None)
     if len(set(ways)) == 1:
         return _draw(rows, scores, probs, places=places, batch=batch).tolist()
     drawn = torch.empty(len(rows), dtype=torch.long, device=scores.device)
@@ -80,8 +94,8 @@ def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
         node = row.node
         for token in row.draft.tokens[:step]:
             node = node.child(token)
-        if not node.is_filled:
-            node.fill(flat, scores, row=number)
+        if node.table is None:
+            node.table = DenseTable(flat, scores, row=number)
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import (

@@ -11,44 +11,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antislop.decoding.row import History, Row
-from antislop.decoding.walker import Walker
+from antislop.decoding.sources import Source
 
 
-def advance_together(walkers: Sequence[Walker], history: History) -> None:
+def advance_together(sources: Sequence[Source], history: History) -> None:
     """Ask about each step that all rows have reached, let them walk on, and settle the final tokens."""
-    while _is_due(walkers, history.step_count + 1):
-        _ask(walkers, history)
-        for walker in walkers:
-            walker.walk()
-    _settle(walkers, history)
+    while _is_due(sources, history.step_count + 1):
+        _ask(sources, history)
+        for source in sources:
+            source.walk()
+    _settle(sources, history)
 
 
-def _is_due(walkers: Sequence[Walker], step: int) -> bool:
-    rows = [walker.row for walker in walkers]
+def _is_due(sources: Sequence[Source], step: int) -> bool:
+    rows = [source.row for source in sources]
     is_open = any(row.end is None or row.end >= step for row in rows)
     return is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)
 
 
-def _ask(walkers: Sequence[Walker], history: History) -> None:
+def _ask(sources: Sequence[Source], history: History) -> None:
     """Ask about the next step and end rows there; an end that completes a ban rewinds its row and undoes the answer."""
     step = history.step_count + 1
-    for walker, is_done in zip(walkers, history.ask(), strict=True):
-        if is_done and (walker.row.end is None or walker.row.end > step):
-            walker.end_at(step)
+    for source, is_done in zip(sources, history.ask(), strict=True):
+        if is_done and (source.row.end is None or source.row.end > step):
+            source.end_at(step)
             if history.step_count < step:
                 break
-    for walker in walkers:
-        walker.wait(history.step_count)
+    for source in sources:
+        source.wait(history.step_count)
 
 
-def _settle(walkers: Sequence[Walker], history: History) -> None:
-    floor = _find_floor([walker.row for walker in walkers if not walker.row.is_finished])
-    for walker in walkers:
-        row = walker.row
+def _settle(sources: Sequence[Source], history: History) -> None:
+    floor = _find_floor([source.row for source in sources if not source.row.is_finished])
+    for source in sources:
+        row = source.row
         if row.end is None:
-            walker.settle(floor)
+            source.settle(floor)
         elif not row.is_finished and row.end <= floor:
-            walker.conclude()
+            source.conclude()
     history.settle(floor)
 
 
@@ -56,7 +56,7 @@ def _find_floor(rows: Sequence[Row]) -> int:
     """Return the length below which no row rewinds, nor any row whose end the rewind of another may undo.
 
     A row that is ahead of another may be cut to the other's length, where more of its tokens were unsettled. One such
-    cut is allowed for; if a second one ever follows from it, the walker refuses to rewind settled text.
+    cut is allowed for; if a second one ever follows from it, the judge refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]
     floor = min((row.settled_length for row in rows if row.end is None), default=max(ends, default=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -13,8 +14,9 @@ from antislop.control.branches import Controller
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import send
+from antislop.decoding.tables import DenseTable, find_dense
 from antislop.matching.token_matcher import Matcher, State
-from antislop.trace.events import TokenChoice
+from antislop.trace.events import Event, TokenChoice
 
 
 class RowSettings(Protocol):
@@ -97,7 +99,7 @@ class TextSpec:
     prompt: ids [1, tokens]. matcher, state: the compiled bans, and the matcher's state after the prompt.
     settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
     generator: random numbers of its own, so that the text does not depend on its batch; None for torch's global ones.
-    keep_scores: keep logits and scores of the kept tokens. record_choice: describes the distribution at a node that a
+    keep_scores: keep logits and scores of the kept tokens. record_choice: describes the distribution that a
     token was drawn from; None to record nothing. controller: the rule that decides each step, if there is one;
     max_forks: the texts that it may continue at a time.
     """
@@ -111,7 +113,7 @@ class TextSpec:
     generator: torch.Generator | None = None
     drafter: Drafter | None = None
     keep_scores: bool = False
-    record_choice: Callable[[Node, int], TokenChoice] | None = None
+    record_choice: Callable[[DenseTable, int], TokenChoice] | None = None
     controller: Controller | None = None
     max_forks: int = 1
 
@@ -135,6 +137,7 @@ class Row:
 
     number: the text's number, in the order in which texts came. root: the number of the text that it was forked from,
         its own if it was not. place: the index of its row in the batch.
+    events: what has happened since they were last read.
     history: what processors and criteria remember, shared by the rows of a batch; None if they remember nothing.
     end: the length at which the text ends, unless a rewind of another row of the batch changes that.
     """
@@ -148,6 +151,7 @@ class Row:
         self._ids = torch.cat([spec.prompt, spec.prompt.new_zeros((1, spec.capacity))], dim=1)
         self._written = 0  # how many of the tokens the ids contain already
         self.tokens: list[int] = []
+        self.events: list[Event] = []
         self.draft = NO_DRAFT
         self.unchanged = 0
         self.reported = 0
@@ -199,16 +203,25 @@ class Row:
         ids = self.ids_up_to(count)
         return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
 
+    def feed(self, state: State, token: int) -> State:
+        """Return the matcher's state after one more token, and count the time that this takes."""
+        began = time.perf_counter()
+        after = self.spec.matcher.feed(state, token)
+        self.matcher_seconds += time.perf_counter() - began
+        return after
+
     def append(self, token: int, state: State) -> None:
         """Add a token to the text."""
         self.tokens.append(token)
         self.state = state
         if self.kept is not None:
-            self.kept.append((self.node.logits, self.node.scores))
+            table = find_dense(self.node)
+            assert table is not None, "no scores are kept of tokens that were not drawn from logits"
+            self.kept.append((table.logits, table.scores))
 
-    def fork(self, controller: Controller, *, number: int, place: int) -> Row:
-        """Return a row that continues this text independently."""
-        row = Row(replace(self.spec, controller=controller), number=number, place=place)
+    def fork(self, controller: Controller) -> Row:
+        """Return a row that continues this text independently; it has neither a number nor a place of its own yet."""
+        row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
         for name in ("unchanged", "reported", "state", "settled", "withdrawn", "matcher_seconds", "history", "root"):
             setattr(row, name, getattr(self, name))

@@ -13,9 +13,9 @@ from threading import Condition
 from typing import TypeAlias
 
 from antislop.control.branches import CapabilityError
-from antislop.decoding.controlled import ControlledWalker, Fork
+from antislop.decoding.controller_source import open_source
 from antislop.decoding.row import Row, TextSpec
-from antislop.decoding.walker import Walker
+from antislop.decoding.sources import Source
 
 MakeText: TypeAlias = Callable[[], TextSpec | None]
 """Makes a text when a row is free for it; None if there is nothing to write."""
@@ -33,7 +33,7 @@ class Scheduler:
     ) -> None:
         for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
             _follow([row for row in rows if row.spec.settings is settings])
-        self.walkers = [make_walker(row) for row in rows]
+        self.sources = [open_source(row) for row in rows]
         self._places = len(rows) or places
         self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
@@ -46,12 +46,12 @@ class Scheduler:
     @property
     def rows(self) -> list[Row]:
         """The rows, in the order of their places; some may be finished."""
-        return [walker.row for walker in self.walkers]
+        return [source.row for source in self.sources]
 
     @property
     def idle(self) -> bool:
         """Whether no text is being written."""
-        return all(walker.row.is_finished for walker in self.walkers)
+        return all(source.row.is_finished for source in self.sources)
 
     def submit(self, text: TextSpec | MakeText) -> int:
         """Queue a text for the next free row, and return its number. Any thread may call this.
@@ -87,7 +87,7 @@ class Scheduler:
         After an error of the engine, another one can continue with the texts that wait.
         """
         rows = [row for row in self.rows if not row.is_finished]
-        self.walkers.clear()
+        self.sources.clear()
         return rows
 
     def close(self) -> None:
@@ -96,8 +96,8 @@ class Scheduler:
             self._is_open = False
             self._changed.notify()
 
-    def admit(self) -> Iterator[Walker]:
-        """Yield the walker of each text that takes a free row; read its prompt before asking for the next.
+    def admit(self) -> Iterator[Source]:
+        """Yield the source of each text that takes a free row; read its prompt before asking for the next.
 
         A row that is finished by then takes another text at once, in an open scheduler only if nothing else is being
         written. While the scheduler is idle and open, this waits for a text to be submitted. If it is idle afterwards,
@@ -105,35 +105,33 @@ class Scheduler:
         """
         self.drop_canceled()
         for place in range(self._places):
-            while (len(self.walkers) <= place or self.walkers[place].row.is_finished) and (row := self._next_row()):
+            while (len(self.sources) <= place or self.sources[place].row.is_finished) and (row := self._next_row()):
                 row.place = place
                 _follow([row])
-                self.walkers[place : place + 1] = [make_walker(row)]
-                yield self.walkers[place]
+                self.sources[place : place + 1] = [open_source(row)]
+                yield self.sources[place]
                 if self._is_open and not self.idle:  # texts of one token must not keep a client's others waiting
                     break
 
-    def list_forking(self) -> list[ControlledWalker]:
-        """Return the walkers with branches that wait for rows of their own."""
-        return [walker for walker in self.walkers if isinstance(walker, ControlledWalker) and walker.forks]
+    def place_copy(self, copy: Source, *, of: Row) -> None:
+        """Give a copy of a row a row of its own: a finished one's, or a new one.
 
-    def fork(self, walker: ControlledWalker, fork: Fork) -> ControlledWalker:
-        """Give a branch a row: a finished one's, or a new one. Raises `CapabilityError` beyond the limit of rows."""
-        if walker.row.history is not None:
+        Raises `CapabilityError` beyond the limit of rows.
+        """
+        if of.history is not None:
             raise CapabilityError(
                 "a controller forks, and logits processors of one's own can't be copied with their memory: "
                 "leave them out"
             )
-        limit = walker.row.spec.max_forks
-        if sum(row.root == walker.row.root and not row.is_finished for row in self.rows) >= limit:
+        limit = of.spec.max_forks
+        if sum(row.root == of.root and not row.is_finished for row in self.rows) >= limit:
             raise CapabilityError(
                 f"a controller continues more than {limit} texts at a time: raise max_forks, or return fewer branches"
             )
-        place = next((row.place for row in self.rows if row.is_finished), len(self.walkers))
-        copy = walker.fork(fork, number=next(self._numbers), place=place)
-        self.walkers[place : place + 1] = [copy]
-        self._places = max(self._places, len(self.walkers))
-        return copy
+        place = next((row.place for row in self.rows if row.is_finished), len(self.sources))
+        copy.row.number, copy.row.place = next(self._numbers), place
+        self.sources[place : place + 1] = [copy]
+        self._places = max(self._places, len(self.sources))
 
     def drop_canceled(self) -> None:
         """Finish the rows of canceled texts, and forget finished rows behind the last text."""
@@ -144,8 +142,8 @@ class Scheduler:
                 row.is_finished, row.history = True, None
                 row.node.cut_loose()
                 row.node.drop_children()
-        while self._is_in_flight and self.walkers and self.walkers[-1].row.is_finished:
-            self.walkers.pop()  # with its states and probabilities
+        while self._is_in_flight and self.sources and self.sources[-1].row.is_finished:
+            self.sources.pop()  # with its states and probabilities
 
     def _next_row(self) -> Row | None:
         """Return the row of the earliest text that waits; None if no text waits."""
@@ -169,12 +167,6 @@ class Scheduler:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)
             return self._submitted.popleft() if self._submitted else None
-
-
-def make_walker(row: Row) -> Walker:
-    """Return what moves a row."""
-    controller = row.spec.controller
-    return Walker(row) if controller is None else ControlledWalker(row, controller)
 
 
 def _follow(rows: Sequence[Row]) -> None:

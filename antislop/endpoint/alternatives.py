@@ -24,7 +24,8 @@ from threading import Event as Flag, Lock
 import torch
 from torch import Tensor
 
-from antislop.decoding.loop import ForwardPass, decode
+from antislop.decoding.engine import ForwardPass
+from antislop.decoding.loop import decode
 from antislop.decoding.row import NO_DRAFT, Draft, Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.endpoint.coverage import Coverage

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from antislop.decoding.walker import CANDIDATES
+from antislop.decoding.judge import ALSO_TRIED
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.sparse_node import SparseNode
+from antislop.endpoint.stream_source import SparseTable
 from antislop.endpoint.streams.messages import Logprobs, ServerFeatures
 from antislop.errors import InputError
 
@@ -53,12 +53,12 @@ class MethodPlan:
     patience: int = 0
     draws_together: bool = False
 
-    def choose(self, node: SparseNode) -> ExactMethod:
+    def choose(self, table: SparseTable) -> ExactMethod:
         """Return the way to draw the next token at a node."""
-        if not node.touched:
+        if not table.touched:
             return "thin" if self.can_thin else "reject"
-        fits = self.can_bias and len(node.biases()) <= (self.bias_limit or 2**31)
-        if fits and (not self.can_thin or self.method == "bias" or node.mass_left() < HEAVY):
+        fits = self.can_bias and len(table.biases()) <= (self.bias_limit or 2**31)
+        if fits and (not self.can_thin or self.method == "bias" or table.mass_left() < HEAVY):
             return "bias"
         return "thin" if self.can_thin else "reject"
 
@@ -96,7 +96,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
         bias_limit=features.bias_limit,
         has_first_bias=features.has_first_bias,
         # A sampled text rarely returns to the same ban; a greedy one does so until other tokens are likelier.
-        alternatives=0 if sampling.do_sample else CANDIDATES,
+        alternatives=0 if sampling.do_sample else ALSO_TRIED,
         max_alternatives=features.max_alternatives,
         draws_together=features.server == "vllm",
         patience=PATIENCE if method == "auto" and sampling.do_sample else 0,

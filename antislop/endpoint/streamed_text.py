@@ -18,8 +18,7 @@ from antislop.decoding.row import Row, TextSpec
 from antislop.endpoint.methods import HEAVY, MethodPlan
 from antislop.endpoint.old_dialects import EndpointError
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.sparse_node import SparseNode
-from antislop.endpoint.stream_walker import StreamWalker
+from antislop.endpoint.stream_source import SparseTable, StreamSource
 from antislop.endpoint.streams.messages import Ended, Message, StreamBroken, StreamedToken, StreamRequest
 from antislop.endpoint.traffic import Traffic
 from antislop.trace.events import Event
@@ -77,7 +76,7 @@ class StreamedText:
         self.row = Row(spec)
         self.row.history = spec.settings.follow([self.row])
         self.traffic = Traffic()
-        self._walker = StreamWalker(self.row, visible=plan.max_alternatives)
+        self._source = StreamSource(self.row, visible=plan.max_alternatives)
         self._client = client
         self._plan = plan
         self._sampling = sampling
@@ -94,14 +93,14 @@ class StreamedText:
             try:
                 async with aclosing(self._candidates()) as candidates:
                     async for candidate in candidates:
-                        stays = self._walker.read(*candidate)
-                        for event in self._walker.release():
+                        stays = self._source.take(*candidate)
+                        for event in self._source.release():
                             yield event
                         if self.row.is_finished or not stays:
                             break
                 if self._has_ended and not self.row.is_finished:
                     self._end()
-                    for event in self._walker.release():
+                    for event in self._source.release():
                         yield event
             except StreamBroken:  # everything received was judged: continue from there
                 self.traffic.retries += 1
@@ -113,18 +112,18 @@ class StreamedText:
         """End the text where the server did: its end token may be none of those that are known here."""
         self._has_ended = False
         if self.row.tokens:
-            self._walker.end_at(len(self.row.tokens))
+            self._source.end_at(len(self.row.tokens))
         else:
-            self._walker.finish()
+            self._source.end("done")
 
     def _candidates(self) -> AsyncGenerator[Candidate, None]:
         """Return the tokens of one request, until the ledger needs another one."""
-        node = self._walker.node
-        is_noise = node.mass_left() < self.row.spec.policy.mass_floor  # the walker then concedes what comes
-        method = self._plan.choose(node)
-        if node.touched and not is_noise and method == "bias":
-            return self._stream_biased(node)
-        if node.touched and not is_noise and method == "thin" and node.mass_left() < HEAVY:
+        table = self._source.table
+        is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
+        method = self._plan.choose(table)
+        if table.touched and not is_noise and method == "bias":
+            return self._stream_biased(table)
+        if table.touched and not is_noise and method == "thin" and table.mass_left() < HEAVY:
             return self._draw_many()
         return self._stream(is_thinned=not is_noise)
 
@@ -138,7 +137,7 @@ class StreamedText:
 
     async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
         """Yield the first of some draws that is kept."""
-        count = min(MAX_DRAWS, ceil(USEFUL_DRAWS / self._walker.node.mass_left()))
+        count = min(MAX_DRAWS, ceil(USEFUL_DRAWS / self._source.table.mass_left()))
         self.traffic.requests += 1 if self._plan.draws_together else count
         self.traffic.written += count
         for message in await self._client.draw(self._request(max_tokens=1), count):
@@ -149,10 +148,10 @@ class StreamedText:
                 self._has_ended = isinstance(message, Ended)
                 return
 
-    async def _stream_biased(self, node: SparseNode) -> AsyncGenerator[Candidate, None]:
+    async def _stream_biased(self, table: SparseTable) -> AsyncGenerator[Candidate, None]:
         """Yield a token drawn under a bias, and those that follow it without one if the same request writes them."""
         scale = self._sampling.temperature or 1.0
-        bias, left = {token: scale * value for token, value in node.biases().items()}, node.mass_left()
+        bias, left = {token: scale * value for token, value in table.biases().items()}, table.mass_left()
         touched = len(bias)  # the likeliest tokens, usually: more are asked for, so that others are among them
         if self._plan.has_first_bias:
             request = self._request(first_bias=bias, touched=touched)
@@ -171,7 +170,7 @@ class StreamedText:
 
     def _keeps(self, candidate: Candidate) -> bool:
         """Return whether a token drawn from the whole distribution counts; count it otherwise."""
-        is_kept = self._walker.keeps(candidate.token)
+        is_kept = self._source.keeps(candidate.token)
         self.traffic.thinned += not is_kept
         return is_kept
 

@@ -11,10 +11,11 @@ from itertools import chain, count, islice
 
 from transformers import PreTrainedModel
 
-from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
+from antislop.decoding.tables import find_dense
 from antislop.hf.arguments import PromptError
 from antislop.hf.calls import Call
 from antislop.hf.lengths import warn_if_too_long
@@ -121,8 +122,11 @@ def _complete(model: PreTrainedModel, row: Row, report: Report, vocabulary: Voca
 
 def describe_failure(row: Row) -> ValueError:
     """Return the error of a text that ended because no token could be drawn."""
-    broken = int((~row.node.logits.isfinite()).sum())
-    of_whom = f"{broken:,} of the model's {row.node.logits.numel():,} logits are" if broken else "the scores are all"
+    table = find_dense(row.node)
+    broken = 0 if table is None else int((~table.logits.isfinite()).sum())
+    of_whom = (
+        f"{broken:,} of the model's {table.logits.numel():,} logits are" if table and broken else "the scores are all"
+    )
     return ValueError(
         f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
         "out, load the model in another dtype, or change its logits processors"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
-from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.decoding.tables import DenseTable
 from antislop.hf.arguments import PromptError, refuse_ids
 from antislop.hf.assisted import CandidateDrafter, speculate
 from antislop.hf.calls import Call
@@ -49,7 +49,7 @@ def prepare_run(
     facts = CallFacts.of(call, options=options, recording=recording, control=control)
     specs = make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
-        describe = partial(Node.describe_choice, top_k=recording.limit)
+        describe = partial(DenseTable.describe_choice, top_k=recording.limit)
         specs = [replace(spec, record_choice=describe) for spec in specs]
     mode = DecodeMode(call.model)
     language_model, cache = split_arguments(

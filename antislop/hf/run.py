@@ -16,7 +16,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.caches.cache import TransformersCache
 from antislop.control.branches import CapabilityError
-from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row

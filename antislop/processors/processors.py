@@ -16,6 +16,7 @@ from transformers import LogitsProcessorList
 
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
+from antislop.decoding.tables import find_dense
 from antislop.grammar.grammar import follow_grammar
 from antislop.processors.memory import is_of_transformers, name_of
 from antislop.processors.rewindable import Rewindable
@@ -119,9 +120,9 @@ class Processors:
             if self._first is not None and not self._is_alone and self.may_ask_again(self._first.length):
                 self._compare(self._first)
             if row.settled <= length and self.may_ask_again(length):
-                node = row.node.back_to(length)
-                if node.is_filled:  # not yet, if a text was drawn beyond a draft after it was rewound
-                    self._compare(_Query(row, length, node.logits, node.scores))
+                table = find_dense(row.node.back_to(length))
+                if table is not None:  # not yet, if a text was drawn beyond a draft after it was rewound
+                    self._compare(_Query(row, length, table.logits, table.scores))
 
     def may_ask_again(self, length: int) -> bool:
         """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
@@ -239,8 +240,8 @@ class Processors:
             ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
             logits = like.new_zeros((self._rows, like.shape[-1]))
             if self._is_alone and self.batch[0].node.depth >= between:
-                node = self.batch[0].node.back_to(between)
-                logits = node.logits if node.is_filled else logits
+                table = find_dense(self.batch[0].node.back_to(between))
+                logits = logits if table is None else table.logits
             for processor in followers:
                 processor(ids, logits.clone())
         self._shown = length

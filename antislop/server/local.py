@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode_in_steps
 from antislop.decoding.policy import OnExhausted
 from antislop.decoding.row import Row, TextSpec

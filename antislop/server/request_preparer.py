@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import StopStringCriteria
 
-from antislop.decoding.ledger import Node
 from antislop.decoding.policy import OnExhausted, Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import TextSpec
+from antislop.decoding.tables import DenseTable
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError, first_line
 from antislop.grammar.compilation import compile_for, read_json_schema, read_vocabulary
@@ -131,7 +131,7 @@ class SpecMaker:
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
         if request.alternatives is not None:
-            spec = replace(spec, record_choice=partial(Node.describe_choice, top_k=request.alternatives))
+            spec = replace(spec, record_choice=partial(DenseTable.describe_choice, top_k=request.alternatives))
         return spec
 
     def score_prompt(self, request: TextRequest) -> list[TokenChoice | None]:

@@ -273,7 +273,7 @@ def test_if_only_banned_text_is_left_on_exhausted_decides(tmp_path: Path) -> Non
 
     raised, stopped, conceded = end("raise"), end("stop"), end("concede")
     assert (raised.exit_code, raised.stderr.count("\n")) == (1, 1)
-    assert f"nothing is left to say at token 0 but the banned {word!r}" in raised.stderr
+    assert f"at token 0 every alternative to the banned {word!r} is used up" in raised.stderr
     assert (stopped.exit_code, stopped.stdout) == (0, "\n")
     assert (conceded.exit_code, conceded.stdout.split()[0]) == (0, word)
     assert " conceded, " in conceded.stderr

@@ -201,7 +201,7 @@ def test_stop_does_not_complete_another_ban_by_ending_the_text() -> None:
 
 
 def test_raise_names_the_ban_and_what_to_do() -> None:
-    with pytest.raises(Exhausted, match=r"token 0 .* 'aa': shorten the list"):
+    with pytest.raises(Exhausted, match=r"token 0 .* 'aa' is used up: shorten the list"):
         run(table(*ONLY_A, length=5), LETTERS, [anywhere("aa")], prompt=(1, 1), on_exhausted="raise")
 
 

@@ -17,14 +17,14 @@ from hypothesis import given, strategies as st
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban, tiny_model
-from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.drafts import ModelDrafter, PhraseDrafter, common_start
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.inferencer import BanningInferencer
-from antislop.decoding.ledger import Node
 from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, SampleStrategy, fill_left
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.decoding.scheduler import Scheduler
+from antislop.decoding.tables import DenseTable
 from antislop.hf.assisted import CandidateDrafter
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
@@ -125,12 +125,11 @@ def test_drawing_beside_a_proposal_draws_from_the_remaining_probability(
     accepted = np.minimum(p, q)
     rejected = 1 - accepted.sum()
     assert np.allclose(accepted + (rejected * rest / rest.sum() if rest.sum() > 1e-9 else 0), p, atol=1e-6)
-    node = Node()
     scores = torch.tensor(p, dtype=torch.float32).log()[None]
-    node.fill(scores, scores)
+    table = DenseTable(scores, scores)
     torch.manual_seed(0)
     token = int(np.argmax(p))
-    assert node.draw_beside(token, torch.tensor(p, dtype=torch.float32)) == token
+    assert table.draw_beside(token, torch.tensor(p, dtype=torch.float32)) == token
 
 
 def test_a_correct_draft_saves_passes() -> None:

@@ -150,7 +150,7 @@ def test_the_check_rejects_a_wrong_rule() -> None:
 def test_a_rewind_reaches_an_earlier_start_as_often_as_by_single_rewinds() -> None:
     """After "b", "c" leads back to the start of the text and "d" back to itself.
 
-    A rewind by "d" must not bypass the exclusion of "c": without `Node.bounce`, too many texts begin with "b".
+    A rewind by "d" must not bypass the exclusion of "c": without `Node.follow_exits`, too many texts begin with "b".
     """
     model = Markov(4, sharpness=0.0, length=2)
     model.table[0, 0] = torch.log(torch.tensor([0.5, 0.5, 0.0, 0.0]))

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from antislop import testing
-from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.inferencer import BanningInferencer
 from antislop.decoding.loop import decode
 from antislop.decoding.protocols import (

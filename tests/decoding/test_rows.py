@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antislop import AntiSlop, Ban
-from antislop.decoding.batch_engine import BatchEngine
+from antislop.decoding.engine import BatchEngine
 from antislop.decoding.ledger import Node
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row

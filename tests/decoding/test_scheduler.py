@@ -15,8 +15,8 @@ from weakref import WeakSet
 import pytest
 from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
-from antislop.decoding.batch_engine import BatchEngine
-from antislop.decoding.loop import ForwardPass, decode, decode_in_steps
+from antislop.decoding.engine import BatchEngine, ForwardPass
+from antislop.decoding.loop import decode, decode_in_steps
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler

@@ -19,7 +19,7 @@ from antislop import AntiSlop, Ban
 from antislop.caches.cache import TransformersCache
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row, TextSpec
-from antislop.decoding.walker import Walker
+from antislop.decoding.sources import LogitsSource
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.matching.token_matcher import State
@@ -389,7 +389,7 @@ def test_a_backend_that_wrote_nothing_closes_at_once(model: PreTrainedModel) -> 
 
 def count_live() -> Counter[str]:
     gc.collect()
-    kinds = (Row, TextSpec, Node, State, Settings, Walker, TransformersCache, Report)
+    kinds = (Row, TextSpec, Node, State, Settings, LogitsSource, TransformersCache, Report)
     return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antislop.decoding.loop import ForwardPass, decode
+from antislop.decoding.engine import ForwardPass
+from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.decoding.scheduler import Scheduler

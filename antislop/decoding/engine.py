@@ -6,17 +6,47 @@ Knows of rows, tokens and two protocols, `LanguageModel` and `RewindableCache`; 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from antislop.control.branches import CapabilityError
-from antislop.decoding.loop import ForwardPass
 from antislop.decoding.protocols import ForkableCache, LanguageModel, RewindableCache, fill_left
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
 """Settled tokens between two calls of `settle` on the cache: a call for each token would cost more than it saves."""
+
+
+class ForwardPass(NamedTuple):
+    """One forward pass of a batch.
+
+    logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or that of its draft.
+    fed, cut: the number of tokens that each row read, and of those that were removed from its cache before.
+    """
+
+    logits: Tensor
+    fed: Sequence[int]
+    cut: Sequence[int]
+
+
+class Engine(Protocol):
+    """What computes the logits: all that the loop needs of a model and its cache."""
+
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
+        """Read the unread tokens of each row and its draft; finished rows are fed fillers to stay in step."""
+
+    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
+        """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
+
+
+@runtime_checkable
+class ForkingEngine(Engine, Protocol):
+    """An engine for controllers that fork."""
+
+    def fork(self, place: int, target: int) -> None:
+        """Copy the row at a place to another one, or to a new one behind the last."""
 
 
 class BatchEngine:

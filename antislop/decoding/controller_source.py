@@ -1,0 +1,309 @@
+"""Move a row as its controller says, with bans on top.
+
+At each step the controller is asked for branches. The text is cut; then a token is sampled and spliced, or tokens are
+forced, without a forward pass. Bans judge what is in the text after that. A violation rewinds the row, and the
+controller is asked again there.
+
+A cut or splice is an edge of the ledger's tree like a token, but leads to a smaller depth. So the mass that a later
+violation subtracts is carried through it to the choice that led there.
+
+A rewind may lead to a place where the controller was not asked, since a branch had more to do there: between forced
+tokens, or after a cut. The node keeps that rest of the branch, which is done again. Asking the controller there instead
+could give another answer than the branch, so that the node's mass would no longer be right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from antislop.control.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step
+from antislop.decoding.drawing import NONE_DRAWN, draw
+from antislop.decoding.judge import in_order
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import Row
+from antislop.decoding.sources import LogitsSource, Outcome, Source, has_choice
+from antislop.decoding.tables import CertainTable, DenseTable
+from antislop.errors import InputError
+from antislop.trace.events import Drawn, Forked, Reason, Shortened
+
+STOP, CUT = -1, -2
+"""Edges of the tree that are not tokens: a controller ended the text; −2 − n: it cut the text to n tokens."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is kept at a node of a controlled text.
+
+    logits: the model's, [1, vocab].
+    rule: by which a token is drawn here, or the tokens or branch that are certain here.
+    rest: of a branch that began before: what follows here without asking the controller again.
+    """
+
+    logits: Tensor | None = None
+    rule: object = None
+    rest: Branch | None = None
+
+
+def recall(node: Node) -> Memory:
+    """Return what is kept at a node."""
+    if not isinstance(node.memory, Memory):
+        node.memory = Memory()
+    return node.memory
+
+
+def draw_by(node: Node, rule: SampleRule) -> None:
+    """Have tokens drawn by a rule at a node; keep what bans have left there if it is the rule of before."""
+    memory = recall(node)
+    if isinstance(node.table, CertainTable) or memory.rule not in (None, rule):
+        node.replace_table(None)
+    memory.rule = rule
+
+
+def force(node: Node, rule: object) -> None:
+    """Have one continuation be certain at a node; keep what bans have left of it if it was certain before."""
+    memory = recall(node)
+    if not isinstance(node.table, CertainTable) or memory.rule != rule:
+        node.replace_table(CertainTable())
+    memory.rule = rule
+
+
+def cut(node: Node, branch: Branch, *, depth: int) -> Node:
+    """Return the node after a controller's branch has cut the text to a depth."""
+    force(node, branch)
+    landing = node.child(CUT - depth, depth=depth)
+    copy_logits(node.back_to(depth), landing)
+    if branch.sample_mask is not None or branch.ff_tokens:
+        recall(landing).rest = replace(branch, backtrack=0)
+    return landing
+
+
+def copy_logits(before: Node, landing: Node) -> None:
+    """Give a node the logits of an earlier one with the same text."""
+    if recall(landing).logits is None:
+        recall(landing).logits = recall(before).logits
+
+
+def open_source(row: Row) -> Source:
+    """Return the source of a row's tokens."""
+    controller = row.spec.controller
+    return LogitsSource(row) if controller is None else ControllerSource(row, controller)
+
+
+class ControllerSource(Source):
+    """Asks a controller what to draw, force and cut."""
+
+    def __init__(self, row: Row, controller: Controller) -> None:
+        super().__init__(row)
+        self.controller = controller
+        self._chosen: Branch | None = None  # to be begun
+        self._branch: Branch | None = None  # begun, and to be followed once its logits are known
+        self._branch_idx = 0
+        self._length = 0  # of the text at the latest step
+        self._sampled: int | None = None
+        self._is_done = False  # the text ends here unless the controller removes tokens
+        self._end_reason: Reason = "done"
+        self._vocabulary_size = 0
+
+    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        """Report whether a node has a token to draw or to force."""
+        if isinstance(node.table, CertainTable):
+            return node.mass_left() > 0
+        return has_choice(self.row, node, avoided=avoided)
+
+    def draws_others(self, node: Node) -> bool:
+        """Report whether any other token would have been added in the same way: not if it may be spliced."""
+        rule = recall(node).rule
+        return not (isinstance(rule, SampleRule) and rule.splices)
+
+    def read(self, logits: Tensor, place: int) -> bool:
+        """Take the logits, and walk on: the controller decides alone."""
+        recall(self.row.node).logits = logits[place, -1:]
+        self._vocabulary_size = logits.shape[-1]
+        self.row.unchanged = len(self.row.tokens)
+        self.walk()
+        return False
+
+    def walk(self, token: int | None = None) -> None:  # noqa: ARG002
+        """Walk until the model is needed, or rows for copies."""
+        while not (self.row.is_finished or self.copies):
+            if self._chosen is not None:
+                self._begin(self._chosen)
+            elif self._branch is None:
+                self._resume_or_ask()
+            elif self._branch.sample_mask is None:
+                tokens, self._branch = self._branch.ff_tokens, None
+                self._force(tokens)
+            elif recall(self.row.node).logits is not None:
+                self._sample(self._branch)
+            else:
+                return
+
+    def end(self, reason: Reason) -> None:
+        """End the text after the controller was asked once more, unless the model failed."""
+        self._end_reason = reason
+        self._is_done = reason != "failed"
+        if not self._is_done:
+            super().end(reason)
+
+    def _copy(self, branch_idx: int, branch: Branch, controller: Controller) -> ControllerSource:
+        """Return a source that follows another branch from here, on a row of its own."""
+        source = ControllerSource(self.row.fork(controller), controller)
+        source._chosen, source._branch_idx, source._length = branch, branch_idx, self._length
+        source._vocabulary_size = self._vocabulary_size
+        source.row.events.append(Forked(self.row.number, len(self.row.tokens), branch_idx))
+        return source
+
+    def _resume_or_ask(self) -> None:
+        """Follow the rest of a branch if a rewind has led into it, else ask the controller."""
+        rest = recall(self.row.node).rest
+        if rest is not None and not self._is_done:
+            self._branch = rest
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Ask the controller, and choose the branch to begin."""
+        row = self.row
+        step = Step(
+            branch_idx=self._branch_idx,
+            last_backtrack=self._length - row.reported,
+            last_append=tuple(row.tokens[row.reported :]),
+            sampled=self._sampled,
+            tokens=tuple(row.tokens),
+            is_done=self._is_done,
+            is_greedy=not row.spec.policy.do_sample,
+        )
+        with self._noting_step():
+            branches = self._check(self._select(self.controller.mid_process(step)))
+            controllers = [self.controller.fork() for _ in branches[1:]]
+        self._length = row.reported = len(row.tokens)
+        self._branch_idx, self._sampled = 0, None
+        self.copies = [
+            self._copy(i, branch, controller)
+            for i, (branch, controller) in enumerate(zip(branches[1:], controllers, strict=True), start=1)
+        ]
+        if branches:
+            self._chosen = branches[0]
+        elif self._is_done:
+            super().end(self._end_reason)
+        else:
+            self._stop_here()
+
+    def _select(self, branches: Sequence[Branch]) -> Sequence[Branch]:
+        """Return the branches to follow: after the end of a text none, unless all of them remove tokens."""
+        return [] if self._is_done and not all(branch.backtrack for branch in branches) else branches
+
+    def _check(self, branches: Sequence[Branch]) -> Sequence[Branch]:
+        row, needs = self.row, self.controller.needs
+        if len(branches) > 1 and not needs.has_forks:
+            raise CapabilityError(
+                f"a controller returned {len(branches)} branches and declared none: set has_forks in its Capabilities"
+            )
+        for branch in branches:
+            branch.check(vocabulary_size=self._vocabulary_size, length=len(row.tokens), limit=needs.backtrack)
+        return branches
+
+    @contextmanager
+    def _noting_step(self) -> Iterator[None]:
+        """Let an exception of the controller's name the row and the step."""
+        try:
+            yield
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"raised by the controller of row {self.row.number} after {len(self.row.tokens)} tokens")
+            raise
+
+    def _begin(self, branch: Branch) -> None:
+        if branch.backtrack:
+            landing = cut(self.row.node, branch, depth=len(self.row.tokens) - branch.backtrack)
+            self._cut(branch.backtrack)
+            self.row.node = landing
+        self._is_done = False
+        self._chosen, self._branch = None, branch
+
+    def _cut(self, count: int) -> None:
+        """Remove the last tokens; the bans' limit of withdrawn tokens is not for these."""
+        row = self.row
+        withdrawn = row.rewind(len(row.tokens) - count)
+        row.withdrawn -= len(withdrawn)
+        row.events.append(Shortened(len(row.tokens), withdrawn))
+
+    def _add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> bool:
+        """Add a token, and return whether the branch goes on after it."""
+        outcome: Outcome = self.add(token, drawn, choice=choice)
+        if outcome in ("rewound", "exhausted"):
+            self._sampled = None
+        self.end_if(outcome)
+        return outcome == "stays"
+
+    def _force(self, tokens: tuple[int, ...], *, has_begun: bool = False) -> None:
+        """Force tokens. has_begun: the branch has done something before, such as sampling."""
+        for place, token in enumerate(tokens):
+            node = self.row.node
+            if has_begun or place:
+                recall(node).rest = Branch(ff_tokens=tokens[place:])
+            force(node, tokens[place:])
+            if not self._add(token, Drawn.plain(token)):
+                return
+
+    def _sample(self, branch: Branch) -> None:
+        """Draw a token, and splice it."""
+        node = self.row.node
+        draw_by(node, branch.rule)
+        if node.table is None:
+            self._fill(node, branch.rule)
+        self._branch = None
+        token = draw(self.row)
+        if token == NONE_DRAWN:
+            self.end("failed")
+            return
+        self._sampled = token
+        splice = branch.find_splice(token)
+        if splice is not None and splice.backtrack:
+            self._splice(token, splice)
+        elif self._add(token, self.describe(token)) and splice is not None:
+            self._force(splice.ff_tokens, has_begun=True)
+
+    def _fill(self, node: Node, rule: SampleRule) -> None:
+        """Store what the call's processors make of the logits that the rule leaves."""
+        row, logits = self.row, recall(node).logits
+        assert logits is not None, "no forward pass has reached this node"
+        scores = row.spec.settings.process([row], [len(row.tokens)], rule.apply(logits[0])[None])
+        if bool((scores == -torch.inf).all()):
+            raise InputError(
+                f"after {len(row.tokens)} tokens, the sample_mask of a controller and the logits processors leave no "
+                "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
+            )
+        node.table = DenseTable(logits, scores, restrict=rule.apply)
+
+    def _splice(self, token: int, splice: Splice) -> None:
+        """Put tokens in the place of the sampled one and of others before it."""
+        row, node = self.row, self.row.node
+        row.events.append(self.describe(token))
+        row.append(token, row.feed(row.state, token))
+        self._cut(splice.backtrack)
+        row.node = node
+        if not splice.ff_tokens:
+            row.node = node.child(token, depth=len(row.tokens))
+            copy_logits(node.back_to(len(row.tokens)), row.node)
+            return
+        first, *others = splice.ff_tokens
+        if self._add(first, Drawn.plain(first), choice=token):
+            self._force(tuple(others), has_begun=True)
+
+    def _stop_here(self) -> None:
+        """End the text because the controller does, unless that completes a ban: then rewind it."""
+        row = self.row
+        if violations := in_order(row.spec.matcher.finish(row.state)):
+            force(row.node, STOP)
+            verdict = self.judge.judge(STOP, violations)
+            if verdict != "stays":
+                self.end_if(verdict)
+                return
+        super().end("done")

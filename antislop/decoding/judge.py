@@ -1,0 +1,226 @@
+"""Judge the tokens of a text, whoever has drawn them: the rules by which a ban rewinds it.
+
+The judge decides where a violation leads and subtracts it in the ledger; docs/exactness.md explains why the texts are
+then distributed as with rejection sampling. Knows neither logits nor what the tokens mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+
+from antislop.decoding.ledger import Node
+from antislop.decoding.policy import Exhausted
+from antislop.decoding.row import Row
+from antislop.decoding.tables import CertainTable, draw_uniform
+from antislop.matching.token_matcher import Violation
+from antislop.trace.events import Admitted, Conceded, Rewound
+
+ALSO_TRIED = 32
+"""Tokens that are tried in addition to the one that completed a ban: any of many may end its last word."""
+LISTED_ALTERNATIVES = 16
+"""Alternatives that a `Rewound` event lists."""
+
+Verdict: TypeAlias = Literal["stays", "rewound", "exhausted"]
+"""What becomes of a token: it stays; the text was rewound; the text was cut before it and ends there."""
+
+
+class Drawer(Protocol):
+    """What a judge asks the source of a row's tokens."""
+
+    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        """Report whether a node has a token to draw; if little is left there, look for further tokens first.
+
+        avoided: a node whose tokens are not alternatives.
+        """
+
+    def draws_others(self, node: Node) -> bool:
+        """Report whether any other token drawn at a node would have been added to the text just as the latest one."""
+
+    def is_stuck(self, start: Node) -> bool:
+        """Report whether a token that leads into a ban is excluded at the ban's start, since too many rewinds did."""
+
+    def find_constraint(self, node: Node) -> str | None:
+        """Return the name of whatever left no choice at a node, but for bans."""
+
+
+class Judge:
+    """Judges the tokens of one row. constraint: whatever left no choice where the text was cut, if anything did."""
+
+    def __init__(self, row: Row, source: Drawer) -> None:
+        self._row = row
+        self._source = source
+        self._matcher = row.spec.matcher
+        self._policy = row.spec.policy
+        self._draw_exactly: Callable[[], float] = partial(draw_uniform, row.spec.generator, dtype=torch.float64)
+        self.constraint: str | None = None
+
+    def judge(self, token: int, violations: Sequence[Violation]) -> Verdict:
+        """Judge the violations that the latest token completes, which was drawn at the row's node as `token`."""
+        row = self._row
+        latest_start = self._find_latest_start(row.node)
+        for violation in violations:
+            if violation.start < row.settled:
+                raise ValueError(
+                    f"the rows of the batch end together, and {violation.ban.phrase!r} would rewind one to token "
+                    f"{violation.start}, which is settled: pass one prompt at a time"
+                )
+            if self._is_admitted(token, violation):
+                row.events.append(Admitted(violation))
+                continue
+            self._subtract(token, violation, violations, latest_start)
+            if target := self._find_target(violation, latest_start):
+                target.rewinds += 1
+                withdrawn = row.rewind(target.depth)
+                alternatives = target.list_alternatives(LISTED_ALTERNATIVES)
+                row.events.append(Rewound(target.depth, withdrawn, violation, alternatives))
+                return "rewound"
+            constraint = self._source.find_constraint(row.node.back_to(violation.start))
+            if self._policy.on_exhausted == "raise":
+                raise Exhausted(_describe_exhaustion(violation, constraint))
+            if self._policy.on_exhausted == "stop":
+                self._cut_before(violation)
+                self.constraint = constraint
+                return "exhausted"
+            row.events.append(Conceded(violation, constraint))
+        first = min(latest_start, *(violation.start for violation in violations))
+        if self._policy.method != "token" and row.node.knows_since(first, token):
+            # Subtract the mass now. Otherwise a later violation below this node would be weighted by the full
+            # probability, not by what the weight let through.
+            row.node.subtract(token, violations, latest_start=latest_start)
+            row.node.propagate()
+        return "stays"
+
+    def find_choice(self, node: Node) -> Node | None:
+        """Return the latest node, from this one back, where a token was drawn; None if it can't be drawn again."""
+        row = self._row
+        while isinstance(node.table, CertainTable):
+            before = node.depth - 1
+            if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
+                return None
+            node = node.parent.back_to(before)
+        return node
+
+    def _find_latest_start(self, node: Node) -> int:
+        """Return the latest position that a violation may lead back to."""
+        # method="text" is rejection sampling of whole texts: each violation leads back to the start of the text. Whole
+        # texts are then independent trials, of which the first that is accepted is kept, so a text is written in
+        # proportion to its probability times the weights of its bans. The mass that the ledger has subtracted belongs
+        # to trials that would be rejected: without them, the accepted texts keep their shares.
+        if self._policy.method == "text":
+            return 0
+        choice = self.find_choice(node)  # a ban within certain tokens leads back to the draw before them
+        return self._row.capacity if choice is None else choice.depth
+
+    def _is_admitted(self, token: int, violation: Violation) -> bool:
+        """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
+        row, weight = self._row, violation.ban.weight
+        if self._is_by_first_token(violation):
+            start, first = row.node.step_from(violation.start, token)
+            return weight > 0 and start.has_resolved(_without_end(violation), token=first)
+        if row.node.has_resolved(violation, token=token):
+            return weight > 0
+        return self._policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
+
+    def _is_by_first_token(self, violation: Violation) -> bool:
+        """Report whether a violation weighs on its first token alone, whatever follows it."""
+        is_greedy = not self._policy.do_sample and violation.ban.pattern.begins_anew
+        return is_greedy or self._policy.method == "token"
+
+    def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:
+        """Subtract a violation, and likely other tokens that would complete a ban in the place of this one.
+
+        Nothing is subtracted where a probability on the way is unknown: the text is then drawn again from the start as
+        if nothing had been seen, which is plain rejection.
+        """
+        node = self._row.node
+        if not node.knows_since(min(violation.start, latest_start), token):
+            return
+        start, first = node.step_from(violation.start, token)
+        if self._is_by_first_token(violation):
+            start.weigh(first, _without_end(violation))
+        else:
+            node.subtract(token, violations, latest_start=latest_start)
+            if self._source.draws_others(node) and (node.parent is None or node.parent.knows_since(0, node.token)):
+                self._subtract_others(node, latest_start)
+            node.propagate()
+        if violation.ban.weight == 0 and self._source.is_stuck(start):
+            start.exclude(first, start=start.depth)
+            start.propagate()
+
+    def _subtract_others(self, node: Node, latest_start: int) -> None:
+        row = self._row
+        before = row.state.back_to(len(row.tokens) - 1)
+        for other, _ in node.table.likeliest(ALSO_TRIED) if node.table else ():
+            after = row.feed(before, other)
+            completed = after.violations
+            if len(row.tokens) == row.capacity:
+                completed = in_order((*completed, *self._matcher.finish(after)))
+            if completed:
+                node.subtract(other, completed, latest_start=latest_start)
+
+    def _find_target(self, violation: Violation, latest_start: int) -> Node | None:
+        """Return the node to draw from next, or None if there is no alternative to the violation."""
+        row, policy = self._row, self._policy
+        node = row.node.back_to(min(violation.start, latest_start))
+        if policy.do_sample:
+            node = node.follow_exits(self._draw_exactly)
+        is_spent = policy.method != "text" and row.withdrawn >= policy.max_withdrawn_ratio * row.capacity
+        if is_spent or node.rewinds >= policy.max_rewinds:
+            return None
+        if not node.is_scarce(policy.mass_floor):
+            return node
+        word_end = self._find_word_end(violation)
+        target = self._step_back(node, avoided=word_end)
+        if target is None and word_end is not None and self._source.has_choice(node):
+            return node  # a longer word is bad text, but it is not banned
+        return target
+
+    def _step_back(self, node: Node, *, avoided: Node | None) -> Node | None:
+        """Return the latest unsettled node, from this one back, that has an alternative; None if there is none."""
+        row = self._row
+        while not self._source.has_choice(node, avoided=avoided):
+            before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
+            if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
+                return None
+            node.parent.exclude(node.token, start=before)
+            node.parent.propagate()
+            node = node.parent.back_to(before)
+        return node
+
+    def _find_word_end(self, violation: Violation) -> Node | None:
+        """Return the row's node if the token drawn there completed no characters of the ban, but only ended its word.
+
+        The tokens that are left there would only make the word longer: "once upon a times".
+        """
+        before = self._row.state.back_to(len(self._row.tokens) - 1)
+        ended = {(other.ban, other.start) for other in self._matcher.finish(before)}
+        return self._row.node if (violation.ban, violation.start) in ended else None
+
+    def _cut_before(self, violation: Violation) -> None:
+        """Rewind the text to before a violation, and before any ban that ending there would complete."""
+        row, violations = self._row, [violation]
+        while violations:
+            row.events.append(Rewound(violations[0].start, row.rewind(violations[0].start), violations[0]))
+            violations = list(self._matcher.finish(row.state))
+
+
+def in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    """Return violations by their start."""
+    return tuple(sorted(violations, key=lambda violation: violation.start))
+
+
+def _without_end(violation: Violation) -> Violation:
+    """Return the violation without its length: the classic rule depends only on the start of a ban."""
+    return Violation(violation.ban, violation.start, violation.start)
+
+
+def _describe_exhaustion(violation: Violation, constraint: str | None) -> str:
+    cause = f" ({constraint} allows nothing else)" if constraint else ""
+    return (
+        f"at token {violation.start} every alternative to the banned {violation.ban.phrase!r} is used up{cause}: "
+        "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
+    )

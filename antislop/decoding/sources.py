@@ -1,0 +1,280 @@
+"""Who draws the tokens of a row: here from logits, in this process.
+
+A source adds tokens to its row until it needs the model. A judge decides what becomes of each token, and the source
+goes on from where the text is then. `antislop.decoding.controller_source` asks a rule of the caller's before it draws;
+`antislop.endpoint.stream_source` takes what a server has drawn.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from antislop.decoding.drawing import NONE_DRAWN, draw
+from antislop.decoding.judge import Judge, Verdict, in_order
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import NO_DRAFT, Row
+from antislop.decoding.tables import DenseTable, find_dense
+from antislop.matching.bans import Ban
+from antislop.trace.events import Drafted, Drawn, Dropped, Finished, Reason, Rewound, Settled, Shortened
+
+Outcome: TypeAlias = Verdict | Literal["done"]
+"""What becomes of a token that was added: the judge's verdict, or the text has reached its end."""
+
+
+class Source:
+    """Adds tokens to one row, and ends it.
+
+    copies: sources of further rows that continue this text and wait for a place; none but a controller's fork.
+    """
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.judge = Judge(row, weakref.proxy(self))  # a cycle would keep the tables until the collector comes
+        self.copies: list[Source] = []
+        self._dropped: set[Ban] = set()  # the matcher's slow bans that were reported
+        self._is_together = row.history is not None and row.history.is_together
+        self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
+        self._reason: Reason = "done"
+
+    # -- what the judge asks
+
+    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:  # noqa: ARG002
+        """Report whether a node has a token to draw."""
+        return not node.is_scarce(self.row.spec.policy.mass_floor)
+
+    def draws_others(self, node: Node) -> bool:  # noqa: ARG002
+        """Report whether any other token drawn at a node would have been added to the text just as the latest one."""
+        return True
+
+    def is_stuck(self, start: Node) -> bool:  # noqa: ARG002
+        """Report whether a token that leads into a ban is excluded at the ban's start, since too many rewinds did."""
+        return False
+
+    def find_constraint(self, node: Node) -> str | None:
+        """Return the name of a processor of the caller's that left no choice at a node."""
+        row, table = self.row, find_dense(node)
+        return None if row.history is None or table is None else row.history.find_forcing(row, node.depth, table.logits)
+
+    # -- what the loop asks
+
+    def draft(self) -> None:
+        """Guess the next tokens, so that they are read ahead; a source need not."""
+
+    def read(self, logits: Tensor, place: int) -> bool:  # noqa: ARG002
+        """Take the logits [rows, positions, vocab] after the row's tokens; return whether the loop is to draw there.
+
+        The loop draws for all such rows together.
+        """
+        return True
+
+    def walk(self, token: int | None = None) -> None:
+        """Add tokens until the model is needed; `token` is the next one, if it was already drawn."""
+
+    def wait(self, step_count: int) -> None:
+        """Wait at an end, or for the criteria's answer about a token; they have seen `step_count` tokens so far."""
+        row = self.row
+        if row.end is not None and row.end > step_count and not self._ends_itself:
+            row.end = None  # the answer that ended it was about withdrawn text
+        row.is_waiting = row.end is not None or len(row.tokens) > step_count
+
+    def end_at(self, length: int) -> None:
+        """End the text after `length` tokens, unless that completes a ban: then rewind it."""
+        row = self.row
+        row.end, self._ends_itself = None, False
+        if len(row.tokens) > length:
+            row.events.append(Shortened(length, row.rewind(length)))
+        token = row.tokens[-1]
+        if violations := in_order(row.spec.matcher.finish(row.state)):
+            row.node = row.node.back_to(length - 1)
+            verdict = self.judge.judge(token, violations)
+            if verdict != "stays":
+                self.end_if(verdict)
+                return
+            row.node = row.node.child(token)
+        self.end("done")
+        self._ends_itself = False
+
+    def settle(self, length: int) -> None:
+        """Settle the first `length` tokens, which no rewind reaches any more."""
+        row = self.row
+        if length <= row.settled:
+            return
+        node = row.node.back_to(length)
+        if not row.is_finished and (choice := self.judge.find_choice(node)) not in (None, node):
+            # A ban within certain tokens may lead back to the draw before them.
+            length = min(length, row.settled_length_at(choice.depth))
+            if length <= row.settled:
+                return
+            node = node.back_to(length)
+        row.events.append(Settled.of(tuple(row.tokens[row.settled : length])))
+        row.settled = length
+        node.cut_loose()
+
+    def conclude(self) -> None:
+        """Finish the text with its present tokens."""
+        row = self.row
+        row.is_finished = True
+        self.settle(len(row.tokens))
+        row.node.drop_children()
+        if self._reason != "failed":  # then its logits are described
+            row.node = Node(depth=len(row.tokens))
+        constraint = self.judge.constraint if self._reason == "exhausted" else None
+        row.events.append(Finished(self._reason, row.matcher_seconds, constraint))
+
+    # -- what sources share
+
+    def add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> Outcome:
+        """Add a token to the text, and judge it.
+
+        choice: the token that was drawn, if a controller put another one in its place.
+        """
+        row, matcher = self.row, self.row.spec.matcher
+        choice = token if choice is None else choice
+        row.append(token, row.feed(row.state, token))
+        row.events.append(drawn)
+        violations, is_done = row.state.violations, row.spec.settings.is_done(row)
+        if is_done:
+            violations = in_order((*violations, *matcher.finish(row.state)))
+        if slow := matcher.slow:
+            row.events.extend(Dropped(ban) for ban in slow if ban not in self._dropped)
+            self._dropped.update(slow)
+        if violations and (verdict := self.judge.judge(choice, violations)) != "stays":
+            return verdict
+        row.node = row.node.child(choice, depth=len(row.tokens))
+        if is_done:
+            return "done"
+        if self._is_together:
+            row.is_waiting = True
+        else:
+            self.settle(row.settled_length)
+        return "stays"
+
+    def end_if(self, outcome: Outcome) -> None:
+        """End the text if a token has ended it."""
+        if outcome in ("done", "exhausted"):
+            self.end("done" if outcome == "done" else "exhausted")
+
+    def end(self, reason: Reason) -> None:
+        """End the text here; in step with others, once these can't change that any more."""
+        row, self._reason = self.row, reason
+        if self._is_together:
+            row.end, row.is_waiting, self._ends_itself = len(row.tokens), True, True
+        else:
+            self.conclude()
+
+    def describe(self, token: int) -> Drawn:
+        """Return the event of a token drawn at the row's node."""
+        record, table = self.row.spec.record_choice, find_dense(self.row.node)
+        return Drawn.plain(token) if record is None or table is None else Drawn(token, record(table, token))
+
+
+class LogitsSource(Source):
+    """Draws from logits as `generate` does, and again from what a violation has left."""
+
+    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        """Report whether a node has a token to draw; if little is left there, look for further tokens first."""
+        return has_choice(self.row, node, avoided=avoided)
+
+    def draft(self) -> None:
+        """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
+        row, drafter = self.row, self.row.spec.drafter
+        if drafter is None or row.is_finished or row.is_waiting or not row.tokens:
+            return
+        draft, state, read = drafter.propose(row), row.state, 0
+        for token in draft.proposed[: row.capacity - len(row.tokens) - 1]:
+            state = row.feed(state, token)
+            if state.violations:
+                break
+            read += 1
+        row.draft = draft._replace(read=read)
+
+    def walk(self, token: int | None = None) -> None:
+        """Draw until the model is needed, first along the draft."""
+        if not self.row.draft.proposed:
+            self._walk(token)
+            return
+        row, draft, before, length = self.row, self.row.draft.tokens, len(self.row.events), len(self.row.tokens)
+        self._walk(token)
+        accepted = 0
+        for event in row.events[before:]:
+            if isinstance(event, Rewound):
+                break
+            if isinstance(event, Drawn):
+                if accepted == len(draft) or event.token != draft[accepted]:
+                    break
+                accepted += 1
+        if row.spec.drafter is not None:
+            row.spec.drafter.learn(row, proposed=len(draft), accepted=accepted)
+        row.draft = NO_DRAFT
+        if row.history is not None and accepted < len(draft):
+            row.history.rewind(row, min(length + accepted, len(row.tokens)))
+        row.events.append(Drafted(len(draft), accepted))
+
+    def _walk(self, token: int | None) -> None:
+        row = self.row
+        while row.node.table is not None and not (row.is_finished or row.is_waiting):
+            if token is None:
+                token = draw(row)
+            if token == NONE_DRAWN:
+                self.end("failed")
+                return
+            self.end_if(self.add(token, self.describe(token)))
+            token = None
+
+
+def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
+    """Report whether a node of logits has a token to draw; if little is left there, look for further tokens first.
+
+    avoided: a node whose tokens are not alternatives.
+    """
+    table = find_dense(node)
+    assert table is not None, "no forward pass has reached this node"
+    return (
+        not node.is_scarce(row.spec.policy.mass_floor)
+        or _keep_likely(row, node, table, avoided=avoided, start=node.depth)
+        or _look_further(row, node, table)
+    )
+
+
+def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:
+    """Keep only tokens, at a node and below it, that are likely and left; return whether there are any."""
+    left = table.remaining
+    candidates = _find_likely(row, table, left / table.probs[0]) & (left > 0)
+    for token, child in node.children.items():
+        below = find_dense(child)
+        if candidates[token] and below is not None and child.is_scarce(row.spec.policy.mass_floor, start=start):
+            candidates[token] = child is not avoided and _keep_likely(row, child, below, avoided=avoided, start=start)
+    if candidates.any():
+        table.keep_only(candidates)
+        return True
+    return False
+
+
+def _look_further(row: Row, node: Node, table: DenseTable) -> bool:
+    """Apply top-k, top-p and min-p again, to the logits without used-up tokens; return whether a token is left."""
+    if row.history is not None and not row.history.may_ask_again(node.depth):
+        return False
+    spent = table.probs[0] > 0
+    table.spent = spent = spent if table.spent is None else table.spent | spent
+    rest = table.logits.masked_fill(spent, -torch.inf)
+    if table.restrict is not None:
+        rest = table.restrict(rest[0])[None]
+    scores = row.spec.settings.process([row], [node.depth], rest)[0]
+    candidates = _find_likely(row, table) & ~spent & (scores > -torch.inf)
+    if not candidates.any():
+        return False
+    table.replace_distribution(torch.softmax(scores.masked_fill(~candidates, -torch.inf), dim=-1))
+    node.forget_masses()
+    return True
+
+
+def _find_likely(row: Row, table: DenseTable, share: Tensor | float = 1.0) -> Tensor:
+    """Return whether a share of each token is likely by the model's own logits, [vocab]; an end token never is."""
+    likely = torch.softmax(table.logits[0], dim=-1) * share >= row.spec.policy.probability_floor
+    for end in row.spec.settings.eos_token_ids:  # a text does not end merely because the rest is banned
+        likely[end : end + 1] = False
+    return likely

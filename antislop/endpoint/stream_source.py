@@ -1,0 +1,142 @@
+"""Take tokens that a server has drawn, with a table of the probabilities that it told.
+
+The server's distributions are never seen: only the probabilities of some tokens are known, and those of all others are
+whole. A violation is subtracted only if the probabilities of all tokens from its start on are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import Row
+from antislop.decoding.sources import Source
+from antislop.decoding.tables import draw_uniform
+from antislop.trace.events import Drawn, Event
+
+LOWEST_BIAS = -100.0
+"""The bias of a token whose whole probability was subtracted; servers clamp lower biases to this value."""
+GREEDY_REWINDS = 8
+"""Rewinds of a greedy text to one position after which tokens that begin a ban are left out there.
+
+A phrase is completed by any token that ends its last word. A server that returns few alternatives shows these tokens
+one by one, and each takes little from the phrase.
+"""
+
+
+class SparseTable:
+    """The distribution at a node, as far as a server told it."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+        self._left: dict[int, float] = {}  # of tokens from which something was subtracted
+
+    def note(self, token: int, probability: float) -> None:
+        """Store a token's probability; a later value for the same token is ignored, since masses refer to the first."""
+        self._known.setdefault(token, probability)
+
+    @property
+    def touched(self) -> int:
+        """The number of tokens whose mass was changed."""
+        return len(self._left)
+
+    def share_left(self, token: int) -> float:
+        """Return the fraction of a token's probability that was not subtracted, 0 to 1."""
+        known = self._known.get(token, 0.0)
+        return self.left(token) / known if known > 0 else 1.0
+
+    def biases(self) -> dict[int, float]:
+        """Return what to add to the log-probabilities of tokens to draw from the remaining distribution."""
+        shares = {token: self.share_left(token) for token in self._left}
+        return {
+            token: max(LOWEST_BIAS, log(share)) if share > 0 else LOWEST_BIAS
+            for token, share in shares.items()
+            if share != 1
+        }
+
+    def knows(self, token: int) -> bool:
+        """Report whether a token's probability is known."""
+        return token in self._known
+
+    def probability(self, token: int) -> float:
+        """Return a known token's probability before anything was subtracted."""
+        return self._known[token]
+
+    def left(self, token: int) -> float:
+        """Return what is left of a known token's probability."""
+        return self._left.get(token, self._known[token])
+
+    def set_left(self, token: int, mass: float) -> None:
+        """Replace what is left of a token's probability."""
+        self._left[token] = mass
+
+    def mass_left(self) -> float:
+        """Return what is left of all probabilities together, 1 at first."""
+        return max(0.0, 1.0 - sum(self._known[token] - mass for token, mass in self._left.items()))
+
+    def likeliest(self, count: int) -> list[tuple[int, float]]:
+        """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
+        left = [(token, mass) for token in self._known if (mass := self.left(token)) > 0]
+        return sorted(left, key=lambda pair: pair[1], reverse=True)[:count]
+
+    def copy(self) -> SparseTable:
+        """Return a copy that changes independently."""
+        other = SparseTable()
+        other._known, other._left = dict(self._known), dict(self._left)
+        return other
+
+
+class StreamSource(Source):
+    """Adds tokens that are drawn elsewhere.
+
+    visible: the number of likeliest tokens at a position whose probabilities the server returns at most.
+    """
+
+    def __init__(self, row: Row, *, visible: int = 0) -> None:
+        super().__init__(row)
+        self._visible = visible
+
+    @property
+    def table(self) -> SparseTable:
+        """The distribution of the next token."""
+        return open_table(self.row.node)
+
+    def is_stuck(self, start: Node) -> bool:
+        """Report whether a greedy text has rewound often to a ban's start, and all tokens that the server shows there."""
+        is_greedy, touched = not self.row.spec.policy.do_sample, open_table(self.row.node).touched
+        return is_greedy and start.rewinds >= GREEDY_REWINDS and touched >= self._visible
+
+    def keeps(self, token: int) -> bool:
+        """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
+
+        A greedy token does if nothing was subtracted from it.
+        """
+        share, spec = self.table.share_left(token), self.row.spec
+        return share >= 1 or (spec.policy.do_sample and draw_uniform(spec.generator) < share)
+
+    def take(self, token: int, probability: float | None, alternatives: Sequence[tuple[int, float]] = ()) -> bool:
+        """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
+
+        probability: before anything was subtracted; None if it is unknown. alternatives: of other tokens.
+        """
+        table = self.table
+        if probability is not None:
+            table.note(token, probability)
+        for other, known in alternatives:
+            table.note(other, known)
+        outcome = self.add(token, Drawn.plain(token))
+        self.end_if(outcome)
+        return outcome in ("stays", "done")
+
+    def release(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self.row.events = self.row.events, []
+        return events
+
+
+def open_table(node: Node) -> SparseTable:
+    """Return a node's table; give it one if a server's token is expected there for the first time."""
+    if not isinstance(node.table, SparseTable):
+        node.table = SparseTable()
+    return node.table
