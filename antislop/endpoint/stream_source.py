@@ -103,7 +103,7 @@ class StreamSource(Source):
         return open_table(self.row.node)
 
     def is_stuck(self, start: Node) -> bool:
-        """Report whether a greedy text has rewound often to a ban's start, and all tokens that the server shows there."""
+        """Report whether a greedy text rewinds to a ban's start again and again, with all visible tokens used up."""
         is_greedy, touched = not self.row.spec.policy.do_sample, open_table(self.row.node).touched
         return is_greedy and start.rewinds >= GREEDY_REWINDS and touched >= self._visible
 
