@@ -90,7 +90,7 @@ def copy_logits(before: Node, landing: Node) -> None:
 
 
 def open_source(row: Row) -> Source:
-    """Return the source of a row's tokens."""
+    """Return the source of a row's tokens: its controller, or the model alone."""
     controller = row.spec.controller
     return LogitsSource(row) if controller is None else ControllerSource(row, controller)
 
@@ -111,13 +111,12 @@ class ControllerSource(Source):
         self._vocabulary_size = 0
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report whether a node has a token to draw or to force."""
         if isinstance(node.table, CertainTable):
             return node.mass_left() > 0
         return has_choice(self.row, node, avoided=avoided)
 
     def draws_others(self, node: Node) -> bool:
-        """Report whether any other token would have been added in the same way: not if it may be spliced."""
+        # A splice may put other tokens in the place of the drawn one.
         rule = recall(node).rule
         return not (isinstance(rule, SampleRule) and rule.splices)
 

@@ -16,11 +16,11 @@ from antislop.decoding.protocols import LanguageModel, RewindableCache, ScoreFun
 from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.matching.token_matcher import Matcher
 
-WAYS = 8
-"""Phrases with the same beginning that are compared: with more of them, a guess is hardly better than none."""
-TRUST = 0.5
-"""The share of a draft's tokens that must have been accepted so far for it to be tried again."""
-TRIES = 2
+MAX_ENDINGS = 8
+"""Draft only if at most 8 phrases share the beginning; with more, drafts are rarely accepted."""
+MIN_ACCEPTED = 0.5
+"""Share of a draft's tokens that must have been accepted for it to be tried again."""
+TRIALS = 2
 """Trials of a draft before its share of accepted tokens decides."""
 
 
@@ -35,7 +35,7 @@ class PhraseDrafter:
 
     def propose(self, row: Row) -> Draft:
         """Return the tokens that the incomplete bans continue with, if at least two of their tokens are written."""
-        start, endings = self._matcher.expect(row.state, WAYS)
+        start, endings = self._matcher.expect(row.state, MAX_ENDINGS)
         if not endings or len(row.tokens) - start < 2:
             return NO_DRAFT
         key = tuple(endings)
@@ -43,10 +43,9 @@ class PhraseDrafter:
             self._drafts[key] = common_start([list(self._encode(ending)) for ending in endings])
         draft = self._drafts[key]
         trials, accepted = self._trials.get(tuple(draft), (0, 0))
-        return NO_DRAFT if trials >= TRIES and accepted < TRUST * trials * len(draft) else Draft(draft)
+        return NO_DRAFT if trials >= TRIALS and accepted < MIN_ACCEPTED * trials * len(draft) else Draft(draft)
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        """Count how many of a draft's tokens were accepted."""
         counts = self._trials.setdefault(tuple(row.draft.proposed), [0, 0])
         counts[0] += 1
         counts[1] += accepted
@@ -55,11 +54,9 @@ class PhraseDrafter:
 class ModelDrafter:
     """Drafts by a language model, usually a smaller one, that reads each text in a cache of its own.
 
-    model: one whose tokens are those of the model that it drafts for. length: the number of tokens of a draft.
-    process: makes scores of its logits, for each token that it draws; it sees tokens that may never be written.
-
-    A sampled text gets sampled drafts, by the text's own random numbers if it has some, a greedy one the likeliest
-    tokens. A cache is dropped with its text. Raises `ValueError` unless the length is positive.
+    model: with the same tokens as the model that it drafts for.
+    length: the number of tokens of a draft; `ValueError` below 1.
+    process: makes scores of its logits; it sees tokens that may never be written.
     """
 
     def __init__(self, model: LanguageModel, *, length: int = 5, process: ScoreFunction = identity) -> None:
@@ -72,7 +69,7 @@ class ModelDrafter:
 
     @torch.no_grad()
     def propose(self, row: Row) -> Draft:
-        """Return the tokens that the model writes after the row's."""
+        """Return tokens that the model draws; for a greedy text its likeliest ones."""
         ids = row.ids[0].tolist()
         proposals, before = [], len(ids)
         for _ in range(min(self._length, row.capacity - len(row.tokens) - 1)):
@@ -91,7 +88,7 @@ class ModelDrafter:
             self._caches.pop(row, None)
 
     def _read(self, row: Row, ids: Sequence[int]) -> Tensor:
-        """Read the ids that the row's cache does not hold, at least one; return the logits [1, vocab] after them."""
+        """Read the ids that the row's cache does not hold; return the logits [1, vocab] after them."""
         if row not in self._caches:
             self._caches[row] = self._model.new_cache(1), []
         cache, held = self._caches[row]
@@ -131,7 +128,6 @@ class _FirstDrafter:
 
 
 def _refuse_other_vocabulary(row: Row, size: int) -> None:
-    """Raise `ValueError` for a drafting model whose tokens can't be those of a row that keeps its logits."""
     expected = row.kept[-1][0].shape[-1] if row.kept else size
     if size != expected:
         raise ValueError(
@@ -141,7 +137,7 @@ def _refuse_other_vocabulary(row: Row, size: int) -> None:
 
 
 def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
-    """Return a drafter that asks several in order and takes the first draft with tokens; None for no drafters."""
+    """Return a drafter that takes the first draft with tokens of several drafters; None for none."""
     if len(drafters) < 2:
         return drafters[0] if drafters else None
     return _FirstDrafter(drafters)

@@ -23,7 +23,8 @@ class ForwardPass(NamedTuple):
     """One forward pass of a batch.
 
     logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or that of its draft.
-    fed, cut: the number of tokens that each row read, and of those that were removed from its cache before.
+    fed: the number of tokens that each row read.
+    cut: the number of tokens that were removed from each row's cache before.
     """
 
     logits: Tensor
@@ -52,8 +53,9 @@ class ForkingEngine(Engine, Protocol):
 class BatchEngine:
     """Rows on one model and one cache.
 
-    filler: the token that finished rows are fed. grows: whether the cache gets a row for each further place, and begins
-    anew if a text has no others beside it: a pass over few texts then costs less. It must be a `ForkableCache`.
+    filler: the token that finished rows are fed.
+    grows: add rows to the cache as texts come, and begin anew with a text that has no others beside it: a pass over few
+        texts then costs less. The cache must be a `ForkableCache`.
     """
 
     def __init__(self, model: LanguageModel, cache: RewindableCache, *, filler: int = 0, grows: bool = False) -> None:
@@ -103,7 +105,6 @@ class BatchEngine:
         return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0])
 
     def _fit(self, rows: Sequence[Row]) -> None:
-        """Have a row of the cache for each of these; begin with a new cache for the only one."""
         if len(rows) == 1:
             self._cache = self._model.new_cache(1)
             self._fed, self._bases, self._settled = [], [], []
@@ -112,10 +113,7 @@ class BatchEngine:
 
     @torch.no_grad()
     def fork(self, place: int, target: int) -> None:
-        """Copy the row at a place to another one; a `target` behind the last place is added.
-
-        Raises `CapabilityError` for a cache that can't copy rows.
-        """
+        """Copy a row of the cache; raise `CapabilityError` for a cache that can't."""
         if not (isinstance(self._cache, ForkableCache) and self._cache.can_fork):
             raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
         self._cache.fork(place, target)
@@ -150,7 +148,6 @@ class BatchEngine:
         return ForwardPass(_copy(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
 
     def _query(self, place: int, row: Row) -> list[int]:
-        """Return the tokens that a row is fed next."""
         if row.is_finished:
             return self._query_nothing(place)
         fed = self._fed[place]
@@ -163,7 +160,6 @@ class BatchEngine:
         return query
 
     def _query_nothing(self, place: int) -> list[int]:
-        """Return the token that a place without a text is fed."""
         if self._is_ragged:  # otherwise it would grow until the last text is finished
             self._cache.rewind(place, 0)
         else:
@@ -171,10 +167,7 @@ class BatchEngine:
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
-        """Remove from the cache all tokens that are not in the text, and its last one: at least one is left to read.
-
-        Return the number of tokens removed.
-        """
+        """Remove from the cache what is not in the text, and its last token, which is to be read; return how many."""
         fed, base = self._fed[place], self._bases[place]
         limit = max(0, min(len(fed), len(row.tokens) - 1))
         shared = min(row.unchanged, limit)
@@ -193,12 +186,11 @@ class BatchEngine:
 
 
 def _copy(logits: Tensor) -> Tensor:
-    """Return a copy of logits in float32: a slice would keep the logits of a whole prompt in memory."""
+    # A slice would keep the logits of a whole prompt in memory.
     return logits.to(dtype=torch.float32, copy=True)
 
 
 def _stack(rows: Sequence[Row]) -> Tensor:
-    """Return the prompts as one tensor, `PAD` on the left of the shorter ones."""
     if len({row.prompt_length for row in rows}) == 1:
         return torch.cat([row.ids for row in rows])
     return fill_left([row.ids[0].tolist() for row in rows])

@@ -27,11 +27,10 @@ from antislop.matching.token_matcher import Matcher
 class BanningInferencer:
     """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
 
-    When `decode` begins, the token that `prefill` chose belongs to the prompt: a ban that begins in it is found, but
-    that token is not withdrawn. To apply the bans to every token, pass the last token of the prompt to `decode`.
+    For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn. To apply the bans to every
+    token, pass the last token of the prompt to `decode`.
 
-    drafter: drafts tokens that `decode` reads ahead; it sees the tokens that `decode` gets and chooses, not those that
-    the cache held before.
+    drafter: sees the tokens that `decode` gets and chooses, not those that the cache held before.
     """
 
     def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None, drafter: Drafter | None = None) -> None:

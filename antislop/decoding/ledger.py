@@ -50,8 +50,9 @@ class Subtracted:
     """What bans have subtracted from one token of a node.
 
     resolved: the violations that were subtracted.
-    entering: the token's mass after its own violations; None if there were none.
-    exits, exits_below: the mass that leads to earlier starts, from the token itself and from the node after it.
+    entering: the token's mass without them; None if nothing was subtracted.
+    exits: the mass by the earlier start that it leads back to.
+    exits_below: the same from the node after the token.
     """
 
     __slots__ = ("entering", "exits", "exits_below", "resolved")
@@ -63,7 +64,6 @@ class Subtracted:
         self.exits_below: dict[int, float] = {}
 
     def copy(self) -> Subtracted:
-        """Return a copy that changes independently."""
         other = Subtracted()
         other.resolved, other.entering = set(self.resolved), self.entering
         other.exits, other.exits_below = dict(self.exits), dict(self.exits_below)

@@ -1,9 +1,8 @@
 """Rows of a batch in step, for criteria and processors that look at all rows at once.
 
 `generate` calls the criteria with all rows after each token. Rows that rewind fall behind, so the others wait: no row
-draws its token n + 1 before all have n tokens and the criteria were called with these. If a row rewinds, the criteria
-are called again for the later steps with its new tokens: rows that the first answers ended resume, or are cut at the
-length at which the new answers end them. A row's tokens are final once no row of its batch can rewind below them.
+draws its token n + 1 before all have n tokens and the criteria were called with these. After a rewind the criteria are
+called again for the later steps; rows that the first answers ended then resume, or end elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _is_due(sources: Sequence[Source], step: int) -> bool:
 
 
 def _ask(sources: Sequence[Source], history: History) -> None:
-    """Ask about the next step and end rows there; an end that completes a ban rewinds its row and undoes the answer."""
+    # An end that completes a ban rewinds its row, which undoes the answer.
     step = history.step_count + 1
     for source, is_done in zip(sources, history.ask(), strict=True):
         if is_done and (source.row.end is None or source.row.end > step):
@@ -53,7 +52,7 @@ def _settle(sources: Sequence[Source], history: History) -> None:
 
 
 def _find_floor(rows: Sequence[Row]) -> int:
-    """Return the length below which no row rewinds, nor any row whose end the rewind of another may undo.
+    """Return the length that every row has settled, including rows whose end is provisional.
 
     A row that is ahead of another may be cut to the other's length, where more of its tokens were unsettled. One such
     cut is allowed for; if a second one ever follows from it, the judge refuses to rewind settled text.

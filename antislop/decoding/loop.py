@@ -45,7 +45,7 @@ def _admit(scheduler: Scheduler, engine: Engine) -> Generator[list[tuple[Row, Ev
 
 
 def _draft(sources: Sequence[Source]) -> None:
-    """Propose tokens for all rows; a function, so that a loop that waits for texts refers to no finished one."""
+    # A function, so that a loop that waits for texts refers to no finished one.
     for source in sources:
         source.draft()
 
@@ -71,7 +71,6 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> list[tuple
 
 
 def _release(sources: Sequence[Source]) -> list[tuple[Row, Event]]:
-    """Return what has happened to rows since the last call."""
     events = [(source.row, event) for source in sources for event in source.row.events]
     for source in sources:
         source.row.events.clear()
@@ -105,7 +104,6 @@ def _groups(sources: Sequence[Source]) -> list[tuple[list[Source], History]]:
 
 
 def _note_costs(sources: Sequence[Source], forward_pass: ForwardPass) -> None:
-    """Note what a forward pass cost the unfinished rows."""
     one_token = Forwarded(1, 0)  # the usual event, which rows can share because it is a value
     for source, fed, cut in zip(sources, forward_pass.fed, forward_pass.cut, strict=True):
         if fed and not source.row.is_finished:

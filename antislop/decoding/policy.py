@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Method = Literal["exact", "token", "text"]
-"""What a violation rewinds to: its start; its start, by the classic first-token rule; the start of the text."""
+"""Where a violation leads: to its start; there, by the classic first-token rule; to the start of the text."""
 OnExhausted = Literal["concede", "stop", "raise"]
 
 MASS_FLOOR = 1e-3
-"""If less than this is left of a distribution, the rest may be noise."""
 PROBABILITY_FLOOR = 1e-4
-"""If little is left, tokens that the model finds less likely than this are no alternative."""
 
 
 class Exhausted(RuntimeError):
@@ -23,10 +21,10 @@ class Exhausted(RuntimeError):
 class Policy:
     """The rules by which a text is drawn.
 
-    max_rewinds: per position, which with method="text" means per text. max_withdrawn_ratio: tokens that a text may
-        withdraw for each token of its capacity, with the other methods.
-    mass_floor, probability_floor: if less than `mass_floor` of a distribution is left, only tokens are drawn to which
-        the model itself gives at least `probability_floor`.
+    max_rewinds: to one position; with method="text", of one text.
+    max_withdrawn_ratio: tokens that a text may withdraw for each token of its capacity, with the other methods.
+    mass_floor: the share of a distribution below which what bans have left of it may be noise.
+    probability_floor: below `mass_floor`, tokens that the model finds less likely than this are not drawn.
     """
 
     do_sample: bool

@@ -1,7 +1,6 @@
 """The protocols that the sampler runs on: a language model, a cache that can be rewound, an inferencer.
 
-Only protocols and what they exchange: the loop and the engine are written against these and know neither transformers
-nor how a cache is laid out. How to add a model of another kind is in docs/engines.md.
+docs/engines.md shows how to add a model of another kind.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ KVStates: TypeAlias = list[KVState]
 
 
 class RewindableCache(Protocol):
-    """The memory of a model of the tokens that it read, row by row: everything that the sampler needs of a cache."""
+    """The memory of a model of the tokens that it read, row by row."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -65,16 +64,13 @@ class ForkableCache(Protocol):
 
 
 class KVCache(RewindableCache, Protocol):
-    """A cache that also hands out its states. Optional: the sampler calls none of this.
-
-    In tensors of states, shorter rows are filled on the left, as in any left-padded batch.
-    """
+    """A cache that also hands out its states, left-padded. Optional: the sampler calls none of this."""
 
     def get_num_tokens(self) -> int:
         """Return the number of tokens in the longest row; 0 for a new cache."""
 
     def get_kv_states(self) -> KVStates:
-        """Return keys and values per layer, [rows, heads, tokens, head_dim]; an empty list for a new cache.
+        """Return the states; an empty list for a new cache.
 
         They may be the cache's own memory, which the next forward overwrites: clone them to keep them.
         """

@@ -23,7 +23,7 @@ class RowSettings(Protocol):
     """Logits processors, and when a text ends."""
 
     def follow(self, rows: Sequence[Row]) -> History | None:
-        """Take the rows of a batch that share these settings; return the history that has to follow their rewinds."""
+        """Take the rows of a batch that share these settings; return what has to follow their rewinds."""
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
@@ -37,7 +37,7 @@ class RowSettings(Protocol):
 
 
 class History(Protocol):
-    """The calls of processors and criteria with the rows of a batch, if they may remember them."""
+    """What processors and criteria may remember of the rows of a batch."""
 
     is_together: bool
     """Whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows."""
@@ -59,14 +59,15 @@ class History(Protocol):
         """Report whether the processors can be called a second time after `length` tokens."""
 
     def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a processor of the caller's that rules out nearly all tokens after `length` tokens."""
+        """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
 
 
 class Draft(NamedTuple):
-    """Tokens that may come next, and, if they were drawn, the distribution of each, [tokens, vocab].
+    """Tokens that may come next.
 
-    Only the first `read` of them are read ahead; all if it is None. The token after those still takes part in drawing:
-    leaving it out because of its value would change the distribution of the text.
+    proposals: the distribution that each was drawn from, [tokens, vocab]; None if they were not drawn.
+    read: how many are fed to the model ahead of time; all by default. The next one must still be used as a proposal:
+        dropping it because of what it is would bias the draw.
     """
 
     proposed: list[int]
@@ -75,7 +76,7 @@ class Draft(NamedTuple):
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that are read ahead."""
+        """The tokens that are fed ahead of time."""
         return self.proposed[: self.read]
 
 
@@ -89,19 +90,22 @@ class Drafter(Protocol):
         """Return tokens that may follow the row's; the draft may be empty."""
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Note how many of the tokens proposed for the row were accepted."""
+        """Note how many of the proposed tokens were accepted."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextSpec:
-    """Everything that decides one text. Texts of a batch may share any of these objects, or none.
+    """Everything that decides one text. Texts of a batch may share any of these objects.
 
-    prompt: ids [1, tokens]. matcher, state: the compiled bans, and the matcher's state after the prompt.
-    settings: logits processors, and when the text ends. capacity: the maximum number of generated tokens.
-    generator: random numbers of its own, so that the text does not depend on its batch; None for torch's global ones.
-    keep_scores: keep logits and scores of the kept tokens. record_choice: describes the distribution that a
-    token was drawn from; None to record nothing. controller: the rule that decides each step, if there is one;
-    max_forks: the texts that it may continue at a time.
+    prompt: ids [1, tokens].
+    matcher: the compiled bans.
+    state: the matcher's state after the prompt.
+    capacity: the maximum number of generated tokens.
+    generator: random numbers of its own; None for torch's global ones, which the texts of a batch share.
+    keep_scores: keep logits and scores of the kept tokens.
+    record_choice: describes the distribution that a token was drawn from; None to record nothing.
+    controller: decides each step; None for none.
+    max_forks: how many texts the controller may continue at a time.
     """
 
     prompt: Tensor
@@ -129,17 +133,19 @@ class Row:
 
     settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
     unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
-    len(tokens): the length; `state` and, between two forward passes, `node` belong to it, with `node.depth` equal to
-        it. A draft's tokens follow there and are not in `tokens`.
+    len(tokens): the length; `state` and, between two forward passes, `node` belong to it. A draft's tokens follow
+        there and are not in `tokens`.
     capacity: the maximum length.
 
+    number: in the order in which texts came.
+    root: the number of the text that this one was forked from; its own if it was not.
+    place: the index of its row in the batch.
     reported: tokens that a controller has seen, and that were not rewritten since.
-
-    number: the text's number, in the order in which texts came. root: the number of the text that it was forked from,
-        its own if it was not. place: the index of its row in the batch.
+    withdrawn: how many tokens bans have withdrawn.
     events: what has happened since they were last read.
     history: what processors and criteria remember, shared by the rows of a batch; None if they remember nothing.
-    end: the length at which the text ends, unless a rewind of another row of the batch changes that.
+    is_waiting: for the other rows of its batch.
+    end: provisional length; a rewind of another row may undo it.
     """
 
     def __init__(self, spec: TextSpec, *, number: int = 0, place: int = 0) -> None:
@@ -161,7 +167,7 @@ class Row:
         self.withdrawn = 0
         self.matcher_seconds = 0.0
         self.is_finished = False
-        self.is_waiting = False  # for the other rows of its batch
+        self.is_waiting = False
         self.end: int | None = None
         self.history: History | None = None
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
@@ -180,7 +186,7 @@ class Row:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has random numbers of its own, and so can fail while the others of its batch continue."""
+        """Whether it has random numbers of its own, and can fail while the others of its batch continue."""
         return self.spec.generator is not None
 
     @property
@@ -189,7 +195,7 @@ class Row:
         return self.ids_up_to(len(self.tokens))
 
     def ids_up_to(self, length: int) -> Tensor:
-        """Prompt and the first `length` tokens, counting on into the draft, [1, tokens]."""
+        """Return prompt and the first `length` tokens, counting on into the draft, [1, tokens]."""
         if self._written < length:
             tokens = (self.tokens + self.draft.tokens)[self._written : length]
             start = self.prompt_length + self._written
@@ -198,13 +204,13 @@ class Row:
         return self._ids[:, : self.prompt_length + length]
 
     def ids_filled(self, length: int, filler: int) -> Tensor:
-        """Prompt and the first `length` tokens, [1, tokens]; the filler in the place of unwritten tokens."""
+        """Return prompt and the first `length` tokens, [1, tokens], with the filler for unwritten tokens."""
         count = min(length, len(self.tokens) + len(self.draft.tokens))
         ids = self.ids_up_to(count)
         return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
 
     def feed(self, state: State, token: int) -> State:
-        """Return the matcher's state after one more token, and count the time that this takes."""
+        """Return the matcher's state after one more token, and count the time."""
         began = time.perf_counter()
         after = self.spec.matcher.feed(state, token)
         self.matcher_seconds += time.perf_counter() - began
@@ -220,7 +226,7 @@ class Row:
             self.kept.append((table.logits, table.scores))
 
     def fork(self, controller: Controller) -> Row:
-        """Return a row that continues this text independently; it has neither a number nor a place of its own yet."""
+        """Return a row that continues this text independently, without number and place."""
         row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
         for name in ("unchanged", "reported", "state", "settled", "withdrawn", "matcher_seconds", "history", "root"):

@@ -24,8 +24,10 @@ MakeText: TypeAlias = Callable[[], TextSpec | None]
 class Scheduler:
     """Rows of a batch, and the texts that wait for one.
 
-    texts: read one by one, as rows become free. rows: texts that begin together, in one forward pass; they count as the
-    first texts. places: the number of rows if none are given. is_open: texts may be submitted until `close` is called.
+    texts: read one by one, as rows become free.
+    rows: texts that begin together, in one forward pass; they count as the first texts.
+    places: the number of rows if none are given.
+    is_open: texts may be submitted until `close` is called.
     """
 
     def __init__(
@@ -56,8 +58,7 @@ class Scheduler:
     def submit(self, text: TextSpec | MakeText) -> int:
         """Queue a text for the next free row, and return its number. Any thread may call this.
 
-        Events are yielded with their row, whose `spec` is this object; a function that makes it is called by the
-        thread that decodes. Raises `ValueError` for a scheduler that is closed.
+        A function that makes the text is called by the thread that decodes. Raises `ValueError` after `close`.
         """
         with self._changed:
             if not self._is_open:
@@ -146,7 +147,6 @@ class Scheduler:
             self.sources.pop()  # with its states and probabilities
 
     def _next_row(self) -> Row | None:
-        """Return the row of the earliest text that waits; None if no text waits."""
         if self._texts is not None:
             spec = next(self._texts, None)
             if spec is not None:
@@ -162,7 +162,7 @@ class Scheduler:
         return None
 
     def _next_submitted(self) -> tuple[int, TextSpec | MakeText] | None:
-        """Return the earliest text that was submitted; wait for one while the scheduler is idle and open."""
+        """Return the earliest submitted text; wait for one while the scheduler is idle and open."""
         with self._changed:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)
@@ -170,7 +170,6 @@ class Scheduler:
 
 
 def _follow(rows: Sequence[Row]) -> None:
-    """Set the history that follows the rewinds of rows with the same settings."""
     history = rows[0].spec.settings.follow(rows)
     for row in rows:
         row.history = history

@@ -40,22 +40,18 @@ class Source:
         self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
         self._reason: Reason = "done"
 
-    # -- what the judge asks
+    # -- what the judge asks: see `judge.Drawer`
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:  # noqa: ARG002
-        """Report whether a node has a token to draw."""
         return not node.is_scarce(self.row.spec.policy.mass_floor)
 
     def draws_others(self, node: Node) -> bool:  # noqa: ARG002
-        """Report whether any other token drawn at a node would have been added to the text just as the latest one."""
         return True
 
     def is_stuck(self, start: Node) -> bool:  # noqa: ARG002
-        """Report whether a token that leads into a ban is excluded at the ban's start, since too many rewinds did."""
         return False
 
     def find_constraint(self, node: Node) -> str | None:
-        """Return the name of a processor of the caller's that left no choice at a node."""
         row, table = self.row, find_dense(node)
         return None if row.history is None or table is None else row.history.find_forcing(row, node.depth, table.logits)
 
@@ -176,7 +172,6 @@ class LogitsSource(Source):
     """Draws from logits as `generate` does, and again from what a violation has left."""
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report whether a node has a token to draw; if little is left there, look for further tokens first."""
         return has_choice(self.row, node, avoided=avoided)
 
     def draft(self) -> None:

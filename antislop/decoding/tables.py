@@ -1,4 +1,4 @@
-"""Tables of the ledger: the softmax of a model's logits, and a single token that is certain."""
+"""Two tables of the ledger: the softmax of a model's logits, and one continuation that is certain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from antislop.decoding.ledger import Node, Table
+from antislop.decoding.ledger import Node
 from antislop.trace.events import TokenChoice
 
 
@@ -64,36 +64,30 @@ class DenseTable:
         return self._left
 
     def knows(self, token: int) -> bool:  # noqa: ARG002
-        """Report that all probabilities are known."""
         return True
 
     def probability(self, token: int) -> float:
-        """Return a token's probability before anything was subtracted."""
         return float(self.probs[0, token])
 
     def left(self, token: int) -> float:
-        """Return what is left of a token's probability."""
         return float(self.remaining[token])
 
     def set_left(self, token: int, mass: float) -> None:
-        """Replace what is left of a token's probability."""
         self.remaining[token] = mass
 
     def mass_left(self) -> float:
-        """Return what is left of all probabilities together, 1 at first."""
         if self._left is None:
             return 1.0
         left = self._left.cpu() if self._left.device.type == "mps" else self._left  # which has no float64
         return float(left.sum(dtype=torch.float64))
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
-        """Return up to `count` tokens of which something is left, with that mass, the likeliest first."""
         masses, tokens = self.remaining.topk(min(count, self.probs.shape[-1]))
         pairs = zip(tokens.tolist(), masses.tolist(), strict=True)
         return [(token, mass) for token, mass in pairs if mass > 0]
 
     def copy(self) -> DenseTable:
-        """Return a copy that changes independently; logits and scores never change and are shared."""
+        # Logits and scores never change, and are shared.
         other = DenseTable(self._logits, self._scores, row=self._row, probs=self._batch_probs, restrict=self.restrict)
         other._probs, other.spent = self._probs, self.spent
         other._left = None if self._left is None else self._left.clone()
@@ -117,8 +111,7 @@ class DenseTable:
     def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
         """Draw from what is left, as often as possible the token that was drawn from a proposal [vocab].
 
-        The result has the same distribution as without a proposal: Leviathan et al., "Fast inference from
-        transformers via speculative decoding", 2022, arXiv 2211.17192, algorithm 1.
+        The distribution is that of `draw`: Leviathan et al., arXiv 2211.17192, algorithm 1.
         """
         left = self.probs[0] if self._left is None else self._left / self._left.sum()
         threshold = draw_uniform(generator) * float(proposal[token])
@@ -154,7 +147,7 @@ class DenseTable:
 
 
 class CertainTable:
-    """One token that is certain, which a controller put there, and how much of it bans have left."""
+    """A token, cut or end that a controller made certain, and how much of it bans have left."""
 
     __slots__ = ("_left",)
 
@@ -162,31 +155,24 @@ class CertainTable:
         self._left = left
 
     def knows(self, token: int) -> bool:  # noqa: ARG002
-        """Report that the probability is known."""
         return True
 
     def probability(self, token: int) -> float:  # noqa: ARG002
-        """Return 1."""
         return 1.0
 
     def left(self, token: int) -> float:  # noqa: ARG002
-        """Return what is left of the token."""
         return self._left
 
     def set_left(self, token: int, mass: float) -> None:  # noqa: ARG002
-        """Replace what is left of the token."""
         self._left = mass
 
     def mass_left(self) -> float:
-        """Return what is left of the token."""
         return self._left
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:  # noqa: ARG002
-        """Return no token: there is no other one."""
         return []
 
-    def copy(self) -> Table:
-        """Return a copy that changes independently."""
+    def copy(self) -> CertainTable:
         return CertainTable(self._left)
 
 

@@ -21,19 +21,15 @@ class RowwiseCache:
 
     @property
     def lengths(self) -> list[int]:
-        """The number of tokens in each row."""
         return [cache.lengths[0] for cache in self.caches]
 
     def rewind(self, row: int, length: int) -> int:
-        """Keep the first `length` tokens of one row, or fewer; return the number kept."""
         return self.caches[row].rewind(0, length)
 
     def settle(self, row: int, length: int) -> None:
-        """Note that no rewind of a row, except to 0, goes below `length` tokens."""
         self.caches[row].settle(0, length)
 
     def adopt(self, row: int, other: RewindableCache) -> None:
-        """Replace a row by another cache of one row."""
         self.caches[row] = other
 
 
@@ -45,15 +41,13 @@ class RowwiseModel:
 
     @property
     def eos_token_id(self) -> frozenset[int]:
-        """The tokens that end a text."""
         return self._models[0].eos_token_id
 
     def new_cache(self, rows: int) -> RowwiseCache:
-        """Return an empty cache for `rows` rows."""
         return RowwiseCache([self._models[0].new_cache(1) for _ in range(rows)])
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        """Read each row's tokens; return logits [rows, queries, vocab], 0 where a row has none."""
+        # Logits are 0 where a row has none.
         assert isinstance(kv_cache, RowwiseCache)
         is_new = not any(kv_cache.lengths)
         logits: list[Tensor | None] = []

@@ -56,32 +56,25 @@ class SparseTable:
         }
 
     def knows(self, token: int) -> bool:
-        """Report whether a token's probability is known."""
         return token in self._known
 
     def probability(self, token: int) -> float:
-        """Return a known token's probability before anything was subtracted."""
         return self._known[token]
 
     def left(self, token: int) -> float:
-        """Return what is left of a known token's probability."""
         return self._left.get(token, self._known[token])
 
     def set_left(self, token: int, mass: float) -> None:
-        """Replace what is left of a token's probability."""
         self._left[token] = mass
 
     def mass_left(self) -> float:
-        """Return what is left of all probabilities together, 1 at first."""
         return max(0.0, 1.0 - sum(self._known[token] - mass for token, mass in self._left.items()))
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
-        """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
         left = [(token, mass) for token in self._known if (mass := self.left(token)) > 0]
         return sorted(left, key=lambda pair: pair[1], reverse=True)[:count]
 
     def copy(self) -> SparseTable:
-        """Return a copy that changes independently."""
         other = SparseTable()
         other._known, other._left = dict(self._known), dict(self._left)
         return other
