@@ -27,8 +27,8 @@ from antislop.matching.token_matcher import Matcher
 class BanningInferencer:
     """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
 
-    For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn. To apply the bans to every
-    token, pass the last token of the prompt to `decode`.
+    For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn. To apply the bans to
+    every token, pass the last token of the prompt to `decode`.
 
     drafter: sees the tokens that `decode` gets and chooses, not those that the cache held before.
     """
