@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
+from operator import index
 from reprlib import repr as shorten
 from typing import Any, ClassVar, Literal
 
@@ -83,7 +84,7 @@ class VllmStream(StreamDialect):
             raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
         logprobs = choice["logprobs"] if self._request.logprobs and ids else None
         for i, token in enumerate(ids):
-            received = StreamToken(check_id(token), None, "" if i else text)
+            received = StreamToken(check_id(token), None, "" if i else _check_text(text))
             if logprobs is not None:
                 received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
             if logprobs is not None and self._request.top_logprobs:
@@ -113,7 +114,7 @@ class OpenaiStream(StreamDialect):
                 raise EndpointError(
                     "the answer does not say which tokens its text has: a server with logprobs is needed"
                 )
-            yield from (StreamToken(None, None, text) for text in texts or ())
+            yield from (StreamToken(None, None, _check_text(text)) for text in texts or ())
             reason = choice.get("finish_reason")
             if reason is not None:
                 yield from end_stream([], reason)
@@ -156,7 +157,7 @@ class SglangStream(StreamDialect):
     def read(self, event: Any) -> Iterable[StreamItem]:
         """Yield the items of one event."""
         info, ids = event["meta_info"], event["output_ids"]
-        count = info["completion_tokens"] - self._received
+        count = index(info["completion_tokens"]) - self._received
         if not 0 <= count <= len(ids):
             raise EndpointError(f"the answer has {len(ids)} token ids for {count} new tokens")
         self._received += count
@@ -221,18 +222,19 @@ class LlamaCppStream(StreamDialect):
     def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
         """Yield the items of one event."""
         ids, held = [check_id(token) for token in event["tokens"]], self._held
-        hidden = event["tokens_predicted"] - self._received - len(ids)
-        self._received, self._held = event["tokens_predicted"], []
+        text, count = _check_text(event["content"]), index(event["tokens_predicted"])
+        hidden = count - self._received - len(ids)
+        self._received, self._held = count, []
         if hidden < 0:
             raise EndpointError("the answer has more tokens than were predicted: use another version of llama.cpp")
         if hidden:
             yield from held
             held = []
-            yield HiddenTokens(hidden, event["content"], ids, read_reason(event) if event["stop"] else None)
+            yield HiddenTokens(hidden, text, ids, read_reason(event) if event["stop"] else None)
         held += self._read_tokens(event, ids)
         if event["stop"]:
             yield from end_stream(held, read_reason(event))
-        elif event["content"]:
+        elif text:
             yield from held
         else:
             self._held = held
@@ -300,6 +302,12 @@ def check_id(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise EndpointError(f"the answer has {shorten(value)} as the id of a token: a whole number is needed")
     return value
+
+
+def _check_text(value: Any) -> str:
+    """Return a text; raises the error of a failed lookup for any other value, and for a text that is not Unicode."""
+    value.encode()
+    return str(value)
 
 
 def _completions_body(request: StreamRequest) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class Served:
         return Counts(
             sum(len(text.tokens) for text in texts),
             sum(text.traffic.requests for text in texts),
-            sum(text.traffic.written for text in texts),
+            sum(text.traffic.received_tokens for text in texts),
             sum(text.report.violations for text in texts),
         )
 
