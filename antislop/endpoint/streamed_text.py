@@ -15,6 +15,7 @@ from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import Row, TextSpec
 from antislop.endpoint.endpoint import EndpointError
 from antislop.endpoint.methods import MIN_MASS_TO_THIN, MethodPlan
@@ -113,12 +114,14 @@ class EndpointText:
                 async with aclosing(self._draw()) as drawn_tokens:
                     async for drawn in drawn_tokens:
                         stays = self._walker.read(*drawn)
+                        stays = self._ask_criteria() and stays
                         for event in self._walker.release():
                             yield event
                         if self.row.is_finished or not stays:
                             break
                 if self._has_ended and not self.row.is_finished:
                     self._end()
+                    self._ask_criteria()
                     for event in self._walker.release():
                         yield event
             except StreamBroken:  # everything received was judged: continue from there
@@ -128,6 +131,13 @@ class EndpointText:
                 raise EndpointError(
                     f"the server answered {empty_requests} requests in a row without a token: try again later"
                 )
+
+    def _ask_criteria(self) -> bool:
+        """Ask the caller's stopping criteria; return whether the text stays."""
+        history, length = self.row.history, len(self.row.tokens)
+        if history is not None and history.is_together:
+            advance_together([self._walker], history)
+        return len(self.row.tokens) == length
 
     def _end(self) -> None:
         """End the text where the server did, at an end token that may be unknown here."""

@@ -107,7 +107,7 @@ def test_a_text_that_the_server_fails_is_a_failed_record_and_made_again_later(
     logits[tokenizer.eos_token_id] = -9
     engine = SimulatedEngine(lambda tokens: logits, tokenizer)
     with serve_streams(engine) as server:
-        server.faults.append(fault)
+        server.faults += [None, None, fault]  # each arm asks first what the server can do
         url = f"{server.url}/v1"
         assert invoke(tmp_path, *served_by(url), "--batch-size", "1").exit_code == 1
         errors = {record["prompt"]: record["error"] for record in read(tmp_path)}

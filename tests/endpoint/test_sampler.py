@@ -49,6 +49,8 @@ def serve(sampler: AntiSlop, llama_cpp: ServingProcess) -> Callable[..., Endpoin
 
 
 Serve = Callable[..., EndpointSampler]
+PROBE = None
+"""In the place of a fault: the probe's request for tokens, which does not fail."""
 
 
 def in_order(served: EndpointSampler, prompts: list[Any], **settings: Any) -> list[EndpointCompletion]:
@@ -133,6 +135,23 @@ def test_a_text_ends_at_a_stop_string_or_as_a_criterion_says(serve: Serve) -> No
     assert text.tokens == whole.tokens[: whole.tokens.index(whole.tokens[7]) + 1]
 
 
+@pytest.mark.parametrize("method", ["reject", "thin", "bias"])
+def test_criteria_of_the_caller_are_called_with_rewound_texts_too(method: EndpointMethod) -> None:
+    """The text ends at the first token 14, or at the limit, whatever was withdrawn."""
+    sampler = AntiSlop(TOKENIZER, [Ban("a", edges="anywhere"), Ban("d.", edges="anywhere")])
+    with serve_streams(make_engine()) as server:
+        served = EndpointSampler(sampler, server.endpoint, method=method, eos_token_id=1)
+        texts = in_order(served, [[3, 4]] * 8, max_new_tokens=30, seed=1, stopping_criteria=[EndsWith(14)])
+    assert sum(text.report.rewinds for text in texts) > 8
+    assert [text.error for text in texts] == [None] * 8
+    for text in texts:
+        assert text.report.reason == "done"
+        assert 14 not in text.tokens[:-1]
+        assert len(text.tokens) == 30 or text.tokens[-1] in (1, 14)
+        assert "a" not in text.text
+    assert 14 in {text.tokens[-1] for text in texts}
+
+
 def test_leaving_a_stream_ends_the_text(serve: Serve) -> None:
     events = serve().events("One day", seed=1, max_new_tokens=400)
     next(events)
@@ -183,7 +202,7 @@ def sample_table(server: StreamingServer, **endpoint: Any) -> EndpointSampler:
 
 def test_a_text_that_the_server_fails_does_not_end_the_others() -> None:
     with serve_streams(make_engine()) as server:
-        server.faults.append(Fault(status=400))
+        server.faults += [PROBE, Fault(status=400)]
         texts = in_order(sample_table(server), [[3, 4]] * 3, max_new_tokens=5, seed=1, batch_size=1)
     assert [text.error is None for text in texts] == [False, True, True]
     assert "answered 400: told to fail" in str(texts[0].error)
@@ -193,7 +212,7 @@ def test_a_text_that_the_server_fails_does_not_end_the_others() -> None:
 def test_a_text_that_fails_keeps_its_settled_text() -> None:
     with serve_streams(make_engine()) as server:
         (whole,) = in_order(sample_table(server), [[3, 4]], max_new_tokens=20, seed=1)
-        server.faults += [Fault("drop", 10), Fault(status=400)]
+        server.faults += [PROBE, Fault("drop", 10), Fault(status=400)]
         (text,) = in_order(sample_table(server), [[3, 4]], max_new_tokens=20, seed=1)
     assert text.error is not None
     assert text.traffic.retries == 1
@@ -203,12 +222,13 @@ def test_a_text_that_fails_keeps_its_settled_text() -> None:
 
 def test_a_stream_that_breaks_off_is_continued() -> None:
     with serve_streams(make_engine()) as server:
-        server.faults += [Fault("drop", 5), None, Fault(status=503)]
+        server.faults += [PROBE, Fault("drop", 5), Fault(status=503)]
         (text,) = in_order(sample_table(server), [[3, 4]], max_new_tokens=20, seed=1)
     assert text.error is None
     assert text.traffic.retries == 1
-    first, second = (body["prompt"] for path, body in server.requests[-2:])
-    assert len(second) > len(first) == 2
+    first, refused, repeated = (body["prompt"] for _, body in server.requests[-3:])
+    assert len(repeated) > len(first) == 2
+    assert repeated == refused
 
 
 def test_texts_of_a_closed_iterator_are_abandoned() -> None:
