@@ -32,7 +32,7 @@ FLOORS = (
     ("interpret",),
     ("sampler",),
     ("patching", "replaying"),
-    ("endpoint", "vllm"),
+    ("endpoint",),
     ("server",),
     ("metrics",),
     ("profiles",),

@@ -185,7 +185,7 @@ def dataset(
     target.check(source, export)
     generation.check_samples()
     host = ModelHost(engine, model.spec)
-    host.check(generation, structure)
+    host.check(structure)
     grammar = structure.read()
     banned = collect_bans(bans)
     if not banned and arms is not ArmsChoice.PLAIN:

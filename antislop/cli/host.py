@@ -39,7 +39,6 @@ class EndpointMethodChoice(str, Enum):
     REJECT = "reject"
     THIN = "thin"
     BIAS = "bias"
-    ALTERNATIVES = "alternatives"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class EngineOptions:
     ] = None
     endpoint_method: Annotated[
         EndpointMethodChoice | None,
-        typer.Option(help="How bans are kept on a server; alternatives is not exact.", show_default="auto"),
+        typer.Option(help="How bans are kept on a server.", show_default="auto"),
     ] = None
 
     @property
@@ -84,7 +83,7 @@ class ModelHost:
     options: EngineOptions
     model: ModelSpec
 
-    def check(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
+    def check(self, structure: GrammarOptions) -> None:
         """Refuse options of another engine, and missing options."""
         options, engine = self.options, self.options.engine
         on_cluster, on_server = engine is EngineChoice.RAY, options.uses_server
@@ -100,9 +99,9 @@ class ModelHost:
                 advice = f"pass --engine {owner.value}, or leave it out"
                 raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
         if on_server:
-            self._check_server(generation, structure)
+            self._check_server(structure)
 
-    def _check_server(self, generation: GenerationOptions, structure: GrammarOptions) -> None:
+    def _check_server(self, structure: GrammarOptions) -> None:
         options = {
             "--device": self.model.device != "auto",
             "--device-map": self.model.device_map is not None,
@@ -114,8 +113,6 @@ class ModelHost:
                 raise InputError(f"{name} has no effect on a server, which loads the model itself: leave it out")
         if self.options.base_url is None or self.model.name is None:
             raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
-        if generation.repetition_penalty and self.options.endpoint_method is EndpointMethodChoice.ALTERNATIVES:
-            raise InputError("--repetition-penalty needs a server that draws: choose another --endpoint-method")
         if structure.option is not None:
             raise InputError(
                 f"{structure.option} needs the model's probabilities of all tokens, which no server returns: leave it "

@@ -129,8 +129,7 @@ def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, ser
 
 def _open(spec: ModelSpec, upstream: UpstreamOptions, bans: BanList, server: ServerOptions) -> Backend:
     """Load the model, or reach the upstream server."""
-    from antislop.endpoint.endpoint import Endpoint
-    from antislop.endpoint.old_dialects import EndpointError
+    from antislop.endpoint.endpoint import Endpoint, EndpointError
     from antislop.server.entry import open_backend
 
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):

@@ -21,13 +21,12 @@ from antislop.records.journal import Record
 class EndpointMaker(RecordMakerBase):
     """Makes records with an endpoint.
 
-    tokenizer: of the served model. method, alternatives: see `EndpointSampler`. options: see `RecordMakerBase`; its
-    settings are those of `EndpointSampler`.
-
     Each record has `method`, and per kept token `requests_per_token` and `written_per_token`, the tokens that were
-    received. With method="alternatives" it also has `outside`, the mean probability beyond the returned alternatives,
-    and `ran_out`, the number of positions at which the settings allow a token beyond them. If the server fails, the
-    record has an error.
+    received. If the server fails, the record has an error.
+
+    tokenizer: of the served model.
+    method: see `EndpointSampler`.
+    options: see `RecordMakerBase`; its settings are those of `EndpointSampler`.
     """
 
     def __init__(
@@ -37,17 +36,15 @@ class EndpointMaker(RecordMakerBase):
         bans: BanList | Iterable[str | Ban],
         *,
         method: EndpointMethod = "auto",
-        alternatives: int = 20,
         **options: Any,
     ) -> None:
         super().__init__(tokenizer, bans, **options)
         self._served = {
-            arm: EndpointSampler(sampler, endpoint, method=method, alternatives=alternatives)
-            for arm, sampler in self._samplers.items()
+            arm: EndpointSampler(sampler, endpoint, method=method) for arm, sampler in self._samplers.items()
         }
 
     def describe_server(self) -> str:
-        """Return what the server can do, and how bans are kept on it. Raises `EndpointError` if it can't be reached."""
+        """Return a line on what the server can do. Raises `EndpointError` if it can't be reached."""
         return next(iter(self._served.values())).describe_server()
 
     def _write(
@@ -61,12 +58,9 @@ class EndpointMaker(RecordMakerBase):
     def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
         record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
         assert isinstance(completion, EndpointCompletion)
-        kept, traffic, coverage = max(1, len(completion.tokens)), completion.traffic, completion.coverage
-        record |= {
+        kept, traffic = max(1, len(completion.tokens)), completion.traffic
+        return record | {
             "method": completion.method,
             "requests_per_token": round(traffic.requests / kept, 4),
-            "written_per_token": round(traffic.written / kept, 4),
+            "written_per_token": round(traffic.received_tokens / kept, 4),
         }
-        if completion.method == "alternatives":
-            record |= {"outside": round(coverage.outside_mean, 6), "ran_out": coverage.ran_out}
-        return record

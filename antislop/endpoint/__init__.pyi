@@ -1,6 +1,4 @@
-from .coverage import Coverage as Coverage
-from .endpoint import Endpoint as Endpoint
-from .old_dialects import EndpointError as EndpointError
+from .endpoint import Endpoint as Endpoint, EndpointError as EndpointError
 from .sampler import EndpointCompletion as EndpointCompletion, EndpointSampler as EndpointSampler
-from .streams.messages import ServerFeatures as ServerFeatures
-from .traffic import Traffic as Traffic
+from .streamed_text import Traffic as Traffic
+from .streams import ServerFeatures as ServerFeatures

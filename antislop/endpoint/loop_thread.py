@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+import selectors
+import time
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
 from typing import Any, TypeVar
 
-from antislop.endpoint.coalescing_selector import CoalescingSelector
+COALESCING_SECONDS = 0.0005
+"""Seconds for which events are collected. Fast servers write the next token of each stream after 4 ms or more."""
 
 T = TypeVar("T")
 
@@ -16,9 +19,9 @@ T = TypeVar("T")
 class LoopThread:
     """Runs coroutines in another thread, so that texts continue while their caller does other work.
 
-    A caller may itself be called by an event loop, as in a notebook, and could then run no second one in its thread.
+    It is also for callers inside an event loop, as in a notebook, whose thread can't run a second one.
 
-    coalesces: for many streams; events are then handled up to `coalescing_selector.PAUSE` later, and together.
+    coalesces: for many streams; events are then handled up to `COALESCING_SECONDS` later, and together.
     """
 
     def __init__(self, *, coalesces: bool = False) -> None:
@@ -31,7 +34,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Yield what an asynchronous generator yields, one item at a time, and close it in the end."""
+        """Yield the items of an asynchronous generator, and close it in the end."""
         try:
             while True:
                 try:
@@ -50,6 +53,23 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+class CoalescingSelector(selectors.DefaultSelector):
+    """Waits a little after the first event, and returns it with those that came meanwhile.
+
+    A server sends the tokens of one step within a fraction of a millisecond, each by a stream of its own. An event loop
+    that wakes up for each of them takes processor time from a server on the same machine. A poll (timeout 0) does not
+    wait, so a loop that has work does not rest.
+    """
+
+    def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
+        """Return the files that are ready, as `selectors.BaseSelector.select` does."""
+        events = super().select(timeout)
+        if not events or (timeout is not None and timeout <= 0):
+            return events
+        time.sleep(COALESCING_SECONDS)
+        return super().select(0)
 
 
 async def _next(items: AsyncGenerator[T, None]) -> T:

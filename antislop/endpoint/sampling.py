@@ -12,8 +12,12 @@ from antislop.errors import InputError
 class Sampling:
     """How the next token is drawn; the defaults draw from the model's own distribution.
 
-    temperature: 0 for the likeliest token. top_k: 0 for all tokens. top_p, min_p, typical_p: probabilities, 0 to 1.
-    repetition_penalty: divides the scores of tokens in prompt and text, as in `generate`. Raises `InputError`.
+    temperature: 0 for the likeliest token.
+    top_k: number of tokens; 0 for all.
+    top_p, min_p, typical_p: probabilities, 0 to 1.
+    repetition_penalty: divides the scores of tokens in prompt and text, as in `generate`.
+
+    Raises `InputError` for values out of range.
     """
 
     temperature: float = 1.0

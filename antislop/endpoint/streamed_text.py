@@ -2,7 +2,7 @@
 
 The text reads one long stream. At a violation it closes the stream, rewinds, and asks again from there; tokens that
 were not read yet continue the withdrawn text, so nothing depends on them. Where the ledger has subtracted mass, the
-next token comes by thinning or by a bias (exact_methods.py), and all others from an ordinary stream.
+next token comes by thinning or by a bias (methods.py), and all others from an ordinary stream.
 """
 
 from __future__ import annotations
@@ -10,45 +10,63 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import Row, TextSpec
-from antislop.endpoint.methods import HEAVY, MethodPlan
-from antislop.endpoint.old_dialects import EndpointError
+from antislop.endpoint.endpoint import EndpointError
+from antislop.endpoint.methods import MIN_MASS_TO_THIN, MethodPlan
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.stream_source import SparseTable, StreamSource
-from antislop.endpoint.streams.messages import Ended, Message, StreamBroken, StreamedToken, StreamRequest
-from antislop.endpoint.traffic import Traffic
+from antislop.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
 from antislop.trace.events import Event
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_DRAWS = 16
-"""Limit of the draws of one token that are requested together if thinning would discard most of them."""
-USEFUL_DRAWS = 3
-"""Of them, those that are expected to be kept: with 3, hardly any request brings none."""
-MAX_STALLS = 4
-"""Limit of requests in a row that bring no token."""
+"""Maximum number of draws of one token that are requested together, if thinning would discard most of them."""
+EXPECTED_KEPT_DRAWS = 3
+"""Expected number of accepted draws per batch; with 3, P(none) is about 5 %."""
+MAX_EMPTY_REQUESTS = 4
+"""Maximum number of requests in a row that bring no token."""
 
 
 class StreamClient(Protocol):
     """What a text needs of a server."""
 
-    def stream(self, request: StreamRequest) -> AsyncGenerator[Message, None]:
-        """Yield the tokens that follow a prompt, and how they end; closing the generator ends the request.
+    def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
+        """Yield the tokens that follow a prompt, and their end; closing the generator ends the request.
 
         Raises `StreamBroken` if it breaks off after the first token.
         """
 
-    async def draw(self, request: StreamRequest, count: int) -> Sequence[Message]:
+    async def draw(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
         """Return `count` independent draws of the next token."""
 
 
-class Candidate(NamedTuple):
+@dataclass
+class Traffic:
+    """The requests for one text.
+
+    requests: answered requests.
+    retries: answers that broke off, and were continued by another request.
+    received_tokens: tokens that the server sent, of which the text keeps a part.
+    thinned: received tokens that were drawn again, because bans had left only a part of their probability.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    received_tokens: int = 0
+    thinned: int = 0
+
+
+class DrawnToken(NamedTuple):
     """The next token, drawn from what the ledger has left.
 
-    probability: of the token in the whole distribution; None if unknown. alternatives: of other tokens there.
+    probability: in the whole distribution; None if unknown.
+    alternatives: other tokens there, and their probabilities.
     """
 
     token: int
@@ -56,11 +74,12 @@ class Candidate(NamedTuple):
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
-class StreamedText:
+class EndpointText:
     """A text that is being written.
 
-    plan: the exact ways of its settings. seed: determines the seeds of the requests. end_token: is added to the text if
-    the server does not name the token that ended it.
+    plan: the exact methods for its settings.
+    seed: determines the seeds of the requests.
+    end_token: is added to the text if the server does not name the token that ended it.
     """
 
     def __init__(
@@ -76,7 +95,7 @@ class StreamedText:
         self.row = Row(spec)
         self.row.history = spec.settings.follow([self.row])
         self.traffic = Traffic()
-        self._source = StreamSource(self.row, visible=plan.max_alternatives)
+        self._source = StreamSource(self.row, visible=plan.max_top_logprobs)
         self._client = client
         self._plan = plan
         self._sampling = sampling
@@ -87,120 +106,115 @@ class StreamedText:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield what happens until the text is finished. Raises `EndpointError` if the server fails."""
-        stalls = 0
+        empty_requests = 0
         while not self.row.is_finished:
-            written = self.traffic.written
+            received = self.traffic.received_tokens
             try:
-                async with aclosing(self._candidates()) as candidates:
-                    async for candidate in candidates:
-                        stays = self._source.take(*candidate)
+                async with aclosing(self._draw()) as drawn_tokens:
+                    async for drawn in drawn_tokens:
+                        stays = self._source.take(*drawn)
+                        stays = self._ask_criteria() and stays
                         for event in self._source.release():
                             yield event
                         if self.row.is_finished or not stays:
                             break
                 if self._has_ended and not self.row.is_finished:
                     self._end()
+                    self._ask_criteria()
                     for event in self._source.release():
                         yield event
             except StreamBroken:  # everything received was judged: continue from there
                 self.traffic.retries += 1
-            stalls = 0 if self.traffic.written > written else stalls + 1
-            if stalls > MAX_STALLS:
-                raise EndpointError(f"the server answered {stalls} requests in a row without a token: try again later")
+            empty_requests = 0 if self.traffic.received_tokens > received else empty_requests + 1
+            if empty_requests > MAX_EMPTY_REQUESTS:
+                raise EndpointError(
+                    f"the server answered {empty_requests} requests in a row without a token: try again later"
+                )
+
+    def _ask_criteria(self) -> bool:
+        """Ask the caller's stopping criteria; return whether the text stays."""
+        history, length = self.row.history, len(self.row.tokens)
+        if history is not None and history.is_together:
+            advance_together([self._source], history)
+        return len(self.row.tokens) == length
 
     def _end(self) -> None:
-        """End the text where the server did: its end token may be none of those that are known here."""
+        """End the text where the server did, at an end token that may be unknown here."""
         self._has_ended = False
         if self.row.tokens:
             self._source.end_at(len(self.row.tokens))
         else:
             self._source.end("done")
 
-    def _candidates(self) -> AsyncGenerator[Candidate, None]:
-        """Return the tokens of one request, until the ledger needs another one."""
+    def _draw(self) -> AsyncGenerator[DrawnToken, None]:
+        """Return the tokens of one request, up to the one at which the ledger needs another request."""
         table = self._source.table
         is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
         method = self._plan.choose(table)
         if table.touched and not is_noise and method == "bias":
-            return self._stream_biased(table)
-        if table.touched and not is_noise and method == "thin" and table.mass_left() < HEAVY:
+            return self._draw_biased(table)
+        if table.touched and not is_noise and method == "thin" and table.mass_left() < MIN_MASS_TO_THIN:
             return self._draw_many()
         return self._stream(is_thinned=not is_noise)
 
-    async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[Candidate, None]:
+    async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[DrawnToken, None]:
         """Yield tokens until one is not kept."""
-        async with aclosing(self._read(self._request())) as candidates:
-            async for candidate in candidates:
-                if is_thinned and not self._keeps(candidate):
+        async with aclosing(self._read(self._request())) as drawn_tokens:
+            async for drawn in drawn_tokens:
+                if is_thinned and not self._keeps(drawn):
                     return
-                yield candidate
+                yield drawn
 
-    async def _draw_many(self) -> AsyncGenerator[Candidate, None]:
+    async def _draw_many(self) -> AsyncGenerator[DrawnToken, None]:
         """Yield the first of some draws that is kept."""
-        count = min(MAX_DRAWS, ceil(USEFUL_DRAWS / self._source.table.mass_left()))
+        count = min(MAX_DRAWS, ceil(EXPECTED_KEPT_DRAWS / self._source.table.mass_left()))
         self.traffic.requests += 1 if self._plan.draws_together else count
-        self.traffic.written += count
-        for message in await self._client.draw(self._request(max_tokens=1), count):
-            candidate = self._receive(message)
-            if candidate is None or self._keeps(candidate):
-                if candidate is not None:
-                    yield candidate
-                self._has_ended = isinstance(message, Ended)
+        self.traffic.received_tokens += count
+        for item in await self._client.draw(self._request(max_tokens=1), count):
+            drawn = self._receive(item)
+            if drawn is None or self._keeps(drawn):
+                if drawn is not None:
+                    yield drawn
+                self._has_ended = isinstance(item, StreamEnd)
                 return
 
-    async def _stream_biased(self, table: SparseTable) -> AsyncGenerator[Candidate, None]:
-        """Yield a token drawn under a bias, and those that follow it without one if the same request writes them."""
+    async def _draw_biased(self, table: SparseTable) -> AsyncGenerator[DrawnToken, None]:
+        """Yield a token that the server draws from what is left."""
         scale = self._sampling.temperature or 1.0
-        bias, left = {token: scale * value for token, value in table.biases().items()}, table.mass_left()
-        touched = len(bias)  # the likeliest tokens, usually: more are asked for, so that others are among them
-        if self._plan.has_first_bias:
-            request = self._request(first_bias=bias, touched=touched)
-        else:
-            request = self._request(bias=bias, touched=touched, max_tokens=1)
-        is_first = True
-        async with aclosing(self._read(request)) as candidates:
-            async for candidate in candidates:
-                if is_first and candidate.probability is not None and self._plan.logprobs == "drawn":
-                    yield candidate._replace(probability=candidate.probability * left)  # all of the rest is `left`
-                elif is_first or self._keeps(candidate):
-                    yield candidate
-                else:
-                    return
-                is_first = False
+        bias = {token: scale * value for token, value in table.biases().items()}
+        # The server tells probabilities of what is left, which is this share of the whole distribution.
+        share = table.mass_left() if self._plan.logprobs == "drawn" else 1.0
+        async with aclosing(self._read(self._request(max_tokens=1, bias=bias))) as drawn_tokens:
+            async for drawn in drawn_tokens:
+                yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
 
-    def _keeps(self, candidate: Candidate) -> bool:
+    def _keeps(self, drawn: DrawnToken) -> bool:
         """Return whether a token drawn from the whole distribution counts; count it otherwise."""
-        is_kept = self._source.keeps(candidate.token)
+        is_kept = self._source.keeps(drawn.token)
         self.traffic.thinned += not is_kept
         return is_kept
 
-    def _request(
-        self,
-        *,
-        max_tokens: int | None = None,
-        bias: Mapping[int, float] = NO_BIAS,
-        first_bias: Mapping[int, float] = NO_BIAS,
-        touched: int = 0,
-    ) -> StreamRequest:
+    def _request(self, *, max_tokens: int | None = None, bias: Mapping[int, float] = NO_BIAS) -> StreamRequest:
         row, plan = self.row, self._plan
+        # The biased tokens are usually the likeliest: more are asked for, so that others are among them.
+        top_logprobs = plan.top_logprobs and min(plan.top_logprobs + len(bias), plan.max_top_logprobs)
         return StreamRequest(
             prompt=self._prompt + row.tokens,
             max_tokens=max_tokens or row.capacity - len(row.tokens),
             seed=self._seeds.getrandbits(31),
             sampling=self._sampling,
             bias=bias,
-            first_bias=first_bias,
-            logprobs=plan.logprobs if row.node.rewinds >= plan.patience else None,
-            alternatives=min(plan.alternatives and plan.alternatives + touched, plan.max_alternatives),
+            logprobs=plan.logprobs if row.node.rewinds >= plan.rewinds_before_logprobs else None,
+            top_logprobs=top_logprobs,
         )
 
-    async def _read(self, request: StreamRequest) -> AsyncGenerator[Candidate, None]:
+    async def _read(self, request: StreamRequest) -> AsyncGenerator[DrawnToken, None]:
         """Yield the tokens of a stream, the end token included."""
         self.traffic.requests += 1
         received = 0
-        async with aclosing(self._client.stream(request)) as messages:
-            async for message in messages:
-                if isinstance(message, Ended) and message.reason == "length":
+        async with aclosing(self._client.stream(request)) as items:
+            async for item in items:
+                if isinstance(item, StreamEnd) and item.reason == "length":
                     if received < request.max_tokens:
                         raise EndpointError(
                             f"the server ended a text after {len(request.prompt) + received:,} tokens with the prompt: "
@@ -208,24 +222,23 @@ class StreamedText:
                         )
                     return
                 received += 1
-                self.traffic.written += 1
-                candidate = self._receive(message)
-                if candidate is not None:
-                    yield candidate
-                if isinstance(message, Ended):
+                self.traffic.received_tokens += 1
+                drawn = self._receive(item)
+                if drawn is not None:
+                    yield drawn
+                if isinstance(item, StreamEnd):
                     self._has_ended = True  # reached only if all tokens have stayed
                     return
 
-    def _receive(self, message: Message) -> Candidate | None:
-        """Return the token of a message, None for an end without one. Raises `EndpointError` for one without an id."""
-        token = message.token
-        if token is None and isinstance(message, StreamedToken):
+    def _receive(self, item: StreamItem) -> DrawnToken | None:
+        """Return the token of an item; None for an end without one. Raises `EndpointError` for one without an id."""
+        if isinstance(item, StreamToken) and item.token is None:
             raise EndpointError(
-                f"the server wrote {message.text!r}, which is no single token of the tokenizer: a server that names "
+                f"the server wrote {item.text!r}, which is not a single token of the tokenizer: a server that names "
                 "tokens by their ids is needed"
             )
-        token = self._end_token if token is None else token
+        token = self._end_token if item.token is None else item.token
         if token is None:
             return None
-        alternatives = tuple((other, exp(logprob)) for other, logprob in message.alternatives)
-        return Candidate(token, None if message.logprob is None else exp(message.logprob), alternatives)
+        alternatives = tuple((other, exp(logprob)) for other, logprob in item.alternatives)
+        return DrawnToken(token, None if item.logprob is None else exp(item.logprob), alternatives)

@@ -12,14 +12,12 @@ from sys import maxsize
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.methods import EndpointMethod
-from antislop.endpoint.old_dialects import EndpointError
+from antislop.endpoint.connection import Refused, StreamConnection
+from antislop.endpoint.dialects import DIALECTS
+from antislop.endpoint.endpoint import Endpoint, EndpointError
+from antislop.endpoint.probe import NO_ROUTE_STATUSES
 from antislop.endpoint.sampler import EndpointSampler
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.client import DIALECTS_OF_STREAMS
-from antislop.endpoint.streams.connection import Refused, StreamConnection
-from antislop.endpoint.streams.probe import NO_ROUTE
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.sampler import AntiSlop
@@ -41,8 +39,8 @@ log = getLogger(__name__)
 class UpstreamBackend:
     """Writes texts by an `EndpointSampler`.
 
-    sampler: the server's own bans, options and tokenizer. endpoint: the other server. method: see `EndpointSampler`;
-    "alternatives" is not possible here. Raises `EndpointError` if the server can't be reached.
+    sampler: the server's own bans, options and tokenizer. endpoint: the other server. Raises `EndpointError` if the
+    server can't be reached.
     """
 
     def __init__(
@@ -50,12 +48,9 @@ class UpstreamBackend:
         sampler: AntiSlop,
         endpoint: Endpoint,
         *,
-        method: EndpointMethod = "auto",
         queue_length: int = QUEUE_LENGTH,
     ) -> None:
-        if method == "alternatives":
-            raise InputError("method='alternatives' is not possible behind a server: leave method out")
-        self._served = EndpointSampler(sampler, endpoint, method=method)
+        self._served = EndpointSampler(sampler, endpoint)
         self.description = self._served.describe_server()
         features = self._served.features
         served_name = None if features is None else features.model
@@ -82,7 +77,7 @@ class UpstreamBackend:
     def cuts_min_p_first(self) -> bool:
         """Whether the other server cuts by `min_p` before `top_p`."""
         features = self._served.features
-        return features is not None and DIALECTS_OF_STREAMS[features.server].cuts_min_p_first
+        return features is not None and DIALECTS[features.server].cuts_min_p_first
 
     async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
         """Yield the events of one text; closing the generator ends it on the other server."""
@@ -120,7 +115,7 @@ class UpstreamBackend:
         try:
             await self._connection.ask(self._connection.address("/v1/models"))
         except Refused as refused:  # some servers lack the route
-            return refused.status in NO_ROUTE
+            return refused.status in NO_ROUTE_STATUSES
         except EndpointError:
             return False
         return True

@@ -15,14 +15,13 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 from antislop.endpoint import Endpoint, EndpointSampler
-from antislop.endpoint.methods import EndpointMethod
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts
 from tests.support.gguf_file import write_gguf
 from tests.support.llama_cpp import serve_llama_cpp
 from tests.support.processes import ServingProcess
-from tests.support.vllm_server import FIRST_BIAS, PYTHON, serve_vllm
+from tests.support.vllm_server import PYTHON, serve_vllm
 
 STREAMS = 8
 TEXTS = 96  # per round and contestant: at the end of a round fewer than `STREAMS` are left
@@ -67,24 +66,19 @@ class Run(NamedTuple):
 
 class Setup(NamedTuple):
     """A server and what runs on it. stretched: how many times the layers of the model it has. texts: per round and
-    contestant. is_old: whether the sampler of 0.1.0 runs on it, beside which others are slower.
+    contestant.
     """
 
     title: str
     engine: Engine
-    options: Sequence[str] = ()
     stretched: int = 1
     texts: int = TEXTS
-    is_old: bool = False
 
 
 SETUPS: Sequence[Setup] = (
     Setup("llama.cpp", "llama.cpp"),
     Setup("vLLM", "vllm"),
     Setup("vLLM, 7 times the layers", "vllm", stretched=7, texts=TEXTS // 2),
-    Setup("vLLM with FirstTokenBias", "vllm", FIRST_BIAS),
-    Setup("llama.cpp as in 0.1.0", "llama.cpp", texts=TEXTS // 4, is_old=True),
-    Setup("vLLM as in 0.1.0", "vllm", texts=TEXTS // 4, is_old=True),
 )
 
 
@@ -141,7 +135,7 @@ class Served:
         return Counts(
             sum(len(text.tokens) for text in texts),
             sum(text.traffic.requests for text in texts),
-            sum(text.traffic.written for text in texts),
+            sum(text.traffic.received_tokens for text in texts),
             sum(text.report.violations for text in texts),
         )
 
@@ -172,7 +166,7 @@ def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
         model.generation_config = subject.model.generation_config
         model.save_pretrained(folder)
         subject.tokenizer.save_pretrained(folder)
-        with serve_vllm(python, Path(folder), Path(folder) / "log.txt", *setup.options, slots=STREAMS) as process:
+        with serve_vllm(python, Path(folder), Path(folder) / "log.txt", slots=STREAMS) as process:
             yield process
 
 
@@ -180,14 +174,8 @@ def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     """Let the contestants write in turn in each round, another one first each time."""
     contestants = {"alone": served.read_plainly}
     frequent = bench.calibrate(RATE, bench.contestant, CALIBRATED, tries=3)
-    lists: Mapping[str, tuple[Sequence[str], EndpointMethod]] = {
-        "no match": (bench.absent[:LISTED], "auto"),
-        "violations": (frequent, "auto"),
-    }
-    if served.setup.is_old:
-        lists = {"alternatives": (frequent, "alternatives")}
-    for name, (phrases, method) in lists.items():
-        contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases, method=method))
+    for name, phrases in (("no match", bench.absent[:LISTED]), ("violations", frequent)):
+        contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases))
     runs: dict[str, list[Run]] = {name: [] for name in contestants}
     for number in range(bench.race.rounds + WARM_UP):
         names = [*contestants]
@@ -197,9 +185,9 @@ def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     yield from report({name: laps[WARM_UP:] for name, laps in runs.items()}, served)
 
 
-def make_sampler(bench: Bench, served: Served, phrases: Sequence[str], *, method: EndpointMethod) -> EndpointSampler:
-    """Return a sampler of the server that keeps bans by a method."""
-    return EndpointSampler(bench.sampler(phrases), Endpoint(f"{served.process.url}/v1"), method=method)
+def make_sampler(bench: Bench, served: Served, phrases: Sequence[str]) -> EndpointSampler:
+    """Return a sampler of the server."""
+    return EndpointSampler(bench.sampler(phrases), Endpoint(f"{served.process.url}/v1"))
 
 
 def report(runs: Mapping[str, Sequence[Run]], served: Served) -> Iterator[Result]:
@@ -223,9 +211,7 @@ def report(runs: Mapping[str, Sequence[Run]], served: Served) -> Iterator[Result
 
 def find_goals(name: str, engine: Engine) -> Mapping[str, float]:
     """Return the goals of a contestant by what is measured."""
-    if name == "no match":
-        return {"speed": NO_MATCH_GOAL}
-    return GOALS[engine] if name == "violations" else {}
+    return {"speed": NO_MATCH_GOAL} if name == "no match" else GOALS[engine]
 
 
 def describe(laps: Sequence[Run]) -> str:

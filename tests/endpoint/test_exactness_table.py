@@ -16,12 +16,11 @@ import torch
 import antislop
 import antislop.endpoint
 import antislop.server
-from antislop.endpoint.methods import ExactMethod, plan_method
+from antislop.endpoint.dialects import DIALECTS, LLAMA_CPP_SAMPLERS
+from antislop.endpoint.methods import SERVER_TITLES, ExactMethod, plan_method
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.settings import TextSettings
-from antislop.endpoint.streams.client import DIALECTS_OF_STREAMS
-from antislop.endpoint.streams.llama_cpp import SAMPLERS
-from antislop.endpoint.streams.messages import ServerFeatures
+from antislop.endpoint.settings import EndpointSettings
+from antislop.endpoint.streams import ServerFeatures
 from antislop.errors import InputError
 from tests.support.backends import run_server
 from tests.support.documents import ROOT
@@ -68,9 +67,6 @@ def probe(name: str) -> ServerFeatures:
 
 def describe(sampling: Sampling, features: ServerFeatures) -> str:
     """Return the exact methods, those that auto takes in bold; a dash if there is none. † marks another order."""
-    missing = DIALECTS_OF_STREAMS[features.server].missing
-    if any(getattr(sampling, name) != getattr(Sampling(), name) for name in missing):
-        return "–"
     exact = []
     for method in get_args(ExactMethod):
         try:
@@ -85,9 +81,7 @@ def describe(sampling: Sampling, features: ServerFeatures) -> str:
     plan = plan_method("auto", sampling, features)
     taken = {name for name, takes in (("thin", plan.can_thin), ("bias", plan.can_bias)) if takes} or {"reject"}
     assert taken <= set(exact)
-    mark = (
-        " †" if DIALECTS_OF_STREAMS[features.server].cuts_min_p_first and sampling.top_p < 1 and sampling.min_p else ""
-    )
+    mark = " †" if DIALECTS[features.server].cuts_min_p_first and sampling.top_p < 1 and sampling.min_p else ""
     return ", ".join(f"**{method}**" if method in taken else method for method in exact) + mark
 
 
@@ -110,6 +104,46 @@ def test_the_guides_table_is_what_the_sampler_does() -> None:
             assert cells == {table[setting][server]}, f"{setting} on {server}"
 
 
+NO_LOGPROBS = "it needs the log-probabilities of the written tokens, which this server does not return"
+CAUSES = {
+    "other": "this server takes no logit_bias",
+    "SGLang": NO_LOGPROBS,
+    "vLLM, `processed_logprobs`": NO_LOGPROBS,
+}
+"""Why greedy texts are not exact."""
+REFUSALS = {
+    "`typical_p`": "typical_p can't be followed on {title}, whose requests lack that field: leave it out, "
+    "or use llama.cpp",
+    "`repetition_penalty`": "repetition_penalty can't be exact on {title}, which may not count the prompt, where the "
+    "kept text is after a rewind: leave it out, or use vLLM, llama.cpp or SGLang",
+    "greedy": "greedy texts (do_sample=False) can't be exact on {title} here, because {cause}: sample, "
+    "or use llama.cpp, or vLLM with its default --logprobs-mode",
+}
+"""What the sampler says where the table has a dash."""
+DASHES = [(row, server) for row, cells in read_table().items() for server in cells if cells[server] == "–"]
+
+
+@pytest.mark.parametrize(("setting", "server"), [dash for dash in DASHES if dash[0] in SETTINGS])
+def test_a_dash_is_a_refusal_that_names_the_setting_the_reason_and_a_way_out(setting: str, server: str) -> None:
+    features = probe(server)
+    title = SERVER_TITLES[features.server]
+    for sampling in SETTINGS[setting]:
+        with pytest.raises(InputError) as caught:
+            plan_method("auto", sampling, features)
+        assert str(caught.value) == REFUSALS[setting].format(title=title, cause=CAUSES.get(server))
+
+
+def test_what_a_server_of_an_unknown_kind_can_not_do_exactly_is_refused_before_a_text_begins() -> None:
+    tokenizer = antislop.tiny_model()[1]
+    engine = SimulatedEngine(lambda _: torch.zeros(len(tokenizer)), tokenizer, "openai")
+    with serve_streams(engine) as server:
+        sampler = antislop.endpoint.EndpointSampler(antislop.AntiSlop(tokenizer, ["the"]), server.endpoint)
+        for settings in ({"typical_p": 0.9}, {"repetition_penalty": 1.1}, {"do_sample": False}):
+            with pytest.raises(InputError, match=rf"{next(iter(settings))}.* a server of an unknown kind"):
+                list(sampler.generate_many(["The"], max_new_tokens=3, **settings))  # type: ignore[arg-type]
+        assert all(body is None or body["max_tokens"] == 8 for _, body in server.requests), "the probe alone"
+
+
 @pytest.mark.parametrize("server", ["vLLM", "llama.cpp", "SGLang"])
 @pytest.mark.parametrize("sampling", [sampling for samplings in SETTINGS.values() for sampling in samplings])
 def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server: str, sampling: Sampling) -> None:
@@ -119,14 +153,14 @@ def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server
         return
     engine = SimulatedEngine(lambda _: logits, antislop.tiny_model()[1], kind)
     asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
-    asked |= {"typical_p": sampling.typical_p, "order": ["bias", *SAMPLERS] if kind == "llama.cpp" else None}
+    asked |= {"typical_p": sampling.typical_p, "order": ["bias", *LLAMA_CPP_SAMPLERS] if kind == "llama.cpp" else None}
     drawn = torch.as_tensor(next(engine.draw([1, 5], asked, count=1, seed=0)).drawn).exp()
     expected = process(logits, [1, 5], sampling)
     assert (float((drawn - expected).abs().sum()) > 0.01) == describe(sampling, features).endswith("†")
 
 
 def test_what_the_table_says_of_penalties_of_the_text_alone_is_refused() -> None:
-    table, names = read_table(), {field.name for field in fields(TextSettings)}
+    table, names = read_table(), {field.name for field in fields(EndpointSettings)}
     for row, settings in FOREIGN.items():
         assert set(table[row].values()) == {"–"}
         assert not names & set(settings)

@@ -15,11 +15,10 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from antislop.endpoint import EndpointError
+from antislop.endpoint import EndpointError, client
+from antislop.endpoint.hidden_tokens import HiddenSpeller, HiddenTokens, ends_within_character
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams import client
-from antislop.endpoint.streams.hidden_tokens import HiddenSpeller, HiddenTokens, ends_within_character
-from antislop.endpoint.streams.messages import Ended, StreamRequest
+from antislop.endpoint.streams import StreamEnd, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
 from tests.conftest import DEPTH
 from tests.support.simulated_engine import SimulatedEngine
@@ -69,7 +68,7 @@ async def count_texts(engine: SimulatedEngine, texts: int) -> Counter[tuple[int,
     for seed in range(texts):
         text = []
         async for message in streams.stream(replace(request, seed=seed)):
-            assert isinstance(message, Ended) or message.token is not None
+            assert isinstance(message, StreamEnd) or message.token is not None
             text += [message.token] if message.token is not None else []
         counts[tuple(text)] += 1
     return counts
@@ -79,8 +78,8 @@ async def count_texts(engine: SimulatedEngine, texts: int) -> Counter[tuple[int,
 def test_texts_with_hidden_tokens_are_as_probable_as_the_model_has_them(
     monkeypatch: pytest.MonkeyPatch, repeats: bool
 ) -> None:
-    monkeypatch.setattr(client, "NAMING_TRIES", 10**5)
-    monkeypatch.setattr(client, "REPEATS", 1)
+    monkeypatch.setattr(client, "MAX_NAMING_TRIES", 10**5)
+    monkeypatch.setattr(client, "TRIES_WITH_SAME_SEED", 1)
     engine = SimulatedEngine(score, TOKENIZER, "llama.cpp", repeats=repeats)
     texts = (1500 if repeats else 150) * DEPTH
     counts = asyncio.run(count_texts(engine, texts))

@@ -17,9 +17,8 @@ pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp i
 
 import antislop
 from antislop import AntiSlop
-from antislop.endpoint import Endpoint, EndpointSampler
-from antislop.endpoint.streams import connection
-from antislop.endpoint.streams.connection import StreamConnection
+from antislop.endpoint import Endpoint, EndpointSampler, connection
+from antislop.endpoint.connection import StreamConnection
 from tests.support.gguf_file import write_gguf
 from tests.support.llama_cpp import serve_llama_cpp
 
@@ -63,7 +62,7 @@ def test_rewinds_let_no_prompt_be_evaluated_again(served: Any, tiny: Any) -> Non
 
 
 def test_a_server_that_does_not_end_a_text_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "MAX_LEAVE_SECONDS", 0.2)
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")

@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 from antislop.endpoint import Endpoint
+from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import StreamRequest
+from antislop.endpoint.streams import StreamRequest
 from antislop.hf.pretrained import load_model
 from tests.support.llama_cpp import serve_llama_cpp
 

@@ -13,9 +13,9 @@ import pytest
 
 import antislop
 from antislop.endpoint import EndpointError
+from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import Message, ServerFeatures, StreamedToken, StreamRequest
+from antislop.endpoint.streams import ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.hf.vocabulary import Vocabulary
 from tests.support.models import build_tokenizer
 from tests.support.served_streams import (
@@ -24,9 +24,9 @@ from tests.support.served_streams import (
     check_drawn_probabilities,
     check_raw_probabilities_under_a_bias,
     check_that_draws_are_streams,
-    read,
     use,
 )
+from tests.support.streaming import read
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,6 @@ def test_the_probe_finds_what_llama_cpp_can_do(llama_cpp: Any, tiny: Any) -> Non
     assert features.logprobs == {"raw", "drawn"}
     assert features.has_ids
     assert features.has_bias
-    assert not features.has_first_bias
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -81,7 +80,7 @@ def test_tokens_that_end_within_a_character_are_named(llama_cpp: Any, tiny: Any)
         for seed in range(6):
             asked = replace(request, seed=seed)
             messages = await read(client, asked)
-            tokens = [message.token for message in messages if isinstance(message, StreamedToken)]
+            tokens = [message.token for message in messages if isinstance(message, StreamToken)]
             body = client_body(asked)
             answer = await client._connection.ask(f"{llama_cpp.url}/completion", body)
             jump = next((i for i, message in enumerate(messages) if message.logprob is None), len(tokens))
@@ -95,7 +94,7 @@ def test_tokens_that_end_within_a_character_are_named(llama_cpp: Any, tiny: Any)
 
 def client_body(request: StreamRequest) -> dict[str, Any]:
     """Return the body of a request that is not streamed."""
-    from antislop.endpoint.streams.llama_cpp import LlamaCppStream
+    from antislop.endpoint.dialects import LlamaCppStream
 
     return LlamaCppStream(request).ask() | {"stream": False}
 
@@ -114,10 +113,10 @@ def test_a_closed_stream_frees_its_slot(llama_cpp: Any, tiny: Any) -> None:
     )
 
     async def act(client: StreamingClient) -> float:
-        first: Message
+        first: StreamItem
         async with aclosing(client.stream(request)) as messages:
             first = await messages.__anext__()
-            assert isinstance(first, StreamedToken)
+            assert isinstance(first, StreamToken)
             assert await asyncio.to_thread(count_busy, llama_cpp) == 1
         start = time.perf_counter()
         while await asyncio.to_thread(count_busy, llama_cpp):

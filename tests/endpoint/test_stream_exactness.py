@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
+from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.methods import EndpointMethod, plan_method
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streamed_text import StreamedText
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import ServerFeatures
+from antislop.endpoint.streamed_text import EndpointText
+from antislop.endpoint.streams import ServerFeatures
 from antislop.errors import InputError
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
@@ -30,16 +30,14 @@ from tests.support.statistics import p_value
 from tests.support.streaming import connect_directly
 from tests.support.toys import EXACT, Markov, Words, run, spec_of
 
-RAW = ServerFeatures(server="vllm", logprobs=frozenset({"raw"}), max_alternatives=20, has_ids=True, has_bias=True)
+RAW = ServerFeatures(server="vllm", logprobs=frozenset({"raw"}), max_top_logprobs=20, has_ids=True, has_bias=True)
 DRAWN = replace(RAW, logprobs=frozenset({"drawn"}))
-ONE_SHOT = replace(RAW, has_first_bias=True)
 TEXTS_ONLY = ServerFeatures(server="openai")
 WAYS: dict[str, tuple[EndpointMethod, ServerFeatures]] = {
     "reject": ("reject", TEXTS_ONLY),
     "thin": ("thin", RAW),
     "bias": ("bias", RAW),
     "bias, told what was drawn from": ("bias", DRAWN),
-    "bias of the first token": ("bias", ONE_SHOT),
     "auto": ("auto", RAW),
 }
 PLAIN = Sampling()
@@ -58,7 +56,7 @@ def write_texts(
     times: int = TIMES,
     sampling: Sampling = PLAIN,
     method_of_bans: str = "exact",
-) -> list[StreamedText]:
+) -> list[EndpointText]:
     """Write texts. model, features: of a server that does not have them as attributes."""
     matcher = Matcher(bans, words)
     if isinstance(server, DrawingServer):
@@ -67,14 +65,14 @@ def write_texts(
     settings, plan = model, plan_method(method, sampling, features)
     policy = replace(EXACT, do_sample=sampling.do_sample, method=method_of_bans, max_rewinds=10_000)
 
-    async def write(seed: int) -> StreamedText:
+    async def write(seed: int) -> EndpointText:
         spec = spec_of(settings, matcher, seed=seed, lookback=False, policy=policy)
-        text = StreamedText(server, spec, plan, sampling, seed=seed)
+        text = EndpointText(server, spec, plan, sampling, seed=seed)
         async for _ in text.events():
             pass
         return text
 
-    async def write_all() -> list[StreamedText]:
+    async def write_all() -> list[EndpointText]:
         return [await write(seed) for seed in range(times)]
 
     return asyncio.run(write_all())
@@ -98,7 +96,7 @@ def test_the_traffic_counts_each_request_and_each_token_that_the_server_wrote(wa
     method, features = WAYS[way]
     server = DrawingServer(Markov(len(LETTERS), seed=1), features)
     texts = write_texts(server, LETTERS, [anywhere("a"), anywhere("b")], method=method, times=30)
-    assert sum(text.traffic.written for text in texts) == server.written
+    assert sum(text.traffic.received_tokens for text in texts) == server.written
     assert sum(text.traffic.requests for text in texts) == len(server.requests)
 
 
@@ -131,15 +129,14 @@ def test_probabilities_that_are_not_told_leave_texts_exact(method: EndpointMetho
     assert p_value(draw(server, LETTERS, bans, method=method), expected) > 1e-4
 
 
-@pytest.mark.parametrize("features", [RAW, ONE_SHOT], ids=["two requests", "one request"])
 @pytest.mark.parametrize("case", CASES)
-def test_greedy_texts_are_those_of_the_loop(case: str, features: ServerFeatures) -> None:
+def test_greedy_texts_are_those_of_the_loop(case: str) -> None:
     words, bans = CASES[case]
     for seed in range(5):
         model = Markov(len(words), seed=seed, length=8)
         expected, report = run(model, words, bans, do_sample=False, lookback=False)
         greedy = Sampling(temperature=0)
-        drawn = draw(DrawingServer(model, features), words, bans, method="auto", times=1, sampling=greedy)
+        drawn = draw(DrawingServer(model, RAW), words, bans, method="auto", times=1, sampling=greedy)
         if report.conceded == 0:
             assert list(drawn) == [expected]
 
@@ -174,22 +171,31 @@ def test_raw_probabilities_serve_no_other_temperature() -> None:
 
 
 def test_a_penalty_needs_a_server_that_counts_the_prompt() -> None:
-    with pytest.raises(InputError, match="does not count the prompt"):
+    with pytest.raises(InputError, match="repetition_penalty can't be exact on vLLM, which may not count the prompt"):
         plan_method("reject", Sampling(repetition_penalty=1.2), RAW)
     assert not plan_method("auto", Sampling(repetition_penalty=1.2), replace(DRAWN, penalizes_prompt=True)).can_bias
 
 
-@pytest.mark.parametrize("method", ["auto", "reject", "thin"])
+@pytest.mark.parametrize("method", ["reject", "thin"])
 def test_greedy_texts_need_a_bias(method: EndpointMethod) -> None:
-    features = TEXTS_ONLY if method == "auto" else RAW
-    with pytest.raises(InputError, match="greedy texts need method='bias'"):
-        plan_method(method, Sampling(temperature=0), features)
+    with pytest.raises(InputError, match=f"method='{method}' can't write greedy texts .*: use method='auto'"):
+        plan_method(method, Sampling(temperature=0), RAW)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_requests_contain_the_current_text_and_nothing_banned(way: str) -> None:
+    method, features = WAYS[way]
+    server = DrawingServer(Markov(len(LETTERS), seed=1), features)
+    bans = [anywhere("a"), anywhere("bc")]
+    texts = write_texts(server, LETTERS, bans, method=method, times=20)
+    sent = [LETTERS.text(request.prompt[len(texts[0]._prompt) :]) for request in server.requests]
+    assert len(sent) > 20
+    assert not [text for text in sent if "a" in text or "bc" in text]
 
 
 SERVERS: dict[str, tuple[EngineKind, dict[str, bool], ServerFeatures]] = {
     "vLLM": ("vllm", {}, RAW),
     "vLLM, told what was drawn from": ("vllm", {"tells_drawn": True}, DRAWN),
-    "vLLM with the plugin": ("vllm", {"has_first_bias": True}, ONE_SHOT),
     "llama.cpp": ("llama.cpp", {}, replace(RAW, server="llama.cpp", logprobs=frozenset({"raw", "drawn"}))),
     "SGLang": ("sglang", {}, replace(DRAWN, server="sglang", has_truncated_logprobs=False)),
     "plain": ("openai", {}, TEXTS_ONLY),

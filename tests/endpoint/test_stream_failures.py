@@ -16,15 +16,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from antislop.endpoint import Endpoint, EndpointError
+from antislop.endpoint import Endpoint, EndpointError, client as client_module, connection
+from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams import client as client_module, connection
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import Message, StreamBroken, StreamRequest
+from antislop.endpoint.streams import StreamBroken, StreamItem, StreamRequest
 from antislop.errors import InputError
-from tests.endpoint.test_streams import KINDS, make_engine, read
 from tests.support.simulated_engine import EngineKind
-from tests.support.streaming import Fault, StreamingServer, serve_streams
+from tests.support.streaming import KINDS, Fault, StreamingServer, make_engine, read, serve_streams
 
 REQUEST = StreamRequest(prompt=[3, 4], max_tokens=40, seed=5, sampling=Sampling(), bias={1: -100.0})
 
@@ -43,7 +41,7 @@ def run(server: StreamingServer, use: Callable[[StreamingClient], Coroutine[Any,
     return asyncio.run(main())
 
 
-async def read_until_it_breaks(client: StreamingClient) -> tuple[list[Message], str]:
+async def read_until_it_breaks(client: StreamingClient) -> tuple[list[StreamItem], str]:
     messages = []
     try:
         async for message in client.stream(REQUEST):
@@ -68,7 +66,7 @@ async def wait_until_nothing_is_open(server: StreamingServer) -> float:
     ids=lambda fault: f"{fault.kind} {fault.status}",
 )
 def test_a_failure_before_the_first_token_is_invisible(fault: Fault) -> None:
-    async def use(client: StreamingClient) -> list[list[Message]]:
+    async def use(client: StreamingClient) -> list[list[StreamItem]]:
         whole = await read(client, REQUEST)
         server.faults += [fault, fault]
         return [whole, await read(client, REQUEST)]
@@ -82,7 +80,7 @@ def test_a_failure_before_the_first_token_is_invisible(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", [Fault("drop", 5), Fault("error", 5), Fault("end", 5)], ids=lambda fault: fault.kind)
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_later_failure_the_tokens_so_far_are_valid(kind: EngineKind, fault: Fault) -> None:
-    async def use(client: StreamingClient) -> tuple[list[Message], list[Message]]:
+    async def use(client: StreamingClient) -> tuple[list[StreamItem], list[StreamItem]]:
         whole = await read(client, REQUEST)
         server.faults.append(fault)
         messages, _ = await read_until_it_breaks(client)
@@ -100,7 +98,7 @@ def test_what_no_repetition_can_mend_is_not_repeated() -> None:
             (Fault(status=400), "answered 400: told to fail"),
             (Fault(status=401), r"answered 401: told to fail \(pass api_key\)"),
             (Fault("error", status=400), "reported an error: told to fail"),
-            (Fault("garbage"), "answered no JSON: '{nonsense'"),
+            (Fault("garbage"), "did not answer in JSON: '{nonsense'"),
         ):
             server.faults.append(fault)
             count = len(server.requests)
@@ -198,7 +196,9 @@ def test_a_finished_stream_leaves_its_connection_to_the_next_one() -> None:
         assert len(set(server.ports[:-1])) == 1
 
 
-def test_no_more_streams_are_open_than_allowed() -> None:
+def test_no_more_streams_are_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MAX_STREAMS", 3)
+
     async def use(client: StreamingClient) -> int:
         server.pace = 0.002
         tasks = [asyncio.create_task(read(client, REQUEST)) for _ in range(6)]
@@ -209,14 +209,14 @@ def test_no_more_streams_are_open_than_allowed() -> None:
         return highest
 
     with serve_streams(make_engine()) as server:
-        assert run(server, use, streams=3) == 3
+        assert run(server, use) == 3
 
 
 def test_a_client_can_be_used_by_one_event_loop_after_the_other() -> None:
     with serve_streams(make_engine()) as server:
         client = server.client()
 
-        async def use() -> list[Message]:
+        async def use() -> list[StreamItem]:
             _, _, messages = await asyncio.gather(client.probe(), client.probe(), read(client, REQUEST))
             await client.close()
             return messages
@@ -225,7 +225,7 @@ def test_a_client_can_be_used_by_one_event_loop_after_the_other() -> None:
 
 
 def test_too_long_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_LINE", 64)
+    monkeypatch.setattr(connection, "MAX_LINE_BYTES", 64)
 
     async def use(client: StreamingClient) -> None:
         server.faults.append(Fault("flood"))
@@ -237,11 +237,11 @@ def test_too_long_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_limit_of_bytes_leaves_room_for_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "ANSWER_BASE", 2000)
+    monkeypatch.setattr(client_module, "ANSWER_BASE_BYTES", 2000)
     kinds: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang")
     for kind in kinds:
         logprobs: Any = "raw" if kind == "vllm" else "drawn"
-        request = replace(REQUEST, logprobs=logprobs, alternatives=20)
+        request = replace(REQUEST, logprobs=logprobs, top_logprobs=20)
         with serve_streams(make_engine(kind)) as server:
             assert len(run(server, partial(read, request=request))) == 41
 
@@ -259,6 +259,19 @@ def test_no_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with serve_streams(make_engine()) as server:
         assert run(server, lambda client: read(client, REQUEST))
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"error": {"message": "\\u001b[2J\\u202egnp"}}', b"\x1b[2J \xe2\x80\xae"], ids=["JSON", "text"]
+)
+def test_words_of_a_server_in_an_error_do_not_control_the_terminal(content: bytes) -> None:
+    message = connection._read_message(content)
+    assert message.startswith("␛[2J")
+    assert message.isprintable()
+
+
+def test_an_error_that_is_nested_too_deeply_is_shortened() -> None:
+    assert len(connection._read_message(b'{"error":' * 100_000)) <= 200
 
 
 class Body:

@@ -10,7 +10,7 @@ import pytest
 
 import antislop
 from tests.support.processes import ServingProcess
-from tests.support.vllm_server import DRAWN_LOGPROBS, FIRST_BIAS, PYTHON, serve_vllm
+from tests.support.vllm_server import DRAWN_LOGPROBS, PYTHON, serve_vllm
 
 TINY = Path(antislop.__file__).parent / "data" / "tiny"
 
@@ -25,14 +25,14 @@ def vllm_python() -> str:
 
 @pytest.fixture(scope="module")
 def vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingProcess]:
-    """The bundled model, with log-probabilities of what was drawn from, and with `FirstTokenBias`."""
+    """The bundled model, with log-probabilities of what was drawn from."""
     log = tmp_path_factory.mktemp("vllm") / "log.txt"
-    with serve_vllm(vllm_python, TINY, log, *DRAWN_LOGPROBS, *FIRST_BIAS) as server:
+    with serve_vllm(vllm_python, TINY, log, *DRAWN_LOGPROBS) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def plain_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingProcess]:
-    """The bundled model, served with vLLM's own defaults: raw log-probabilities, no processor of ours."""
+    """The bundled model, served with vLLM's own defaults: raw log-probabilities."""
     with serve_vllm(vllm_python, TINY, tmp_path_factory.mktemp("vllm") / "log.txt") as server:
         yield server

@@ -12,14 +12,12 @@ from tests.conftest import DEPTH
 from tests.support.letters import CASES, build_model, build_tokenizer, draw_texts, expected_texts
 from tests.support.processes import ServingProcess
 from tests.support.statistics import p_value
-from tests.support.vllm_server import DRAWN_LOGPROBS, FIRST_BIAS, serve_vllm
+from tests.support.vllm_server import DRAWN_LOGPROBS, serve_vllm
 
 TIMES = 200 * DEPTH
 SERVERS = {
     "raw": (),
     "drawn": DRAWN_LOGPROBS,
-    "raw, first bias": FIRST_BIAS,
-    "drawn, first bias": (*DRAWN_LOGPROBS, *FIRST_BIAS),
 }
 """The options of the servers by what they tell: one starts at a time."""
 
@@ -50,7 +48,5 @@ def test_texts_of_vllm_are_those_of_rejection_sampling(
     kind, process = server
     if kind.startswith("raw") and (setting != "plain" and method in ("thin", "bias")):
         pytest.skip("raw log-probabilities are those of what is drawn from with plain settings only")
-    if "first bias" in kind and method not in ("auto", "bias"):
-        pytest.skip("nothing is biased")
     drawn = draw_texts(process.url, bans, setting, method, times=TIMES)
     assert p_value(drawn, expected_texts(bans, setting)) > 1e-3

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import antislop
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import ServerFeatures
+from antislop.endpoint.client import StreamingClient
+from antislop.endpoint.streams import ServerFeatures
 from tests.support.processes import ServingProcess
 from tests.support.served_streams import (
     SETTINGS,
@@ -25,13 +25,12 @@ def tiny() -> Any:
 
 
 def test_the_probe_finds_how_vllm_was_started(vllm: ServingProcess, plain_vllm: ServingProcess, tiny: Any) -> None:
-    for server, logprobs, has_first_bias in ((vllm, "drawn", True), (plain_vllm, "raw", False)):
+    for server, logprobs in ((vllm, "drawn"), (plain_vllm, "raw")):
         features: ServerFeatures = use(server, tiny[1], StreamingClient.probe)
         assert (features.server, features.context_length) == ("vllm", 512)
         assert features.logprobs == {logprobs}
         assert features.has_ids
         assert features.has_bias
-        assert features.has_first_bias == has_first_bias
 
 
 @pytest.mark.parametrize("settings", sorted({*SETTINGS} - {"typical_p"}))

@@ -10,7 +10,7 @@ from math import log
 import torch
 
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.messages import Ended, Message, ServerFeatures, StreamedToken, StreamRequest
+from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamItem, StreamRequest, StreamToken
 from tests.support.toys import Markov
 
 
@@ -25,43 +25,39 @@ class DrawingServer:
     written: int = 0
     _tables: dict[object, list[float]] = field(default_factory=dict)
 
-    async def stream(self, request: StreamRequest) -> AsyncGenerator[Message, None]:
+    async def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
         """Yield tokens until the text or the request ends."""
-        assert not request.first_bias or self.features.has_first_bias
         self.requests.append(request)
-        draws, tokens, bias = random.Random(request.seed), list(request.prompt), request.first_bias or request.bias
+        draws, tokens = random.Random(request.seed), list(request.prompt)
         for _ in range(request.max_tokens):
-            message = self._write(tokens, bias, request, draws)
-            assert isinstance(message, StreamedToken) and message.token is not None
-            yield message
-            tokens.append(message.token)
-            bias = request.bias
-            if message.token in self.model.eos:
+            item = self._write(tokens, request, draws)
+            assert isinstance(item, StreamToken) and item.token is not None
+            yield item
+            tokens.append(item.token)
+            if item.token in self.model.eos:
                 return
-        yield Ended("length")
+        yield StreamEnd("length")
 
-    async def draw(self, request: StreamRequest, count: int) -> list[Message]:
+    async def draw(self, request: StreamRequest, count: int) -> list[StreamItem]:
         """Return draws of the next token."""
         self.requests.append(request)
         draws = random.Random(request.seed)
-        return [self._write(request.prompt, request.bias, request, draws) for _ in range(count)]
+        return [self._write(request.prompt, request, draws) for _ in range(count)]
 
-    def _write(
-        self, tokens: Sequence[int], bias: Mapping[int, float], request: StreamRequest, draws: random.Random
-    ) -> Message:
+    def _write(self, tokens: Sequence[int], request: StreamRequest, draws: random.Random) -> StreamItem:
         ids = tuple(tokens[-2:])
-        drawn = self._probs(ids, request.sampling, bias)
+        drawn = self._probs(ids, request.sampling, request.bias)
         self.written += 1
         if request.sampling.do_sample:
             token = draws.choices(range(len(drawn)), drawn)[0]
         else:
             token = max(range(len(drawn)), key=drawn.__getitem__)
         if request.logprobs is None or draws.random() < self.forgets:
-            return StreamedToken(token)
+            return StreamToken(token)
         assert request.logprobs in self.features.logprobs
         told = drawn if request.logprobs == "drawn" else self._probs(ids, Sampling(), {})
-        top = sorted(range(len(told)), key=told.__getitem__, reverse=True)[: request.alternatives]
-        return StreamedToken(token, log(told[token]), alternatives=tuple((t, log(told[t])) for t in top))
+        top = sorted(range(len(told)), key=told.__getitem__, reverse=True)[: request.top_logprobs]
+        return StreamToken(token, log(told[token]), alternatives=tuple((t, log(told[t])) for t in top))
 
     def _probs(self, ids: tuple[int, ...], sampling: Sampling, bias: Mapping[int, float]) -> list[float]:
         """Return what is drawn from: a bias acts first, then temperature and truncation."""

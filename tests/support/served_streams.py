@@ -23,11 +23,12 @@ from transformers import (
 )
 
 from antislop.endpoint import Endpoint
+from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import Ended, Message, StreamRequest
+from antislop.endpoint.streams import StreamEnd, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
 from tests.support.processes import ServingProcess
+from tests.support.streaming import read
 
 PROMPT = "The old house at the edge of the village, the old house"
 SETTINGS = {
@@ -56,11 +57,6 @@ def use(
             await client.close()
 
     return asyncio.run(run())
-
-
-async def read(client: StreamingClient, request: StreamRequest) -> list[Message]:
-    """Return all messages of a stream."""
-    return [message async for message in client.stream(request)]
 
 
 def compute_probabilities(model: PreTrainedModel, prompt: list[int], sampling: Sampling) -> torch.Tensor:
@@ -98,18 +94,18 @@ def check_raw_probabilities_under_a_bias(server: ServingProcess, tiny: Any) -> N
     """Check that raw log-probabilities ignore the bias that the tokens obey."""
     model, tokenizer = tiny
     prompt = tokenizer(PROMPT)["input_ids"]
-    plain = StreamRequest(prompt=prompt, max_tokens=1, seed=4, sampling=Sampling(), logprobs="raw", alternatives=3)
+    plain = StreamRequest(prompt=prompt, max_tokens=1, seed=4, sampling=Sampling(), logprobs="raw", top_logprobs=3)
     biased = replace(plain, bias={300: 50.0})
-    (message, ended) = use(server, tokenizer, lambda client: read(client, biased))
+    (token, end) = use(server, tokenizer, lambda client: read(client, biased))
     probabilities = compute_probabilities(model, prompt, Sampling())
-    assert message.token == 300
-    assert message.logprob == pytest.approx(float(probabilities[300].log()), abs=1e-3)
+    assert token.token == 300
+    assert token.logprob == pytest.approx(float(probabilities[300].log()), abs=1e-3)
     likeliest = probabilities.topk(3).indices.tolist()
-    told = dict(message.alternatives)
+    told = dict(token.alternatives)
     assert set(likeliest) <= set(told)
-    for token in likeliest:
-        assert told[token] == pytest.approx(float(probabilities[token].log()), abs=1e-3)
-    assert ended == Ended("length")
+    for other in likeliest:
+        assert told[other] == pytest.approx(float(probabilities[other].log()), abs=1e-3)
+    assert end == StreamEnd("length")
 
 
 def check_that_draws_are_streams(server: ServingProcess, tiny: Any) -> None:
@@ -125,6 +121,6 @@ def check_that_draws_are_streams(server: ServingProcess, tiny: Any) -> None:
         (ended,) = await read(client, forced)
         assert ended.reason == "stop"
         assert ended.token == tokenizer.eos_token_id
-        assert [type(message) for message in await client.draw(forced, 2)] == [Ended, Ended]
+        assert [type(message) for message in await client.draw(forced, 2)] == [StreamEnd, StreamEnd]
 
     use(server, tokenizer, act)

@@ -61,9 +61,12 @@ class Draw:
 class SimulatedEngine:
     """A server of one kind.
 
-    model: returns the logits [vocab] after some tokens. end_tokens: those that end a text; by default the tokenizer's.
-    has_first_bias, tells_drawn: vLLM's plugin, and its `--logprobs-mode processed_logprobs`. bias_limit: as of vLLM's
-    second runner, 0 for speculative decoding. repeats: whether a seed repeats its draws. asked: all bodies so far.
+    model: returns the logits [vocab] after some tokens.
+    end_tokens: those that end a text; by default the tokenizer's.
+    tells_drawn: vLLM's `--logprobs-mode processed_logprobs`.
+    bias_limit: as of vLLM's second runner; 0 for speculative decoding.
+    repeats: whether a seed repeats its draws.
+    asked: all bodies so far.
     """
 
     model: Callable[[list[int]], Tensor]
@@ -71,7 +74,6 @@ class SimulatedEngine:
     kind: EngineKind = "vllm"
     end_tokens: frozenset[int] = frozenset()
     context_length: int = 512
-    has_first_bias: bool = False
     tells_drawn: bool = False
     bias_limit: int | None = None
     repeats: bool = True
@@ -93,24 +95,22 @@ class SimulatedEngine:
         """Yield tokens until the count is reached or the text ends."""
         numbers = random.Random(seed if self.repeats else self._fresh_seeds.getrandbits(60))
         tokens, room = list(prompt), min(count, self.context_length - len(prompt))
-        for place in range(room):
+        for _ in range(room):
             logits = self.model(tokens)
             raw = (logits if isinstance(logits, Tensor) else torch.as_tensor(logits)).double().numpy()
-            draw = self._draw(raw, tokens, asked, numbers, is_first=place == 0)
+            draw = self._draw(raw, tokens, asked, numbers)
             self.written += 1
             yield draw
             if draw.token in self.end_tokens:
                 return
             tokens.append(draw.token)
 
-    def _draw(
-        self, raw: Floats, tokens: list[int], asked: Mapping[str, Any], numbers: random.Random, *, is_first: bool
-    ) -> Draw:
+    def _draw(self, raw: Floats, tokens: list[int], asked: Mapping[str, Any], numbers: random.Random) -> Draw:
         scores, told = raw.copy(), None
         settings = {**DEFAULTS[self.kind], **asked}
         order = asked.get("order") or ORDERS[self.kind]
         for step in order:
-            self._apply(step, scores, tokens, settings, is_first=is_first)
+            self._apply(step, scores, tokens, settings)
             told = log_softmax(scores) if step == TOLD_AFTER.get(self.kind) else told
         is_greedy = settings["temperature"] == 0
         drawn = log_softmax(scores)
@@ -121,15 +121,11 @@ class SimulatedEngine:
             token = int(np.searchsorted(sums, numbers.random() * sums[-1], side="right"))
         return Draw(token, log_softmax(raw), drawn, drawn if told is None else told)
 
-    def _apply(
-        self, step: str, scores: Floats, tokens: list[int], settings: Mapping[str, Any], *, is_first: bool
-    ) -> None:
+    def _apply(self, step: str, scores: Floats, tokens: list[int], settings: Mapping[str, Any]) -> None:
         """Change scores in place."""
         if step == "bias":
             for token, value in settings.get("bias", {}).items():
                 scores[token] += value if self.kind in ("llama.cpp", "sglang") else max(-100.0, min(100.0, value))
-            for token, value in settings.get("first_bias", {}).items() if is_first and self.has_first_bias else ():
-                scores[token] += value
         elif step == "penalties" and settings["repetition_penalty"] != 1:
             last = settings.get("penalized", len(tokens))
             seen = sorted(set(tokens[-last:])) if last else []

@@ -71,7 +71,7 @@ class _Writer:
             raise RequestRefused(400, "prompt contains invalid tokens")
         if len(prompt) + (count if self.engine.kind == "vllm" else 1) > self.engine.context_length:
             raise RequestRefused(400, f"maximum context length is {self.engine.context_length} tokens")
-        names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "first_bias")
+        names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
         asked = {name: params[name] for name in names if params.get(name) is not None}
         asked |= {name: params[name] for name in ("order", "penalized") if name in params}
         asked["bias"] = _read_bias(self.engine, params.get("logit_bias"))
@@ -87,10 +87,9 @@ def _likeliest(logprobs: Floats, count: int) -> list[int]:
 
 class _Vllm(_Writer):
     def events(self, *, whole: bool) -> Iterator[Any]:
-        body, extra = self.body, self.body.get("vllm_xargs", {})
-        first = dict(zip(extra.get("first_ids", ()), extra.get("first_bias", ()), strict=True))
+        body = self.body
         draws = list if whole else iter
-        parts = draws(self.draws(body["prompt"], {**body, "first_bias": first}, body["max_tokens"], body.get("seed")))
+        parts = draws(self.draws(body["prompt"], body, body["max_tokens"], body.get("seed")))
         if whole:
             yield {"object": "text_completion", "choices": [self._choice(parts, self.reason)]}
             return

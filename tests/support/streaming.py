@@ -11,13 +11,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from aiohttp import web
 
+from antislop.endpoint.client import StreamingClient
+from antislop.endpoint.connection import Refused
 from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.connection import Refused
-from tests.support.simulated_engine import RequestRefused, SimulatedEngine
+from antislop.endpoint.streams import StreamItem, StreamRequest
+from tests.support.models import build_tokenizer
+from tests.support.simulated_engine import EngineKind, RequestRefused, SimulatedEngine
 from tests.support.simulated_formats import DONE, STREAMED_PATHS, answer_get, answer_post, stream
+
+KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang", "openai")
+TOKENIZER = build_tokenizer()
+TABLE = 2 * torch.randn(len(TOKENIZER), len(TOKENIZER), generator=torch.Generator().manual_seed(0))
+"""The logits of each token after each other token."""
+
+
+def make_engine(kind: EngineKind = "vllm", **options: Any) -> SimulatedEngine:
+    """Return an engine that draws by the table."""
+    return SimulatedEngine(lambda tokens: TABLE[tokens[-1]], TOKENIZER, kind, **options)
+
+
+async def read(client: StreamingClient, request: StreamRequest) -> list[StreamItem]:
+    """Return all items of a stream."""
+    return [item async for item in client.stream(request)]
 
 
 @dataclass(frozen=True)
@@ -55,15 +73,11 @@ class StreamingServer:
     @property
     def endpoint(self) -> Endpoint:
         """Return where it is, for a client that does not wait long."""
-        if self.engine.kind == "sglang":
-            return Endpoint(self.url, api="sglang", timeout=5, backoff=0.01)
         return Endpoint(f"{self.url}/v1", timeout=5, backoff=0.01)
 
-    def client(self, **options: Any) -> StreamingClient:
+    def client(self, endpoint: Endpoint | None = None) -> StreamingClient:
         """Return a client with the engine's tokenizer."""
-        return StreamingClient(
-            options.pop("endpoint", self.endpoint), self.engine.tokenizer, self.engine.vocabulary, **options
-        )
+        return StreamingClient(endpoint or self.endpoint, self.engine.tokenizer, self.engine.vocabulary)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""

@@ -18,13 +18,11 @@ from tests.support.processes import ServingProcess
 PYTHON = "ANTISLOP_VLLM_PYTHON"
 """The environment variable that names the Python executable of an environment with vLLM."""
 START_SECONDS = 300
-FIRST_BIAS = ("--logits-processors", "antislop.vllm:FirstTokenBias")
 DRAWN_LOGPROBS = ("--logprobs-mode", "processed_logprobs")
 ONE_PROCESS = ("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor")
 """As on one GPU. That for CPUs adds a process, and both wait for each other in busy loops that fill two cores."""
 SMALL_BLOCKS = ("--block-size", "32")
 """Of the prefix cache: the least for CPUs, where the default of 128 is longer than most texts here."""
-ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -40,7 +38,6 @@ def serve_vllm(python: str, model: Path, log: Path, *options: str, slots: int = 
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT),  # vLLM imports antislop.vllm, which needs to be installed for people
     }
     with (
         log.open("w", encoding="utf-8") as output,

@@ -21,27 +21,14 @@ from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.bundled import FOLDER
 from antislop.records.prompts import Prompt
 from tests.support.processes import ServingProcess
-from tests.support.serving import serve
+from tests.support.simulated_engine import SimulatedEngine
+from tests.support.streaming import Fault, serve_streams
 
 BANS = ["the air", "shadows", "eyes", "voice", "darkness", "whisper"]
-NOWHERE = ("--base-url", "http://127.0.0.1:9", "--model", "x")
 PROMPTS = ["The old house", "One day", ""]
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Any:
-    return antislop.tiny_model()
-
-
-def following(model: Any) -> Any:
-    @torch.no_grad()
-    def logits(tokens: list[int]) -> torch.Tensor:
-        return model(torch.tensor([tokens])).logits[0, -1].float()
-
-    return logits
-
-
-def invoke(folder: Path, *args: str, method: str = "alternatives") -> Result:
+def invoke(folder: Path, *args: str, method: str = "auto") -> Result:
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     bans = ["--no-bans", *(part for phrase in BANS for part in ("--ban", phrase))]
@@ -57,38 +44,24 @@ def served_by(url: str) -> list[str]:
     return ["--base-url", url, "--model", "tiny", "--tokenizer", str(FOLDER / "tiny")]
 
 
-def test_records_of_a_server_contain_no_ban_and_report_the_coverage_of_its_alternatives(
-    tmp_path: Path, tiny: Any
+def test_records_of_a_server_contain_no_ban_and_say_the_method_and_its_cost(
+    tmp_path: Path, llama_cpp: ServingProcess
 ) -> None:
-    model, tokenizer = tiny
-    with serve(following(model), tokenizer) as server:
-        result = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
-        assert result.exit_code == 1, "the empty prompt is a record with an error"
-        again = invoke(tmp_path, *served_by(server.url), "--n", "2", "--arms", "plain,banned")
+    command = (*served_by(f"{llama_cpp.url}/v1"), "--n", "2", "--arms", "plain,banned", "--ban", "was")
+    result = invoke(tmp_path, *command)
+    assert result.exit_code == 1, "the empty prompt is a record with an error"
+    assert "llama.cpp, model" in result.stderr
+    again = invoke(tmp_path, *command)
     assert "resuming: 8 records exist already" in again.stderr
     records = read(tmp_path)
     assert [record["status"] for record in records].count("error") == 4
     good = [record for record in records if record["status"] != "error"]
     assert len({(r["key"], r["sample"], r["arm"]) for r in good}) == 8
     for record in good:
-        assert 0 < record["outside"] < 1
-        assert record["ran_out"] >= 0
-        assert record["arm"] == "plain" or not antislop.BanList(BANS).find(record["response"])
-
-
-def test_records_of_texts_that_the_server_draws_say_the_method_and_its_cost(
-    tmp_path: Path, llama_cpp: ServingProcess
-) -> None:
-    result = invoke(tmp_path, *served_by(f"{llama_cpp.url}/v1"), "--n", "2", "--ban", "was", method="auto")
-    assert "llama.cpp, model" in result.stderr
-    good = [record for record in read(tmp_path) if record["status"] != "error"]
-    assert len(good) == 4
-    for record in good:
         assert record["method"] == "auto"
         assert record["requests_per_token"] >= 0.08
         assert record["written_per_token"] >= 1
-        assert "ran_out" not in record
-        assert not antislop.BanList([*BANS, "was"]).find(record["response"])
+        assert record["arm"] == "plain" or not antislop.BanList([*BANS, "was"]).find(record["response"])
 
 
 def test_workers_of_a_cluster_make_the_records_of_a_server(tmp_path: Path, llama_cpp: ServingProcess) -> None:
@@ -107,12 +80,12 @@ def test_workers_of_a_cluster_make_the_records_of_a_server(tmp_path: Path, llama
     assert sorted(texts[0]) == sorted(texts[1])
 
 
-def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(tmp_path: Path, tiny: Any) -> None:
-    model, tokenizer = tiny
+def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(
+    tmp_path: Path, llama_cpp: ServingProcess
+) -> None:
     file = tmp_path / "pairs.jsonl"
-    with serve(following(model), tokenizer) as server:
-        more = ("--max-new-tokens", "40", "--ban", "the", "--ban", "was", "--pairs", str(file))
-        result = invoke(tmp_path, *served_by(server.url), *more)
+    more = ("--max-new-tokens", "40", "--ban", "the", "--ban", "was", "--pairs", str(file))
+    result = invoke(tmp_path, *served_by(f"{llama_cpp.url}/v1"), *more)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows, result.stderr
     assert " tokens written to continue withdrawn text" in result.stderr
@@ -123,32 +96,25 @@ def test_withdrawn_text_is_continued_by_the_server_to_the_end_of_its_sentence(tm
         assert all(row[side].rstrip("\"'”’)")[-1] in ".!?…" for side in ("chosen", "rejected"))
 
 
-def test_a_text_that_the_server_fails_is_a_failed_record_and_made_again_later(tmp_path: Path, tiny: Any) -> None:
-    model, tokenizer = tiny
-    with serve(following(model), tokenizer) as server:
-        server.bad_prompts[tuple(tokenizer("One day")["input_ids"])] = 400
-        invoke(tmp_path, *served_by(server.url))
-        assert [record["status"] for record in read(tmp_path)].count("error") == 2
-        server.bad_prompts.clear()
-        invoke(tmp_path, *served_by(server.url))
+@pytest.mark.parametrize(
+    ("fault", "sentence"), [(Fault(status=400), "answered 400"), (Fault("garbage"), "did not answer in JSON")]
+)
+def test_a_text_that_the_server_fails_is_a_failed_record_and_made_again_later(
+    tmp_path: Path, fault: Fault, sentence: str
+) -> None:
+    tokenizer = antislop.tiny_model()[1]
+    logits = torch.zeros(len(tokenizer))
+    logits[tokenizer.eos_token_id] = -9
+    engine = SimulatedEngine(lambda tokens: logits, tokenizer)
+    with serve_streams(engine) as server:
+        server.faults += [None, None, fault]  # each arm asks first what the server can do
+        url = f"{server.url}/v1"
+        assert invoke(tmp_path, *served_by(url), "--batch-size", "1").exit_code == 1
+        errors = {record["prompt"]: record["error"] for record in read(tmp_path)}
+        assert sentence in errors["The old house"]
+        assert errors["One day"] is None
+        invoke(tmp_path, *served_by(url))
     assert sorted(record["status"] for record in read(tmp_path)) == ["error", "ok", "ok"]
-
-
-def test_an_answer_with_nan_is_a_failed_record_and_the_run_continues(tmp_path: Path, tiny: Any) -> None:
-    model, tokenizer = tiny
-
-    def spoil(answer: Any) -> Any:
-        top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-        top[next(iter(top))] = float("nan")
-        return answer
-
-    with serve(following(model), tokenizer) as server:
-        server.failures.append(spoil)
-        result = invoke(tmp_path, *served_by(server.url), "--batch-size", "1")
-    assert result.exit_code == 1
-    errors = {record["prompt"]: record["error"] for record in read(tmp_path)}
-    assert "nan as a log-probability" in errors["The old house"]
-    assert errors["One day"] is None
 
 
 def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +132,6 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
         (
             ("--base-url", "http://127.0.0.1:9", "--model", "x", "--workers", "2"),
             "--workers has no effect with --engine",
-        ),
-        (
-            ("--base-url", "http://127.0.0.1:9", "--model", "x", "--repetition-penalty", "1.1"),
-            "--repetition-penalty needs",
         ),
         (served_by("nowhere"), "nowhere"),
         (served_by("http://127.0.0.1:eighty/v1"), "whose host or port is invalid"),

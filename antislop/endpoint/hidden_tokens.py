@@ -6,11 +6,11 @@ they are asked for: an answer that is not streamed names all tokens.
 
 Why this is exact: what is hidden was drawn already, with the right probability, and must not be drawn anew, since then
 tokens that end within a character would be too rare. The same request with the same seed draws the same tokens, and its
-answer names them. But a server need not repeat its draws: its batches change rounding errors. An answer is therefore
+answer names them. But a server may not repeat its draws: its batches change rounding errors. An answer is therefore
 used only if it agrees with all that was seen of the first one: the number of hidden tokens, their text, the tokens
-before and after them. If it repeats the draw, it is the draw. If it is independent of it, then its hidden tokens, given
-what was seen, have the distribution of those of the first one. The stream that hid them then ends, because it continues
-its own tokens, and a new one continues those of the answer.
+before and after them. Either the server repeated its draw, and these are the tokens; or it drew independently, and
+conditioned on what was seen they have the same distribution. The first stream is then abandoned, since it continues
+different tokens.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Literal, NamedTuple
 from antislop.hf.vocabulary import Vocabulary
 
 LEAD_BYTES = ((0xE0, 0xC0, 2), (0xF0, 0xE0, 3), (0xF8, 0xF0, 4))
-"""Mask and value of a character's first byte, and the number of its bytes."""
+"""Mask and value of a character's first byte, and the character's length in bytes."""
 
 
 class HiddenTokens(NamedTuple):
     """A number of tokens that were written and not named.
 
-    text: what they spell together with the tokens after them. after: the ids of the latter. reason: that of the text's
-    end if they are its last tokens; then `text` and `after` are empty.
+    text: what they spell together with the tokens after them; "" at the end of a text.
+    after: the ids of the tokens after them.
+    reason: why the text ended, if they are its last tokens.
     """
 
     number: int
@@ -38,12 +39,9 @@ class HiddenTokens(NamedTuple):
 
 
 def ends_within_character(text: bytes) -> bool:
-    """Return whether the last character of a text lacks bytes, as the server decides it.
-
-    It looks at first bytes alone, so that a character of invalid bytes can lack some too.
-    """
+    """Return whether the last character of a text lacks bytes, as llama.cpp decides it: by first bytes alone."""
     return any(
-        text[-place] & mask == value for mask, value, size in LEAD_BYTES for place in range(1, min(size, len(text) + 1))
+        text[-back] & mask == value for mask, value, size in LEAD_BYTES for back in range(1, min(size, len(text) + 1))
     )
 
 
@@ -65,7 +63,7 @@ class HiddenSpeller:
         return tokens if tokens and len(tokens) == hidden.number and next(spellings, None) is None else None
 
     def agree(self, tokens: Sequence[int], hidden: HiddenTokens) -> bool:
-        """Return whether the server would stream tokens as it did hidden ones and those after them."""
+        """Return whether tokens would be streamed as the hidden ones and those after them were."""
         names, text = tokens[: hidden.number], b""
         for token in names:
             text += self._vocabulary.surface(token)

@@ -11,10 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from antislop.endpoint.coalescing_selector import CoalescingSelector
-from antislop.endpoint.loop_thread import LoopThread
-
-PAUSE = 0.001
+from antislop.endpoint import loop_thread
+from antislop.endpoint.loop_thread import CoalescingSelector, LoopThread
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def ready(selector: selectors.BaseSelector, timeout: float | None) -> list[int]:
 def test_what_is_ready_is_returned_as_by_a_plain_selector(
     pairs: list[tuple[socket.socket, socket.socket]], timeout: float | None
 ) -> None:
-    with CoalescingSelector(PAUSE) as own, selectors.DefaultSelector() as plain:
+    with CoalescingSelector() as own, selectors.DefaultSelector() as plain:
         for selector in (own, plain):
             register(selector, pairs)
         for _, other in pairs[1:3]:
@@ -49,14 +47,17 @@ def test_events_within_the_pause_are_returned_together(
     pairs: list[tuple[socket.socket, socket.socket]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pairs[3][1].send(b"x"))
-    with CoalescingSelector(PAUSE) as selector:
+    with CoalescingSelector() as selector:
         register(selector, pairs)
         pairs[0][1].send(b"x")
         assert ready(selector, None) == [0, 3]
 
 
-def test_neither_a_poll_nor_a_timeout_waits_for_the_pause(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    with CoalescingSelector(pause=60) as selector:
+def test_neither_a_poll_nor_a_timeout_waits_for_the_pause(
+    pairs: list[tuple[socket.socket, socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_thread, "COALESCING_SECONDS", 60)
+    with CoalescingSelector() as selector:
         register(selector, pairs)
         assert ready(selector, 0.01) == []
         pairs[0][1].send(b"x")

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.failures import RETRIED_STATUSES, advise, choose_wait, read_message, read_seconds, shorten
-from antislop.endpoint.old_dialects import EndpointError
-from antislop.endpoint.streams.messages import StreamBroken
+from antislop.display import make_visible
+from antislop.endpoint.endpoint import Endpoint, EndpointError
+from antislop.endpoint.streams import StreamBroken
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-MAX_LINE = 1 << 24
-"""Limit of bytes of an event; a server that sends all tokens with each one needs most."""
-MAX_ERROR = 1 << 16
-"""Limit of bytes that are read of a refusal."""
-
-KEPT_SECONDS = 4.0
+MAX_STREAMS = 64
+"""Maximum number of open requests; others wait."""
+RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses after which a request is sent again."""
+MAX_WAIT_SECONDS = 30.0
+"""Maximum number of seconds between two attempts."""
+MAX_LINE_BYTES = 1 << 24
+"""Maximum size of an event; a server that sends all tokens with each one needs most."""
+MAX_ERROR_BYTES = 1 << 16
+"""Maximum number of bytes that are read of an answer with an error status."""
+KEEP_ALIVE_SECONDS = 4.0
 """Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
-
-LEAVE_SECONDS = 1.0
-"""Seconds that the client waits, at most, until a server closes a stream that is no longer read."""
+MAX_LEAVE_SECONDS = 1.0
+"""Maximum wait until a server closes a stream that is no longer read."""
 
 _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
 
 class Refused(EndpointError):
-    """Raised if another attempt would fail too. status: the server's, as of HTTP; 0 for an unreadable answer."""
+    """Raised if another attempt would fail too. status: of the HTTP answer; 0 for an unreadable answer."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)
@@ -42,7 +46,11 @@ class Refused(EndpointError):
 
 
 class _Failure(Exception):
-    """A failed attempt. wait: the seconds that the server demands. is_final: whether another attempt is useless."""
+    """A failed attempt.
+
+    wait: the seconds to wait that the server demands.
+    is_final: another attempt is useless.
+    """
 
     def __init__(self, problem: str, *, wait: float = 0.0, is_final: bool = False, status: int = 0) -> None:
         super().__init__(problem)
@@ -52,31 +60,31 @@ class _Failure(Exception):
 class StreamConnection:
     """The connections to one endpoint, for one event loop at a time.
 
-    streams: the limit of open requests; others wait. `Endpoint.timeout` limits the seconds to connect, and those
-    between two parts of an answer. Uses no proxies and follows no redirects.
+    Uses no proxies and follows no redirects.
     """
 
-    def __init__(self, endpoint: Endpoint, *, streams: int = 64) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._streams = streams
         self._session: ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def address(self, path: str) -> str:
         """Return the URL of a path: `base_url` replaces `/v1`, and other paths are beside it."""
         base = self._endpoint.base_url.rstrip("/")
-        if path.startswith("/v1/") and self._endpoint.api != "sglang":
+        if path.startswith("/v1/"):
             return base + path.removeprefix("/v1")
         return base.removesuffix("/v1") + path
 
     def stream(
         self, url: str, body: dict[str, Any], *, max_bytes: int, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parsed events of a streamed answer. is_last: no request follows on its connection.
+        """Yield the parsed events of a streamed answer.
 
-        Closing the generator ends the text on the server: it closes the connection at once, or, if no request follows
-        on it, as soon as the server has closed it, so that the next request finds the text's cache. A failed request is
-        sent again as long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
+        Closing the generator ends the text on the server: it closes the connection at once, or, if `is_last`, as soon
+        as the server has closed it, so that the next request finds the text's cache. A failed request is sent again as
+        long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
+
+        is_last: no request follows on the same connection.
         """
         headers = {"Connection": "close"} if is_last else {}
         read = partial(_read_events, max_bytes=max_bytes)
@@ -105,12 +113,12 @@ class StreamConnection:
     ) -> AsyncGenerator[Any, None]:
         """Yield the parts of an answer, with retries before the first.
 
-        waits: if the generator is closed, wait until the server has ended its answer.
+        waits: a closed generator waits until the server has ended its answer.
         """
         server_wait, problem = 0.0, ""
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
-                await asyncio.sleep(choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
+                await asyncio.sleep(_choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
             has_begun = False
             try:
                 async with self._request(url, payload, headers) as response, aclosing(read(response)) as parts:
@@ -153,14 +161,13 @@ class StreamConnection:
             raise _Failure(f"can't be reached ({error or type(error).__name__}): check base_url") from None
 
     def _open(self) -> ClientSession:
-        """Return the session of the running event loop."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._loop is not loop:
-            self._session, self._loop = _make_session(self._endpoint, streams=self._streams), loop
+            self._session, self._loop = _make_session(self._endpoint), loop
         return self._session
 
 
-def _make_session(endpoint: Endpoint, *, streams: int) -> ClientSession:
+def _make_session(endpoint: Endpoint) -> ClientSession:
     try:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
     except ModuleNotFoundError:
@@ -169,7 +176,7 @@ def _make_session(endpoint: Endpoint, *, streams: int) -> ClientSession:
     if endpoint.api_key is not None:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     return ClientSession(
-        connector=TCPConnector(limit=streams, keepalive_timeout=KEPT_SECONDS),
+        connector=TCPConnector(limit=MAX_STREAMS, keepalive_timeout=KEEP_ALIVE_SECONDS),
         timeout=ClientTimeout(total=None, sock_connect=endpoint.timeout, sock_read=endpoint.timeout),
         cookie_jar=DummyCookieJar(),
         headers=headers,
@@ -178,15 +185,14 @@ def _make_session(endpoint: Endpoint, *, streams: int) -> ClientSession:
 
 
 async def _refuse(response: ClientResponse) -> _Failure:
-    """Return the failure that a status and its message describe."""
-    status, content = response.status, await response.content.read(MAX_ERROR)
-    problem = f"answered {status}: {read_message(content)}" + advise(status)
-    wait = read_seconds(response.headers.get("Retry-After"))
+    status, content = response.status, await response.content.read(MAX_ERROR_BYTES)
+    problem = f"answered {status}: {_read_message(content)}" + _advise(status)
+    header = response.headers.get("Retry-After", "")
+    wait = float(header) if header.isdecimal() else 0.0  # inference servers send no dates
     return _Failure(problem, wait=wait, is_final=status not in RETRIED_STATUSES, status=status)
 
 
 async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
-    """Yield the parsed answer."""
     content = bytearray()
     async for block in response.content.iter_any():
         content += block
@@ -207,11 +213,10 @@ async def _leave(response: ClientResponse) -> None:
         return
     with suppress(ClientError, OSError, asyncio.TimeoutError):
         transport.write_eof()
-        await asyncio.wait_for(_drain(response), LEAVE_SECONDS)
+        await asyncio.wait_for(_drain(response), MAX_LEAVE_SECONDS)
 
 
 async def _drain(response: ClientResponse) -> None:
-    """Read the rest of an answer."""
     async for _ in response.content.iter_any():
         pass
 
@@ -222,8 +227,8 @@ async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGene
     async for block in response.content.iter_any():
         room -= len(block)
         *lines, line_start = (line_start + block).split(b"\n")
-        if room < 0 or len(line_start) > MAX_LINE:
-            raise _too_large(max_bytes if room < 0 else MAX_LINE)
+        if room < 0 or len(line_start) > MAX_LINE_BYTES:
+            raise _too_large(max_bytes if room < 0 else MAX_LINE_BYTES)
         for line in lines:
             if line.startswith(b"data:"):
                 content = line[5:].strip()
@@ -234,7 +239,7 @@ async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGene
             elif line.startswith((b"error:", b"{")):  # a refusal with status 200
                 _check_event(line.removeprefix(b"error:").strip(), is_error=True)
     if line_start.strip():
-        raise _Failure(f"ended within an event: {shorten(line_start)!r}")
+        raise _Failure(f"ended within an event: {_shorten(line_start)!r}")
     if not has_begun:
         raise _Failure("ended without an event")
 
@@ -247,16 +252,42 @@ def _parse(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise _Failure(f"answered no JSON: {shorten(content)!r}", is_final=True) from None
+        raise _Failure(f"did not answer in JSON: {_shorten(content)!r}", is_final=True) from None
 
 
 def _check_event(content: bytes, *, is_error: bool = False) -> Any:
-    """Return an event, parsed; raises `_Failure` for an error that the server reports in a stream."""
+    """Return a parsed event; raises `_Failure` for an error that the server reports in a stream."""
     event = _parse(content)
     if is_error or (isinstance(event, dict) and "error" in event):
         error = event.get("error", event) if isinstance(event, dict) else event
         code = error.get("code") if isinstance(error, dict) else None
         status = code if isinstance(code, int) else 0
         is_final = 400 <= status < 500 and status not in RETRIED_STATUSES
-        raise _Failure(f"reported an error: {read_message(content)}", is_final=is_final, status=status)
+        raise _Failure(f"reported an error: {_read_message(content)}", is_final=is_final, status=status)
     return event
+
+
+def _choose_wait(attempt: int, *, backoff: float, server_wait: float) -> float:
+    """Return the seconds to wait before a repeated attempt, from 1 on; at least what the server demands."""
+    wait: float = backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+    return min(MAX_WAIT_SECONDS, max(server_wait, wait))
+
+
+def _read_message(content: bytes) -> str:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
+        return _shorten(content) or "an empty body"
+    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
+    message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
+    return make_visible(message[:500]) if isinstance(message, str) else _shorten(content)
+
+
+def _advise(status: int) -> str:
+    if status in (404, 405):
+        return " (base_url usually ends in /v1)"
+    return " (pass api_key)" if status in (401, 403) else ""
+
+
+def _shorten(content: bytes) -> str:
+    return make_visible(content[:200].decode(errors="replace"))

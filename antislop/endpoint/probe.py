@@ -1,4 +1,4 @@
-"""What a server can do, found out by three or four requests."""
+"""Find out by three or four requests what a server can do."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.old_dialects import EndpointError
+from antislop.endpoint.connection import Refused, StreamConnection
+from antislop.endpoint.dialects import (
+    LlamaCppStream,
+    OpenaiStream,
+    SglangStream,
+    StreamDialect,
+    VllmStream,
+    check_id,
+    complete_body,
+    read_items,
+)
+from antislop.endpoint.endpoint import Endpoint, EndpointError
+from antislop.endpoint.hidden_tokens import HiddenTokens
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.connection import Refused, StreamConnection
-from antislop.endpoint.streams.dialect import StreamDialect, check_id, complete_body
-from antislop.endpoint.streams.hidden_tokens import HiddenTokens
-from antislop.endpoint.streams.llama_cpp import LlamaCppStream
-from antislop.endpoint.streams.messages import (
-    Ended,
+from antislop.endpoint.streams import (
     Logprobs,
-    Message,
     Server,
     ServerFeatures,
-    StreamedToken,
+    StreamEnd,
+    StreamItem,
     StreamRequest,
+    StreamToken,
 )
-from antislop.endpoint.streams.openai import OpenaiStream
-from antislop.endpoint.streams.sglang import SglangStream
-from antislop.endpoint.streams.vllm import VllmStream
 from antislop.hf.vocabulary import Vocabulary
 
-TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
-"""The probe's prompt."""
-OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
+PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
+SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
 """Servers by the `owned_by` of their models."""
-NO_ROUTE = (404, 405, 501)
-"""Statuses of servers that lack a route."""
-MAX_ALTERNATIVES = 20
+NO_ROUTE_STATUSES = (404, 405, 501)
+"""HTTP statuses of servers that lack a route."""
+VLLM_TOP_LOGPROBS = 20
 """What vLLM returns unless it was started with another `--max-logprobs`."""
 MANY_TOKENS = 1025
 """One more biased token than vLLM's second runner accepts."""
-FORCE, FIRST_FORCE = 100.0, 200.0
-"""Biases that decide a draw; the second one decides it against the first."""
-CERTAIN = -1e-4
+DECISIVE_BIAS = 100.0
+"""A bias that decides a draw."""
+CERTAIN_LOGPROB = -1e-4
 """Log-probabilities above it are those of a forced token in the distribution that it was drawn from."""
 
 
@@ -58,28 +61,23 @@ class ServerProbe:
     async def run(self) -> ServerFeatures:
         """Return the features; raises `EndpointError`, also for a tokenizer that is not the served model's."""
         card = await self._find_model()
-        server = OWNERS.get(str(card.get("owned_by")), "sglang" if self.endpoint.api == "sglang" else "openai")
+        server = SERVER_OWNERS.get(str(card.get("owned_by")), "openai")
         known = ServerFeatures(
             server=server,
             model=self.endpoint.model or card.get("id"),
             context_length=card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx"),
         )
-        prompt: list[int] = self.tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+        prompt: list[int] = self.tokenizer(PROBE_TEXT, add_special_tokens=False)["input_ids"]
         await self._check_tokenizer(known, prompt)
-        if server == "vllm":
-            return await self._try_vllm(known, prompt)
-        if server == "llama.cpp":
-            return await self._try_llama_cpp(known, prompt)
-        if server == "sglang":
-            return await self._try_sglang(known, prompt)
-        return await self._try_other(known, prompt)
+        tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp, "sglang": self._try_sglang}
+        return await tries.get(server, self._try_other)(known, prompt)
 
     async def _find_model(self) -> Mapping[str, Any]:
-        """Return what the server tells of its model; nothing if it does not tell its models."""
+        """Return what the server tells of its model, if anything."""
         try:
             answer = await self.connection.ask(self.connection.address("/v1/models"))
         except Refused as refused:
-            if refused.status in NO_ROUTE:
+            if refused.status in NO_ROUTE_STATUSES:
                 return {}
             raise
         cards = [card for card in answer.get("data", ()) if isinstance(card, dict)] if isinstance(answer, dict) else []
@@ -87,63 +85,61 @@ class ServerProbe:
         return next(iter(named or cards), {})
 
     async def _check_tokenizer(self, known: ServerFeatures, prompt: list[int]) -> None:
-        """Raise `EndpointError` if the server's tokens of a text spell another one, read with this tokenizer."""
-        if known.server == "openai":  # the texts of its tokens are compared
+        """Raise `EndpointError` if this tokenizer reads the server's tokens of a text as another text."""
+        if known.server == "openai":  # `_try_other` compares the texts of its tokens
             return
-        body = {"content": TEXT, "prompt": TEXT, "add_special_tokens": False, "model": self.endpoint.model}
+        body = {"content": PROBE_TEXT, "prompt": PROBE_TEXT, "add_special_tokens": False, "model": self.endpoint.model}
         url = self.connection.address("/tokenize")
         try:
             answer = await self.connection.ask(url, {name: value for name, value in body.items() if value is not None})
             tokens = [check_id(token) for token in answer["tokens"]]
         except Refused as refused:
-            if refused.status in NO_ROUTE:
+            if refused.status in NO_ROUTE_STATUSES:
                 return
             raise
         except (LookupError, TypeError):
             raise EndpointError(f"{url} answered no tokens: {shorten(answer)}") from None
         # Other tokens of the same text are no sign: llama.cpp splits some texts in other places than transformers.
         if self._read(tokens) != self._read(prompt):
-            raise _refuse_tokenizer(known, f"it reads the server's tokens of {TEXT!r} as {self._read(tokens)!r}")
+            raise _refuse_tokenizer(known, f"it reads the server's tokens of {PROBE_TEXT!r} as {self._read(tokens)!r}")
 
     def _read(self, tokens: Sequence[int]) -> str:
         return self.vocabulary.decode(tokens).strip()
 
     async def _try_vllm(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Force a token by a bias, and another one before it by a bias for the first token only."""
-        always, first = sorted(set(prompt))[:2]
-        many = dict.fromkeys(range(min(MANY_TOKENS, len(self.vocabulary.surfaces))), -1.0) | {always: FORCE}
+        """Force a token by a bias, beside as many others as possible."""
+        token = min(prompt)
+        many = dict.fromkeys(range(min(MANY_TOKENS, len(self.vocabulary.surfaces))), -1.0) | {token: DECISIVE_BIAS}
         bias: Mapping[int, float]
-        for bias, first_bias in ((many, {first: FIRST_FORCE}), ({always: FORCE}, {first: FIRST_FORCE}), ({}, {})):
+        for bias in (many, {token: DECISIVE_BIAS}, {}):
             try:
-                written = await self._write(VllmStream, prompt, bias, first_bias, top_k=1)
+                written = await self._write(VllmStream, prompt, bias, top_k=1)
                 break
             except Refused as refused:  # too many biased tokens, or speculative decoding, which excludes biases
                 if refused.status != 400 or not bias:
                     raise
-        tokens = [token.token for token in written]
         return replace(
             known,
             has_ids=True,
-            max_alternatives=MAX_ALTERNATIVES,
-            logprobs=_name_logprobs([token.logprob for token in written]),
-            has_bias=bool(bias) and tokens[-1] == always,
+            max_top_logprobs=VLLM_TOP_LOGPROBS,
+            logprobs=_name_logprobs(written[0].logprob),
+            has_bias=bool(bias) and written[0].token == token,
             bias_limit=None if len(bias) == len(many) else MANY_TOKENS - 1,
-            has_first_bias=bool(bias) and tokens == [first, always],
             penalizes_prompt=True,
         )
 
     async def _try_llama_cpp(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
         """Force a token by a bias, and see that its probability is that of the biased distribution."""
         token = min(prompt)
-        written = await self._write(LlamaCppStream, prompt, {token: FORCE}, {}, max_tokens=1)
-        if known.context_length is None:  # servers of before 2026 tell it here only
+        written = await self._write(LlamaCppStream, prompt, {token: DECISIVE_BIAS})
+        if known.context_length is None:  # servers from before 2026 tell it here only
             settings = (await self.connection.ask(self.connection.address("/props")))["default_generation_settings"]
             known = replace(known, context_length=settings.get("n_ctx"))
-        is_drawn = _name_logprobs([written[0].logprob]) == {"drawn"}
+        is_drawn = _name_logprobs(written[0].logprob) == {"drawn"}
         return replace(
             known,
             has_ids=True,
-            max_alternatives=len(self.vocabulary.surfaces),
+            max_top_logprobs=len(self.vocabulary.surfaces),
             logprobs=frozenset({"raw", "drawn"} if is_drawn else {"raw"}),
             has_bias=written[0].token == token,
             penalizes_prompt=True,
@@ -152,12 +148,12 @@ class ServerProbe:
     async def _try_sglang(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
         """Force a token by a bias, which the log-probability includes unless the server returns the model's own."""
         token = min(prompt)
-        written = await self._write(SglangStream, prompt, {token: FORCE}, {}, max_tokens=1)
+        written = await self._write(SglangStream, prompt, {token: DECISIVE_BIAS})
         return replace(
             known,
             has_ids=True,
-            max_alternatives=len(self.vocabulary.surfaces),
-            logprobs=_name_logprobs([written[0].logprob]),
+            max_top_logprobs=len(self.vocabulary.surfaces),
+            logprobs=_name_logprobs(written[0].logprob),
             has_bias=written[0].token == token,
             has_truncated_logprobs=False,
             penalizes_prompt=True,
@@ -165,8 +161,8 @@ class ServerProbe:
 
     async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
         """See that texts of tokens come with an answer, and that they are tokens."""
-        messages = await self._write(OpenaiStream, prompt, {}, {}, max_tokens=8)
-        texts = [message.text for message in messages if isinstance(message, StreamedToken)]
+        items = await self._write(OpenaiStream, prompt, {}, max_tokens=8)
+        texts = [item.text for item in items if isinstance(item, StreamToken)]
         surfaces = {*self.vocabulary.surfaces, *(text.encode() for text in self.vocabulary.breaks.values())}
         unknown = [text for text in texts if "\ufffd" not in text and text.encode() not in surfaces]
         if unknown:
@@ -178,11 +174,10 @@ class ServerProbe:
         dialect: type[StreamDialect],
         prompt: list[int],
         bias: Mapping[int, float],
-        first_bias: Mapping[int, float],
         *,
-        max_tokens: int = 2,
+        max_tokens: int = 1,
         top_k: int = 0,
-    ) -> list[Message]:
+    ) -> list[StreamItem]:
         """Return a few tokens, drawn at a temperature that distinguishes both kinds of log-probabilities."""
         request = StreamRequest(
             prompt=prompt,
@@ -190,19 +185,17 @@ class ServerProbe:
             seed=1,
             sampling=Sampling(temperature=0.5, top_k=top_k),
             bias=bias,
-            first_bias=first_bias,
             logprobs="drawn",
         )
         asked = dialect(request)
         body = complete_body(asked.ask(), self.endpoint) | {"stream": False}
-        answer = await self.connection.ask(self.connection.address(dialect.path), body)
-        try:
-            messages = [message for message in asked.read(answer) if not isinstance(message, HiddenTokens)]
-        except (LookupError, TypeError, ValueError, AttributeError):
-            messages = []
-        if not messages:
-            raise EndpointError(f"{self.endpoint.base_url} is no completions endpoint: it answered {shorten(answer)}")
-        return [message for message in messages if message != Ended("length")]
+        url = self.connection.address(dialect.path)
+        answer = await self.connection.ask(url, body)
+        items = [item for item in read_items(asked, answer, url) if not isinstance(item, HiddenTokens)]
+        written = [item for item in items if item != StreamEnd("length")]
+        if not written:
+            raise EndpointError(f"{url} is not a completions endpoint: it answered {shorten(answer)}")
+        return written
 
 
 def _refuse_tokenizer(known: ServerFeatures, sign: str) -> EndpointError:
@@ -210,11 +203,11 @@ def _refuse_tokenizer(known: ServerFeatures, sign: str) -> EndpointError:
     return EndpointError(f"the tokenizer is not that of {model}: {sign}; pass the served model's tokenizer")
 
 
-def _name_logprobs(logprobs: Sequence[float | None]) -> frozenset[Logprobs]:
-    """Return the kind of the log-probabilities of tokens that were certain: 0 only in the distribution drawn from."""
-    if None in logprobs:
+def _name_logprobs(logprob: float | None) -> frozenset[Logprobs]:
+    """Return the kind of a forced token's log-probability: 0 only in the distribution drawn from."""
+    if logprob is None:
         return frozenset()
-    return frozenset({"drawn" if all(value is not None and value > CERTAIN for value in logprobs) else "raw"})
+    return frozenset({"drawn" if logprob > CERTAIN_LOGPROB else "raw"})
 
 
 def describe(features: ServerFeatures) -> str:
@@ -230,8 +223,6 @@ def describe(features: ServerFeatures) -> str:
     ]
     if features.has_bias:
         parts.append("logit_bias" + (f" of {features.bias_limit:,} tokens" if features.bias_limit else ""))
-    if features.has_first_bias:
-        parts.append("bias for the first token alone")
     model = f", model {features.model}" if features.model else ""
     length = f", {features.context_length:,} tokens" if features.context_length else ""
     return f"{features.server}{model}{length}: {', '.join(parts)}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,19 +24,19 @@ from transformers import (
 )
 
 from antislop.endpoint import Endpoint, EndpointError
+from antislop.endpoint.client import StreamingClient
+from antislop.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, read_items
+from antislop.endpoint.probe import describe
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams.client import StreamingClient
-from antislop.endpoint.streams.messages import Ended, Message, ServerFeatures, StreamedToken, StreamRequest
-from antislop.endpoint.streams.probe import describe
-from tests.support.models import build_spaced_tokenizer, build_tokenizer
+from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamRequest, StreamToken
+from tests.conftest import DEPTH
+from tests.support.models import build_spaced_tokenizer
 from tests.support.simulated_engine import EngineKind, SimulatedEngine
+from tests.support.simulated_formats import answer_post
 from tests.support.statistics import p_value
-from tests.support.streaming import connect_directly, serve_streams
+from tests.support.streaming import KINDS, TABLE, TOKENIZER, connect_directly, make_engine, read, serve_streams
 
-TOKENIZER = build_tokenizer()
 SIZE = len(TOKENIZER)
-TABLE = 2 * torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang", "openai")
 WITH_IDS = KINDS[:3]
 REQUEST = StreamRequest(prompt=[int(TABLE[4].argmax()), 4], max_tokens=60, seed=5, sampling=Sampling())
 SETTINGS = {
@@ -45,19 +47,6 @@ SETTINGS = {
     "min_p": Sampling(temperature=1.3, min_p=0.1),
     "penalty": Sampling(repetition_penalty=1.9),
 }
-
-
-def score(tokens: list[int]) -> torch.Tensor:
-    """Return the logits after some tokens."""
-    return TABLE[tokens[-1]]
-
-
-def make_engine(kind: EngineKind = "vllm", **options: Any) -> SimulatedEngine:
-    return SimulatedEngine(score, TOKENIZER, kind, **options)
-
-
-async def read(client: StreamingClient, request: StreamRequest) -> list[Message]:
-    return [message async for message in client.stream(request)]
 
 
 def drawn_from(sampling: Sampling, bias: Mapping[int, float] | None = None) -> torch.Tensor:
@@ -78,7 +67,7 @@ async def count_first_tokens(engine: SimulatedEngine, request: StreamRequest, dr
     names = {engine.piece(token): token for token in range(SIZE)}
     counts: Counter[tuple[int, ...]] = Counter()
     for message in await client.draw(request, draws):
-        if isinstance(message, Ended):
+        if isinstance(message, StreamEnd):
             counts[(1 if message.token is None else message.token,)] += 1
         else:
             counts[(names[message.text.encode()] if message.token is None else message.token,)] += 1
@@ -109,7 +98,7 @@ def test_a_bias_acts_before_the_temperature(kind: EngineKind) -> None:
 def test_log_probabilities_are_of_the_kind_that_was_requested(kind: EngineKind, logprobs: Any) -> None:
     sampling = Sampling(temperature=0.7, top_k=20)
     engine = make_engine(kind, tells_drawn=logprobs == "drawn")
-    request = replace(REQUEST, max_tokens=1, sampling=sampling, logprobs=logprobs, alternatives=3)
+    request = replace(REQUEST, max_tokens=1, sampling=sampling, logprobs=logprobs, top_logprobs=3)
     (message, _) = asyncio.run(read(connect_directly(engine), request))
     expected = drawn_from(sampling if logprobs == "drawn" else Sampling())
     assert message.logprob == pytest.approx(float(expected[message.token].log()))
@@ -135,14 +124,6 @@ def test_sglang_tells_no_log_probability_of_a_truncated_distribution() -> None:
             assert message.logprob == pytest.approx(float(drawn_from(sampling)[message.token].log()))
 
 
-def test_a_first_bias_forces_the_first_token_alone() -> None:
-    client = connect_directly(make_engine(has_first_bias=True))
-    bias = {9: 1000.0, 10: -np.inf}
-    texts = [asyncio.run(read(client, replace(REQUEST, seed=i, first_bias=bias, max_tokens=8))) for i in range(9)]
-    assert all(text[0].token == 9 for text in texts)
-    assert any(message.token != 9 for text in texts for message in text[1:])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_over_http_the_same_messages_arrive_as_in_process(kind: EngineKind) -> None:
     logprobs: Any = {"vllm": "raw", "openai": None}.get(kind, "drawn")
@@ -161,7 +142,7 @@ def test_over_http_the_same_messages_arrive_as_in_process(kind: EngineKind) -> N
     features, texts, draws = over_http
     assert features.server == kind
     assert len(draws) == 5
-    assert all(isinstance(text[-1], Ended) and len(text) <= 61 for text in texts)
+    assert all(isinstance(text[-1], StreamEnd) and len(text) <= 61 for text in texts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,7 +152,7 @@ def test_greedy_tokens_are_the_likeliest(kind: EngineKind) -> None:
     tokens = list(REQUEST.prompt)
     for message in messages[:-1]:
         tokens.append(int(TABLE[tokens[-1]].argmax()))
-        assert isinstance(message, StreamedToken)
+        assert isinstance(message, StreamToken)
         assert message.text in ("", TOKENIZER.decode(tokens[-1])) or kind == "vllm"
         assert message.token in (tokens[-1], None)
 
@@ -201,7 +182,7 @@ def test_a_server_ends_texts_at_tokens_that_the_tokenizer_does_not_know_as_ends(
     client = connect_directly(make_engine(kind, end_tokens=frozenset({1, 7})))
     request = replace(REQUEST, bias={7: 60.0}, logprobs="raw" if kind == "vllm" else "drawn")
     (ended,) = asyncio.run(read(client, request))
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, StreamEnd)
     assert (ended.reason, ended.token) == ("stop", 7)
     assert ended.logprob is not None
     assert asyncio.run(client.draw(request, 2)) == [ended, ended]
@@ -211,12 +192,12 @@ def test_a_stream_ends_with_the_context() -> None:
     client = connect_directly(make_engine("llama.cpp", context_length=64))
     messages = asyncio.run(read(client, replace(REQUEST, max_tokens=100, bias={1: -np.inf})))
     assert len(messages) == 64 - 2 + 1
-    assert messages[-1] == Ended("length")
+    assert messages[-1] == StreamEnd("length")
 
 
 def test_an_incremental_sglang_is_read_like_the_other() -> None:
     clients = [connect_directly(make_engine("sglang", is_incremental=flag)) for flag in (True, False)]
-    request = replace(REQUEST, logprobs="drawn", alternatives=2)
+    request = replace(REQUEST, logprobs="drawn", top_logprobs=2)
     assert asyncio.run(read(clients[0], request)) == asyncio.run(read(clients[1], request))
 
 
@@ -247,16 +228,14 @@ def test_up_to_three_requests_find_out_what_a_server_can_do(kind: EngineKind) ->
     assert len(server.requests) <= 3
     assert {name: getattr(features, name) for name in FEATURES[kind]} == FEATURES[kind]
     assert features.bias_limit is None
-    assert not features.has_first_bias
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"tells_drawn": True}, {"logprobs": {"drawn"}}),
-        ({"has_first_bias": True}, {"has_first_bias": True, "has_bias": True}),
         ({"bias_limit": 8}, {"has_bias": True, "bias_limit": 1024}),
-        ({"bias_limit": 0}, {"has_bias": False, "has_first_bias": False, "logprobs": {"raw"}}),
+        ({"bias_limit": 0}, {"has_bias": False, "logprobs": {"raw"}}),
         ({"bias_limit": 0, "tells_drawn": True}, {"has_bias": False, "logprobs": {"drawn"}}),
     ],
 )
@@ -266,12 +245,9 @@ def test_the_probe_tells_apart_how_vllm_was_started(options: dict[str, Any], exp
 
 
 def test_what_a_server_can_do_is_one_line() -> None:
-    features = ServerFeatures(
-        server="vllm", model="m", logprobs=frozenset({"raw"}), has_bias=True, bias_limit=1024, has_first_bias=True
-    )
+    features = ServerFeatures(server="vllm", model="m", logprobs=frozenset({"raw"}), has_bias=True, bias_limit=1024)
     assert describe(features) == (
-        "vllm, model m: names tokens by their texts, log-probabilities raw, logit_bias of 1,024 tokens, "
-        "bias for the first token alone"
+        "vllm, model m: names tokens by their texts, log-probabilities raw, logit_bias of 1,024 tokens"
     )
 
 
@@ -284,16 +260,6 @@ def test_another_tokenizer_than_the_served_models_is_refused(kind: EngineKind) -
     engine.vocabulary = type(engine.vocabulary).of(other)
     with pytest.raises(EndpointError, match=r"the tokenizer is not that of tiny: .* pass the served model's tokenizer"):
         asyncio.run(client.probe())
-
-
-def test_a_setting_that_a_server_lacks_is_refused() -> None:
-    for kind in ("vllm", "sglang", "openai"):
-        client = connect_directly(make_engine(kind))  # type: ignore[arg-type]
-        with pytest.raises(EndpointError, match=f"{kind} has no typical_p: leave it out, or use another server"):
-            asyncio.run(read(client, replace(REQUEST, sampling=Sampling(typical_p=0.5))))
-    assert asyncio.run(
-        read(connect_directly(make_engine("llama.cpp")), replace(REQUEST, sampling=Sampling(typical_p=0.5)))
-    )
 
 
 def test_additional_fields_override_those_of_the_dialect() -> None:
@@ -316,13 +282,92 @@ def test_additional_fields_override_those_of_the_dialect() -> None:
 
 
 def test_texts_of_tokens_that_are_not_one_token_have_no_id() -> None:
-    async def stream() -> AsyncGenerator[Message, None]:
-        client = connect_directly(make_engine("openai"))
-        await client.probe()
-        for text in ("ab", "zz", "�"):
-            yield client._find(StreamedToken(None, None, text))  # type: ignore[misc]
+    client = connect_directly(make_engine("openai"))
+    event = {"choices": [{"text": "x", "logprobs": {"tokens": ["ab", "zz", "�"]}}]}
+    items = client._read(OpenaiStream(REQUEST), event)
+    ids = [item.token for item in items if isinstance(item, StreamToken)]
+    assert ids == [TOKENIZER.convert_tokens_to_ids("ab"), None, None]
 
-    async def run() -> list[Message]:
-        return [message async for message in stream()]
 
-    assert [message.token for message in asyncio.run(run())] == [TOKENIZER.convert_tokens_to_ids("ab"), None, None]
+def answer_of(kind: EngineKind) -> tuple[StreamDialect, Any]:
+    """Return a dialect and an answer that it reads."""
+    request = replace(REQUEST, max_tokens=4, logprobs="raw" if kind == "vllm" else "drawn", top_logprobs=2)
+    dialect = DIALECTS[kind](request)
+    answer = answer_post(make_engine(kind), dialect.path, dialect.ask() | {"stream": False})
+    return dialect, json.loads(json.dumps(answer))
+
+
+def put(answer: Any, path: tuple[str | int, ...], value: Any) -> None:
+    """Put something else into an answer."""
+    for part in path[:-1]:
+        answer = answer[part]
+    answer[path[-1]] = value
+
+
+VLLM_LOGPROB = ("choices", 0, "logprobs", "token_logprobs", 0)
+LLAMA_CPP_ENTRY = ("completion_probabilities", 0)
+BAD_VALUES: list[tuple[EngineKind, tuple[str | int, ...], Any, str]] = [
+    ("vllm", VLLM_LOGPROB, float("nan"), "nan as a log-probability: numbers up to 0 are needed"),
+    ("vllm", VLLM_LOGPROB, float("inf"), "inf as a log-probability"),
+    ("vllm", VLLM_LOGPROB, 0.5, "0.5 as a log-probability"),
+    ("vllm", VLLM_LOGPROB, "-1", "'-1' as a log-probability"),
+    ("vllm", VLLM_LOGPROB, None, "None as a log-probability"),
+    ("vllm", ("choices", 0, "token_ids", 0), 2.5, "2.5 as the id of a token"),
+    ("vllm", ("choices", 0, "token_ids"), None, "the answer has no token ids: use vLLM 0.10.2 or later"),
+    ("vllm", ("choices",), [3], "is not a completions endpoint"),
+    ("sglang", ("output_ids", 0), True, "True as the id of a token"),
+    ("sglang", ("output_ids", 0), float("inf"), "inf as the id of a token"),
+    ("sglang", ("meta_info", "completion_tokens"), 99, "token ids for 99 new tokens"),
+    ("llama.cpp", (*LLAMA_CPP_ENTRY, "prob"), float("nan"), "nan as a probability: a number from 0 to 1 is needed"),
+    ("llama.cpp", (*LLAMA_CPP_ENTRY, "prob"), 1.5, "1.5 as a probability"),
+    ("llama.cpp", ("tokens_predicted",), 0, "more tokens than were predicted"),
+    ("llama.cpp", ("stop_type",), "word", "ended the text with stop_type 'word'"),
+    ("openai", ("choices", 0, "logprobs"), None, "does not say which tokens its text has"),
+    ("openai", ("choices", 0, "logprobs", "tokens", 0), "\ud800", "is not a completions endpoint"),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "sentence"), BAD_VALUES)
+def test_an_answer_that_can_not_be_used_is_refused_in_one_sentence(
+    kind: EngineKind, path: tuple[str | int, ...], value: Any, sentence: str
+) -> None:
+    dialect, answer = answer_of(kind)
+    put(answer, path, value)
+    with pytest.raises(EndpointError) as caught:
+        read_items(dialect, answer, "http://x")
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_log_probabilities_of_few_bits_are_taken() -> None:
+    """Some servers compute a little above 0; some say -9999, or the lowest float, for what can't come."""
+    for value, taken in ((1e-4, 0.0), (-3.4e38, -1e4), (float("-inf"), -1e4), (-9999, -9999)):
+        dialect, answer = answer_of("vllm")
+        put(answer, VLLM_LOGPROB, value)
+        first = read_items(dialect, answer, "http://x")[0]
+        assert isinstance(first, StreamToken)
+        assert first.logprob == taken
+
+
+ODD_VALUES = [float("nan"), float("-inf"), 1e308, -1e308, 0, -1, 2**70, True, None, "", "\ud800", "x", [], {}, [-1]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_answers_contain_they_are_read_or_refused(kind: EngineKind) -> None:
+    """Nothing but an `EndpointError`, which ends one text, is raised."""
+    numbers = Random(kind)
+    client, outcomes = connect_directly(make_engine(kind)), Counter[type]()
+    for _ in range(150 * DEPTH):
+        dialect, answer = answer_of(kind)
+        inner = answer
+        while True:
+            name = numbers.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
+            if not isinstance(inner[name], (dict, list)) or not inner[name] or numbers.random() < 0.1:
+                inner[name] = numbers.choice(ODD_VALUES)
+                break
+            inner = inner[name]
+        try:
+            outcomes[type(client._read(dialect, answer))] += 1
+        except EndpointError as error:
+            outcomes[type(error)] += 1
+    assert outcomes.keys() == {list, EndpointError}

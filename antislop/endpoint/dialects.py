@@ -1,0 +1,364 @@
+"""The formats of four kinds of servers: the bodies of requests, and the events of streamed answers.
+
+Documentation:
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
+https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+https://docs.sglang.ai/basic_usage/native_api.html
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import log
+from operator import index
+from reprlib import repr as shorten
+from typing import Any, ClassVar, Literal
+
+from antislop.endpoint.endpoint import Endpoint, EndpointError
+from antislop.endpoint.hidden_tokens import HiddenTokens
+from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
+
+MIN_LOGPROB = -1e4
+"""Floor of log-probabilities, at which a probability is 0 in every number format; it prevents overflow."""
+LOGPROB_ROUNDING = 1e-3
+"""Largest log-probability that is accepted as 0: some servers compute in low precision."""
+LLAMA_CPP_SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
+"""In the order of `generate`; the server's own order has the temperature last."""
+LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit": "length"}
+
+
+class StreamDialect(ABC):
+    """Writes one request and reads its answer.
+
+    path: of the URL.
+    missing_settings: fields of `Sampling` that the server lacks.
+    cuts_min_p_first: the server applies `min_p` before `top_p`; `generate` does so after it, and leaves more tokens.
+    keeps_connection: a connection can be used again after a stream; llama.cpp promises it and closes the connection.
+    """
+
+    path: ClassVar[str]
+    missing_settings: ClassVar[tuple[str, ...]] = ("typical_p",)
+    cuts_min_p_first: ClassVar[bool] = False
+    keeps_connection: ClassVar[bool] = True
+
+    def __init__(self, request: StreamRequest) -> None:
+        self._request = request
+
+    @abstractmethod
+    def ask(self) -> dict[str, Any]:
+        """Return the body of the request."""
+
+    @abstractmethod
+    def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
+        """Yield the items of one event; raises `EndpointError`, or the error of a failed lookup."""
+
+
+class VllmStream(StreamDialect):
+    """vLLM: an event holds one token or several; the last one has a `finish_reason` and ends with the end token."""
+
+    path = "/v1/completions"
+    cuts_min_p_first = True
+
+    def ask(self) -> dict[str, Any]:
+        request = self._request
+        return {
+            **_completions_body(request),
+            "return_token_ids": True,
+            "min_tokens": 0,
+            "ignore_eos": False,
+            "logprobs": request.top_logprobs if request.logprobs else None,  # 0: of the written token alone
+            "return_tokens_as_token_ids": bool(request.top_logprobs),
+        }
+
+    def read(self, event: Any) -> Iterable[StreamItem]:
+        """Yield the items of one event."""
+        for choice in event["choices"]:
+            tokens, reason = list(self._read_tokens(choice)), choice.get("finish_reason")
+            yield from tokens if reason is None else end_stream(tokens, reason)
+
+    def _read_tokens(self, choice: Any) -> Iterable[StreamToken]:
+        ids, text = choice.get("token_ids"), choice.get("text", "")
+        if ids is None:
+            raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
+        logprobs = choice["logprobs"] if self._request.logprobs and ids else None
+        for i, token in enumerate(ids):
+            received = StreamToken(check_id(token), None, "" if i else _check_text(text))
+            if logprobs is not None:
+                received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
+            if logprobs is not None and self._request.top_logprobs:
+                top = logprobs["top_logprobs"][i].items()  # their names are of the form "token_id:5"
+                pairs = ((int(name.removeprefix("token_id:")), logprob) for name, logprob in top)
+                received = received._replace(alternatives=_check_alternatives(pairs))
+            yield received
+
+
+class OpenaiStream(StreamDialect):
+    """Any other server: events hold text, and with `logprobs` the texts of its tokens.
+
+    The log-probabilities are not read: it is undocumented of which distribution they are.
+    """
+
+    path = "/v1/completions"
+
+    def ask(self) -> dict[str, Any]:
+        penalty = self._request.sampling.repetition_penalty
+        return {**_completions_body(self._request), "repeat_penalty": penalty, "logprobs": 1}
+
+    def read(self, event: Any) -> Iterable[StreamItem]:
+        """Yield the items of one event."""
+        for choice in event["choices"]:
+            texts = (choice.get("logprobs") or {}).get("tokens")
+            if texts is None and choice.get("text"):
+                raise EndpointError(
+                    "the answer does not say which tokens its text has: a server with logprobs is needed"
+                )
+            yield from (StreamToken(None, None, _check_text(text)) for text in texts or ())
+            reason = choice.get("finish_reason")
+            if reason is not None:
+                yield from end_stream([], reason)
+
+
+class SglangStream(StreamDialect):
+    """SGLang: each event holds all tokens so far, or (`--incremental-streaming-output`) the new ones.
+
+    The new tokens are the last ones of both. Log-probabilities are those after the temperature and before truncation,
+    so they are left out if the settings truncate.
+    """
+
+    path = "/generate"
+
+    def __init__(self, request: StreamRequest) -> None:
+        super().__init__(request)
+        self._received = 0
+        sampling = request.sampling
+        self._has_logprobs = request.logprobs == "drawn" and sampling.do_sample and not sampling.truncates
+
+    def ask(self) -> dict[str, Any]:
+        request = self._request
+        params = {
+            **_name_sampling(request.sampling),
+            "max_new_tokens": request.max_tokens,
+            "sampling_seed": request.seed,  # has an effect with `--enable-deterministic-inference` only
+            "min_new_tokens": 0,
+            "ignore_eos": False,
+            "logit_bias": _name_bias(request.bias) or None,
+        }
+        return {
+            "input_ids": list(request.prompt),
+            "sampling_params": params,
+            "stream": True,
+            "return_logprob": self._has_logprobs,
+            "top_logprobs_num": request.top_logprobs,
+            "return_text_in_logprobs": False,
+        }
+
+    def read(self, event: Any) -> Iterable[StreamItem]:
+        """Yield the items of one event."""
+        info, ids = event["meta_info"], event["output_ids"]
+        count = index(info["completion_tokens"]) - self._received
+        if not 0 <= count <= len(ids):
+            raise EndpointError(f"the answer has {len(ids)} token ids for {count} new tokens")
+        self._received += count
+        logprobs: list[Any] = [None] * count
+        tops: list[Any] = [()] * count
+        if self._has_logprobs and count:
+            logprobs = [_check_logprob(entry[0]) for entry in info["output_token_logprobs"][-count:]]
+            if self._request.top_logprobs:
+                tops = [((entry[1], entry[0]) for entry in top) for top in info["output_top_logprobs"][-count:]]
+        tokens = [
+            StreamToken(check_id(token), logprob, "", _check_alternatives(top))
+            for token, logprob, top in zip(ids[len(ids) - count :], logprobs, tops, strict=True)
+        ]
+        reason = info.get("finish_reason")
+        if reason is None:
+            yield from tokens
+        elif reason["type"] == "abort":
+            raise EndpointError(f"the server aborted the text: {reason.get('message', 'without a message')}")
+        else:
+            yield from end_stream(tokens, reason["type"])
+
+
+class LlamaCppStream(StreamDialect):
+    """llama.cpp: one event per token, the end token included, and one for the end, without a token."""
+
+    path = "/completion"
+    missing_settings = ()
+    keeps_connection = False
+
+    def __init__(self, request: StreamRequest) -> None:
+        super().__init__(request)
+        self._received = 0
+        self._held: list[StreamToken] = []  # tokens without text, of which the last one may be the end token
+
+    def ask(self) -> dict[str, Any]:
+        request, sampling = self._request, self._request.sampling
+        return {
+            "prompt": list(request.prompt),
+            "n_predict": request.max_tokens,
+            "seed": request.seed,
+            "stream": True,
+            "return_tokens": True,
+            "cache_prompt": True,
+            "samplers": list(LLAMA_CPP_SAMPLERS),
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "typical_p": sampling.typical_p,
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": len(request.prompt) + request.max_tokens,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,
+            "ignore_eos": False,
+            "n_probs": max(1, request.top_logprobs) if request.logprobs else 0,
+            "post_sampling_probs": request.logprobs == "drawn",
+            "logit_bias": _name_bias(request.bias),
+        }
+
+    def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
+        """Yield the items of one event."""
+        ids, held = [check_id(token) for token in event["tokens"]], self._held
+        text, count = _check_text(event["content"]), index(event["tokens_predicted"])
+        hidden = count - self._received - len(ids)
+        self._received, self._held = count, []
+        if hidden < 0:
+            raise EndpointError("the answer has more tokens than were predicted: use another version of llama.cpp")
+        if hidden:
+            yield from held
+            held = []
+            yield HiddenTokens(hidden, text, ids, read_reason(event) if event["stop"] else None)
+        held += self._read_tokens(event, ids)
+        if event["stop"]:
+            yield from end_stream(held, read_reason(event))
+        elif text:
+            yield from held
+        else:
+            self._held = held
+
+    def _read_tokens(self, event: Any, ids: Sequence[int]) -> list[StreamToken]:
+        """Return the tokens of an event, of which only an answer that is not streamed has several."""
+        known = event.get("completion_probabilities", ()) if self._request.logprobs else ()
+        if len(known) != len(ids):
+            return [StreamToken(token) for token in ids]
+        return [
+            StreamToken(token, _read_logprob(entry), event["content"], self._read_alternatives(entry))
+            for token, entry in zip(ids, known, strict=True)
+        ]
+
+    def _read_alternatives(self, entry: Any) -> tuple[tuple[int, float], ...]:
+        top = entry.get("top_probs", entry.get("top_logprobs", ()))
+        return tuple((check_id(other["id"]), _read_logprob(other)) for other in top[: self._request.top_logprobs])
+
+
+DIALECTS: dict[Server, type[StreamDialect]] = {
+    "vllm": VllmStream,
+    "llama.cpp": LlamaCppStream,
+    "sglang": SglangStream,
+    "openai": OpenaiStream,
+}
+
+
+def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem | HiddenTokens]:
+    """Return the items of an event; raises `EndpointError` if it has another structure."""
+    try:
+        return list(dialect.read(event))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise EndpointError(f"{url} is not a completions endpoint: it answered {shorten(event)}") from None
+
+
+def complete_body(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    """Return a body with the endpoint's model and additional fields; a field that is None is left out."""
+    whole = {**body, "model": endpoint.model, **endpoint.extra}
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def end_stream(tokens: Sequence[StreamToken], reason: Any) -> Iterator[StreamItem]:
+    """Yield the last tokens of a stream and its end; the last token is the end token if the model ended the text."""
+    if reason not in ("stop", "length"):
+        raise EndpointError(f"the server ended the text because of {shorten(reason)}, not 'stop' or 'length'")
+    if reason == "stop" and tokens:
+        *tokens, last = tokens
+        yield from tokens
+        yield StreamEnd(reason, last.token, last.logprob, last.alternatives)
+    else:
+        yield from tokens
+        yield StreamEnd(reason)
+
+
+def read_reason(event: Any) -> Literal["stop", "length"]:
+    """Return why llama.cpp ended a text."""
+    try:
+        return LLAMA_CPP_REASONS[event["stop_type"]]
+    except KeyError:
+        raise EndpointError(f"the server ended the text with stop_type {event['stop_type']!r}") from None
+
+
+def check_id(value: Any) -> int:
+    """Return a token's id; raises `EndpointError` for any other value."""
+    if type(value) is not int or value < 0:
+        raise EndpointError(f"the answer has {shorten(value)} as the id of a token: a whole number is needed")
+    return value
+
+
+def _check_text(value: Any) -> str:
+    """Return a text; raises the error of a failed lookup for any other value, and for a text that is not Unicode."""
+    value.encode()
+    return str(value)
+
+
+def _completions_body(request: StreamRequest) -> dict[str, Any]:
+    """Return what vLLM and other servers with OpenAI's completions read alike."""
+    return {
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stream": True,
+        **_name_sampling(request.sampling),
+        **({"logit_bias": _name_bias(request.bias)} if request.bias else {}),
+    }
+
+
+def _name_sampling(sampling: Sampling) -> dict[str, float]:
+    """Return the settings that vLLM, SGLang and many others name alike."""
+    return {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or -1,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+    }
+
+
+def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:
+    """Return a bias for JSON, which has no infinities."""
+    return {str(token): min(max(value, MIN_LOGPROB), -MIN_LOGPROB) for token, value in bias.items()}
+
+
+def _read_logprob(entry: Any) -> float:
+    """Return the log-probability that llama.cpp told as such or as a probability."""
+    if "prob" not in entry:
+        return _check_logprob(entry["logprob"])
+    value = entry["prob"]
+    if isinstance(value, (int, float)) and 0 <= value <= 1 + LOGPROB_ROUNDING:
+        return _check_logprob(log(value)) if value > 0 else MIN_LOGPROB
+    raise EndpointError(f"the answer has {shorten(value)} as a probability: a number from 0 to 1 is needed")
+
+
+def _check_logprob(value: Any) -> float:
+    """Return a log-probability from `MIN_LOGPROB` to 0; raises `EndpointError` for any other value."""
+    if isinstance(value, (int, float)) and value <= LOGPROB_ROUNDING:  # False for NaN
+        return min(0.0, float(max(value, MIN_LOGPROB)))
+    raise EndpointError(
+        f"the answer has {shorten(value)} as a log-probability: numbers up to 0 are needed; "
+        "check the options that the server was started with"
+    )
+
+
+def _check_alternatives(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
+    return tuple((check_id(token), _check_logprob(logprob)) for token, logprob in pairs)
