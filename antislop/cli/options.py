@@ -142,12 +142,14 @@ def collect_bans(options: BanOptions) -> BanList:
     return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
 
 
-def load_bans(path: Path, *, lenient: bool = False, format_: str | None = None, edges: Edges | None = None) -> BanList:
+def load_bans(
+    path: Path, *, lenient: bool = False, format_name: str | None = None, edges: Edges | None = None
+) -> BanList:
     """Load a list; "-" is standard input.
 
     Refuses a list without bans, and one with unusable entries; `lenient` skips these with a warning.
     """
-    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_, edges=edges, strict=False)
+    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_name, edges=edges, strict=False)
     if bans.refused and not lenient:
         place, reason = bans.refused[0]
         total = f"{len(bans.refused):,} entries" if len(bans.refused) > 1 else "this entry"

@@ -368,8 +368,8 @@ class _Trial:
         return 1000 * count / max(1, self.words)
 
 
-def try_(
-    list_: Annotated[
+def try_list(
+    path: Annotated[
         Path | None, typer.Argument(metavar="LIST", help="The bans to try.", show_default="the bundled list")
     ] = None,
     text: Annotated[
@@ -387,11 +387,11 @@ def try_(
     """
     if not text:
         raise InputError("no text to try the list on: pass --text FILE, or --text - for standard input")
-    if str(list_) == "-" in text:
+    if str(path) == "-" in text:
         raise InputError(
             "both a text and LIST are -, but standard input can be read only once: save one of them to a file"
         )
-    trial = _Trial(default_bans() if list_ is None else load_bans(list_, lenient=lenient), contexts)
+    trial = _Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
     if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
     with console(stderr=True).status("") as status:

@@ -24,8 +24,7 @@ from antislop.cli.terminal import (
 from antislop.display import describe_count, make_visible
 from antislop.trace.console import ConsoleWriter
 from antislop.trace.trace import Trace
-from antislop.trace.view.bans import BanCounts, count_bans
-from antislop.trace.view.rows import RowView
+from antislop.trace.view.rows import BanCounts, RowView, count_bans
 
 MAX_INSTEAD = 3
 """Limit of replacements that are listed per ban."""
@@ -76,7 +75,7 @@ def _print(trace: Trace, screen: Console) -> None:
         page.write(trace.pieces(row=number))
         page.end()
         screen.print()
-    counts = count_bans(RowView(row, trace.surfaces, trace.about, {}) for row in trace.rows)
+    counts = count_bans(RowView(row, trace.surfaces, trace.about) for row in trace.rows)
     if counts:
         screen.print(_tabulate(counts))
         screen.print()
@@ -123,6 +122,6 @@ def _summarize(trace: Trace, counts: list[BanCounts]) -> str:
         describe_count(sum(entry.tokens for entry in counts), "withdrawn token"),
         f"list of {describe_count(len(trace.bans), 'ban')}",
         str(trace.about["model"].get("name") or trace.about["model"].get("type")),
-        *([f"seed {trace.about['seed']}"] if trace.about["random_state"] else []),
+        *([f"seed {trace.about['seed']}"] if trace.about["settings"].get("do_sample") else []),
     ]
     return ", ".join(parts)

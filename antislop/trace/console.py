@@ -20,8 +20,7 @@ from antislop.display import describe_count, make_visible
 from antislop.files import replace_text
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPiece
-from antislop.trace.written_text import PieceKind
+from antislop.trace.text_pieces import PieceKind, TextPiece
 
 STYLES: dict[PieceKind, str] = {
     "prompt": "dim",

@@ -1,7 +1,7 @@
-"""Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and what they must come to.
+"""Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and their final sequences.
 
-The first line names the format and its version and has the facts of the call. The last one has the final sequences, so
-a file that was cut or changed is detected. Version 1 is the only one.
+The header names the format and its version, and has the facts of the call. The last line has the final sequences, so
+that a file that was cut or changed is detected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ _FACTS: dict[str, Any] = {
     "record": str,
     "record_top_k": int,
     "seed": int,
-    "random_state": dict,
     "versions": dict,
 }
 """The facts that every header has, with their types."""
