@@ -49,8 +49,8 @@ class BestOf:
     tokenizer: the model's, of Hugging Face.
 
     The candidates are rows of one batch. They keep generating until all have finished the unit. Losers end there; the
-    winner's continuation becomes the first candidate of the next round. Losers are rows of the output as well; `winners`
-    has the tokens that were kept.
+    winner's continuation becomes the first candidate of the next round. The output has a row for each candidate;
+    `winners` has the tokens of the best ones.
     """
 
     def __init__(self, n: int, score: Callable[[str], float], tokenizer: Any, *, unit: Unit = "paragraph") -> None:

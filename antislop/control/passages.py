@@ -70,8 +70,8 @@ _ENDS = {
     "sentence": re.compile(r"""(?<=\S)([.!?…]+["'”’»)\]]*(?=\s)|(?=\n))"""),
     "paragraph": re.compile(r"(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)"),
 }
-"""A sentence ends with a mark and closing quotes before a space, and at a line break: "Mr. Fox" has two. A paragraph ends
-before an empty line. The end of the text ends both."""
+"""The end of each unit. A sentence ends with a mark and closing quotes before a space, so "Mr. Fox" has two, and at a
+line break; a paragraph before an empty line. The end of the text ends both."""
 
 
 class WrittenUnit(NamedTuple):

@@ -43,18 +43,18 @@ class Trace:
         return [row.sequence for row in self.rows]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as JSON Lines; the file is replaced as a whole or not at all. Read it back with `load`.
+        """Write the trace as JSON Lines; the file is replaced as a whole or not at all.
 
-        It contains the texts, the whole list of bans and the bytes of the tokens that occur, so that it can be shown
-        without the model. Raises `BanError` for a ban that can't be written as text.
+        It contains the texts, the whole list of bans and the bytes of the tokens, so that it can be shown without the
+        model. Raises `BanError` for a ban that can't be written as text.
         """
         write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | IO[bytes]) -> Trace:
-        """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed.
+        """Read a file that `save` wrote, or a binary stream of it.
 
-        source: its path, or a binary stream such as `sys.stdin.buffer`.
+        Raises `InputError` for any other file, and for one that was changed.
         """
         rows, bans, surfaces, about = read_trace(source)
         return cls(rows, bans, surfaces, lambda: about)
@@ -124,7 +124,7 @@ class Trace:
         return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """Return HTML for a notebook, and for a terminal the texts with their withdrawn parts in brackets."""
+        """Return HTML for notebooks, and the texts with withdrawn parts in brackets for terminals."""
         from antislop.trace.view.notebook import write_plain
 
         plain = write_plain([self.to_text(row=number) for number in range(len(self.rows))])

@@ -46,9 +46,9 @@ class ShownToken(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Tokens that were written one after another, and are part of the text or of the same attempt.
+    """Successive tokens of the text, or of one attempt.
 
-    number: of the attempt, from 1; 0 if they are part of the text.
+    number: of the attempt, from 1; 0 for the text.
     """
 
     number: int
@@ -76,7 +76,7 @@ class RowView:
 
     @cached_property
     def written(self) -> list[WrittenToken]:
-        """All tokens in the order in which they were drawn, and the end of the text."""
+        """All tokens in the order of time, and the end of the text."""
         text = WrittenText(self.surfaces)
         return [token for event in complete_events(self.row) for token in text.add(event)]
 
@@ -92,7 +92,7 @@ class RowView:
 
     @cached_property
     def indices(self) -> list[int]:
-        """For each token drawn, its place in the text at that time."""
+        """For each token drawn, its index in the text at that time."""
         indices, length = [], 0
         for event in self.row.events:
             match event:
@@ -105,7 +105,7 @@ class RowView:
 
     @cached_property
     def alternatives(self) -> list[tuple[tuple[int, float], ...]]:
-        """For each attempt, the likeliest tokens in its place, with their shares."""
+        """For each attempt, the likeliest tokens that could replace it, with their shares."""
         events = (event for event in self.row.events if isinstance(event, (Rewound, Shortened)))
         return [event.alternatives if isinstance(event, Rewound) else () for event in events]
 
@@ -122,7 +122,7 @@ class RowView:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """All that was written, in the order in which it was written."""
+        """All that was written, in the order of time."""
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
         groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
         return [
@@ -172,7 +172,7 @@ class RowView:
         return list(map(_join, tokens))
 
     def describe_token(self, token: int) -> str:
-        """Return the text of one token, with visible spaces; bytes that are no text as hexadecimal digits."""
+        """Return the text of a token with visible spaces, or its bytes in hexadecimal digits if they are not UTF-8."""
         surface = self.surfaces.surface(token)
         if not surface:
             return make_visible(self.surfaces.breaks.get(token, "")) or f"token {token}"
@@ -212,7 +212,7 @@ def _shorten(text: str) -> str:
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the parts of an attempt's first token with the space at its beginning apart: it is not struck through."""
+    """Return the parts of an attempt's first token, with its leading space apart: that is not struck through."""
     (first, kind), *others = parts or [("", "")]
     words = first.lstrip(" ")
     separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]

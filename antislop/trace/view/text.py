@@ -30,7 +30,7 @@ def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any])
 
 
 def complete_events(row: TracedRow) -> Iterator[Event]:
-    """Yield the events of a row; those of an unfinished text are followed by its end."""
+    """Yield the events of a row, and an end for an unfinished text."""
     yield from row.events
     if not row.is_finished:
         settled = sum(len(event.tokens) for event in row.events if isinstance(event, Settled))
