@@ -162,8 +162,8 @@ def generate(
     task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)
     writer = TextWriter.load(task, banned, read_prompt(text.prompt))
     screen, show = console(), output.show
-    runs = _compare(writer, screen, show=show) if output.compare else [_write(writer, screen, show=show)]
-    _save(output, writer, runs)
+    runs = _compare(writer, screen, show=show) if output.compare else [_write_text(writer, screen, show=show)]
+    _save_outputs(output, writer, runs)
     if show and (withdrawn := list_bans(runs[-1].report)):
         say(f"withdrawn for {withdrawn}")
     if conceded := describe_conceded(runs[-1].report):
@@ -205,7 +205,7 @@ class _GenerationRun:
         return summarize(self.report, seconds=self.seconds, kept_tokens=self.tokens)
 
 
-def _write(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
+def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
     """Generate, and write each piece to the console once it is certain."""
     from antislop.decoding.policy import Exhausted
 
@@ -241,7 +241,7 @@ def _compare(writer: TextWriter, screen: Console, *, show: bool) -> list[_Genera
     runs = []
     for title in _TITLES:
         screen.rule(title, align="left")
-        runs.append(_write(writer, screen, show=show, with_bans=title == _TITLES[1]))
+        runs.append(_write_text(writer, screen, show=show, with_bans=title == _TITLES[1]))
         screen.print()
     screen.print(_tabulate(runs, writer.bans))
     say(_describe_difference(*(run.text for run in runs)))
@@ -278,23 +278,23 @@ def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
     return table
 
 
-def _save(output: ShowOptions, writer: TextWriter, runs: list[_GenerationRun]) -> None:
+def _save_outputs(output: ShowOptions, writer: TextWriter, runs: list[_GenerationRun]) -> None:
     if output.svg is not None:
         with writing(output.svg):
-            save_svg(_draw(runs), output.svg)
+            save_svg(_draw_runs(runs), output.svg)
     if output.report is not None:
         with writing(output.report):
-            save_json(output.report, _describe(writer, runs[-1]))
+            save_json(output.report, _describe_run(writer, runs[-1]))
 
 
-def _draw(runs: list[_GenerationRun]) -> Text:
+def _draw_runs(runs: list[_GenerationRun]) -> Text:
     if len(runs) == 1:
         return to_rich(runs[0].pieces)
     plain_text, banned_text = (to_rich(run.pieces) for run in runs)
     return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain_text, (f"\n\n{_TITLES[1]}\n", "bold"), banned_text)
 
 
-def _describe(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
+def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
     """Return a run as plain data: the settings that repeat it, its text, and its report."""
     return {
         **writer.task.model.content,
@@ -316,7 +316,7 @@ def _describe(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class WritingTask:
-    """The options of a run. trace: the file in which all that happens with bans is saved, if any."""
+    """The options of a run. trace: the file for what happens with bans."""
 
     text: ContinuationOptions
     model: ModelSpec

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.terminal import read_input, warn
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NAMED = 20
-"""Limit of unusable entries that are named per list."""
+"""Maximum unusable entries named per list."""
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class BanOptions:
 def collect_bans(options: BanOptions) -> BanList:
     """Return the bans of the command line, with a source that names them.
 
-    They are those of `bans`, else of the bundled list unless `no_bans`; then constructions, loops and phrases.
+    The lists of `bans`, or else the bundled one unless `no_bans`, come before constructions, loops and phrases.
     """
     files, phrases = options.bans or [], options.ban or []
     if options.no_bans and files:
@@ -138,7 +139,7 @@ def collect_bans(options: BanOptions) -> BanList:
         lists, names = [*lists, loops()], [*names, "loops"]
     if phrases:
         lists = [*lists, BanList(phrases)]
-        names = [*names, f"{len(phrases):,} {'phrase' if len(phrases) == 1 else 'phrases'} of the command line"]
+        names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]
     return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
 
 

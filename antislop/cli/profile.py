@@ -187,7 +187,7 @@ def _make_profile(
             min_ratio=limits.min_ratio,
             examples=True,
             megabytes=memory,
-            made_with=_describe(texts, baseline, also_baselines, reading.half),
+            made_with=_describe_sources(texts, baseline, also_baselines, reading.half),
             progress=progress,
         )
     with writing_or_stdout(out) as path:
@@ -331,7 +331,9 @@ def _hash_files(paths: Iterable[Path]) -> dict[str, str]:
     return {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
 
 
-def _describe(texts: list[Path], human: Baseline, also_baselines: list[Baseline], half: Half | None) -> dict[str, Any]:
+def _describe_sources(
+    texts: list[Path], human: Baseline, also_baselines: list[Baseline], half: Half | None
+) -> dict[str, Any]:
     return {
         "command": describe_command(),
         "date": date.today().isoformat(),

@@ -350,7 +350,7 @@ class _Trial:
             tally = self.tallies.setdefault(match.ban, _BanHits())
             tally.count += 1
             if len(tally.contexts) < self.contexts:
-                around = _cut(text, match.start, match.end)
+                around = _cut_context(text, match.start, match.end)
                 tally.contexts.append(HitContext(_title(name), *_locate(lines, match.start), *around))
 
     @property
@@ -405,7 +405,7 @@ def try_list(
     return 0
 
 
-def _cut(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
+def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
     """Return the text before a hit, the hit, and the text after it."""
     parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
     text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
@@ -421,14 +421,14 @@ def _print_trial(trial: _Trial) -> None:
         figures = f"{tally.count:>8,} {trial.rate(tally.count):>10.2f}  "
         print_line(Text.assemble(figures, (ban.phrase, "bold"), (weight, "dim")))
         for context in tally.contexts:
-            print_line(_draw(context, width=screen.width, is_terminal=screen.is_terminal))
+            print_line(_draw_context(context, width=screen.width, is_terminal=screen.is_terminal))
     unused, total = len(trial.unused), len(distinct(trial.bans))
     summary = f"{describe_count(trial.hits, 'hit')} in {describe_count(trial.words, 'word')}, "
     summary += f"{trial.rate(trial.hits):.2f} per 1,000; {len(trial.tallies):,} of {total:,} bans hit, {unused:,} never"
     say(summary)
 
 
-def _draw(context: HitContext, *, width: int, is_terminal: bool) -> Text:
+def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text:
     """Return a context as one line, with the hit highlighted on a terminal, else in brackets."""
     place = f"{'':>8} {Path(context.file).name}:{context.line}: "
     hit = context.text if is_terminal else f"[{context.text}]"

@@ -27,15 +27,13 @@ from antislop.trace.trace import Trace
 from antislop.trace.view.rows import BanCounts, RowView, count_bans
 
 MAX_INSTEAD = 3
-"""Limit of replacements that are listed per ban."""
-
-TraceArgument = Annotated[
-    str, typer.Argument(metavar="FILE", help="A trace, or .gz of one; - reads it from standard input.")
-]
+"""Maximum replacements listed per ban."""
 
 
 def view(
-    file: TraceArgument,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A trace, or .gz of one; - reads it from standard input.")
+    ],
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a page with the alternatives of each token instead; - prints it."),
@@ -46,14 +44,14 @@ def view(
     The trace comes from `antislop generate --trace FILE`, or from `trace.save(FILE)` in Python. Prints each text with
     its withdrawn parts struck through, in brackets if that is impossible, and a table of the bans.
     """
-    trace = load_trace(file)
+    trace = Trace.load(sys.stdin.buffer if file == "-" else file)
     if html is not None:
         check_suffix(html, ".html", ".htm")
         check_writable(html, or_stdout=True)
         with writing_or_stdout(html) as path:
             files.replace_text(path, trace.to_html())
     else:
-        _print(trace, console())
+        _print_trace(trace, console())
     for number, row in enumerate(trace.rows):
         if not row.is_finished:
             text = "the text" if len(trace.rows) == 1 else f"text {number}"
@@ -61,12 +59,7 @@ def view(
     return 0
 
 
-def load_trace(file: str) -> Trace:
-    """Load a trace from a file, or from standard input for "-"."""
-    return Trace.load(sys.stdin.buffer if file == "-" else file)
-
-
-def _print(trace: Trace, screen: Console) -> None:
+def _print_trace(trace: Trace, screen: Console) -> None:
     """Print the texts, the table of bans, and the totals."""
     for number in range(len(trace.rows)):
         if len(trace.rows) > 1:
@@ -77,12 +70,12 @@ def _print(trace: Trace, screen: Console) -> None:
         screen.print()
     counts = count_bans(RowView(row, trace.surfaces, trace.about) for row in trace.rows)
     if counts:
-        screen.print(_tabulate(counts))
+        screen.print(_tabulate_bans(counts))
         screen.print()
-    say(_summarize(trace, counts))
+    say(_summarize_trace(trace, counts))
 
 
-def _tabulate(counts: list[BanCounts]) -> Table:
+def _tabulate_bans(counts: list[BanCounts]) -> Table:
     """Return a row per ban; columns without any count are left out."""
     columns = {
         "rewinds": [entry.rewinds for entry in counts],
@@ -113,7 +106,7 @@ def _list_instead(instead: Counter[str]) -> str:
     return ", ".join([*shown, *(["…"] if len(instead) > MAX_INSTEAD else [])])
 
 
-def _summarize(trace: Trace, counts: list[BanCounts]) -> str:
+def _summarize_trace(trace: Trace, counts: list[BanCounts]) -> str:
     """Return the totals in one line."""
     parts = [
         *([] if len(trace.rows) == 1 else [describe_count(len(trace.rows), "text")]),

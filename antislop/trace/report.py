@@ -113,9 +113,9 @@ class Report:
                 self.withdrawn_tokens += len(tokens)
                 text = None if self.surfaces is None else decode(self.surfaces, tokens)
                 self.withdrawn.append(Withdrawal(text, length, violation))
-                self._cut(length)
+                self._forget_withdrawn(length)
             case Shortened(length):
-                self._cut(length)
+                self._forget_withdrawn(length)
             case Forked(parent, length):
                 self.parent, self.fork_length = parent, length
             case Conceded():
@@ -130,7 +130,7 @@ class Report:
             case Finished(reason, seconds):
                 self.reason, self.matcher_seconds = reason, seconds
 
-    def _cut(self, length: int) -> None:
+    def _forget_withdrawn(self, length: int) -> None:
         """Forget the bans that were let through and are no longer in the text."""
         if self.let_through:
             self.let_through = [event for event in self.let_through if event.violation.end < length]
@@ -147,10 +147,15 @@ class Report:
             "reason": self.reason,
             "dropped": [ban.phrase for ban in self.dropped],
             "withdrawn": [
-                {"text": text, "length": length, **_describe(violation)} for text, length, violation in self.withdrawn
+                {"text": text, "length": length, **_describe_violation(violation)}
+                for text, length, violation in self.withdrawn
             ],
             "let_through": [
-                {"conceded": isinstance(event, Conceded), **_describe(event.violation), **_describe_force(event)}
+                {
+                    "conceded": isinstance(event, Conceded),
+                    **_describe_violation(event.violation),
+                    **_describe_force(event),
+                }
                 for event in self.let_through
             ],
         }
@@ -201,5 +206,5 @@ def _describe_force(event: Conceded | Admitted) -> dict[str, str]:
     return {"forced_by": event.forced_by} if isinstance(event, Conceded) and event.forced_by else {}
 
 
-def _describe(violation: Violation) -> dict[str, Any]:
+def _describe_violation(violation: Violation) -> dict[str, Any]:
     return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}

@@ -164,10 +164,10 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     )
     lines = _read_lines(source, location)
     header = _check_header(next(lines, None), location)
-    bans = _read(next(lines, None), location, _read_bans)
+    bans = _read_line(next(lines, None), location, _read_bans)
     if header.pop("bans").get("fingerprint") != fingerprint_bans(bans):
         raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")
-    surfaces = _read(next(lines, None), location, _read_surfaces)
+    surfaces = _read_line(next(lines, None), location, _read_surfaces)
     body = list(lines)
     end = body.pop() if body else None
     rows = _read_rows(body, location, bans)
@@ -178,7 +178,7 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
 def _read_rows(lines: Iterable[_Line], location: str, bans: BanList) -> tuple[TracedRow, ...]:
     rows: list[tuple[TracedRow, list[Event]]] = []
     for line in lines:
-        entry = _read(line, location, lambda content: _read_row(content, bans, number=len(rows)))
+        entry = _read_line(line, location, lambda content: _read_row(content, bans, number=len(rows)))
         if isinstance(entry, TracedRow):
             rows.append((entry, []))
         else:
@@ -189,7 +189,7 @@ def _read_rows(lines: Iterable[_Line], location: str, bans: BanList) -> tuple[Tr
 def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> Iterator[_Line]:
     number = 0
     try:
-        with _open(source) as file:
+        with _open_source(source) as file:
             for number, text in enumerate(file, start=1):
                 yield _Line(_parse(text, f"{location}:{number}"), f"{location}:{number}")
     except OSError as error:
@@ -198,7 +198,7 @@ def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> It
         raise InputError(f"{location}:{number + 1}: not UTF-8 ({error.reason}), which a trace is") from None
 
 
-def _open(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
+def _open_source(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
     """Open a file; a stream is the caller's to close."""
     if isinstance(source, (str, os.PathLike)):
         return open_text(source)
@@ -236,7 +236,7 @@ def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
     return wrong + [name for name in lists if not all(isinstance(text, str) for text in content[name])]
 
 
-def _read(line: _Line | None, location: str, read: Callable[[Any], Any]) -> Any:
+def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) -> Any:
     """Return what `read` makes of a line's content, or raise `InputError`."""
     if line is None:
         raise InputError(f"{location}: the trace ends early: the file was cut")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Surfaces
 
 Relevance = Mapping[tuple[int, int], Sequence[float]]
-"""For (row, token_index), a number for each token before that one, those of the prompt included, without padding."""
+"""For (row, token_index), a number for each token before that one, the prompt's included, padding not."""
 
 
 def render_page(
@@ -93,7 +93,7 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
         if len(values) != (expected := len(rows[number].prompt_tokens) + index):
             raise InputError(
                 f"relevance for token {index} of row {number} has {len(values):,} numbers: {expected:,} were expected, "
-                "one for each token before it, those of the prompt included, without padding"
+                "one for each token before it, the prompt's included, padding not"
             )
         if not all(math.isfinite(value) for value in values):
             raise InputError(f"relevance for token {index} of row {number} has numbers that are not finite")
@@ -120,15 +120,15 @@ def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str
             facts.append(
                 (
                     make_visible(name),
-                    [(make_visible(key), _describe(part)) for key, part in value.items() if part is not None],
+                    [(make_visible(key), _describe_fact(part)) for key, part in value.items() if part is not None],
                 )
             )
         else:
-            facts.append((make_visible(name), _describe(value)))
+            facts.append((make_visible(name), _describe_fact(value)))
     return facts
 
 
-def _describe(value: Any) -> str:
+def _describe_fact(value: Any) -> str:
     return make_visible(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
