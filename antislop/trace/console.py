@@ -190,16 +190,16 @@ def describe_conceded(report: Report) -> str:
     return f"conceded, {'; '.join(parts)}" if parts else ""
 
 
-def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop", width: int = 88) -> None:
+def save_svg(text: Text, path: str | os.PathLike[str], *, width: int = 88) -> None:
     """Write the picture of `draw_svg` to a file."""
-    replace_text(path, draw_svg(text, title=title, width=width))
+    replace_text(path, draw_svg(text, width=width))
 
 
-def draw_svg(text: Text, *, title: str = "antislop", width: int = 88) -> str:
+def draw_svg(text: Text, *, width: int = 88) -> str:
     """Return a text as a self-contained SVG picture. width: in columns."""
     console = Console(record=True, file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
     console.print(text)
-    return console.export_svg(title=title, code_format=_SVG_FORMAT, theme=_THEME)
+    return console.export_svg(title="antislop", code_format=_SVG_FORMAT, theme=_THEME)
 
 
 _SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
