@@ -90,13 +90,13 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     from antislop.server.entry import check_packages
 
     check_packages()
-    _check_options(model, upstream, bans, server)
+    _check(model, upstream, bans, server)
     banned, key = collect_bans(bans), server.api_key
     from antislop.server.http_server import DrainingServer, bind, return_large_blocks
 
     return_large_blocks()
     with bind(server.host, server.port) as listener:
-        backend = _open_backend(model.spec, upstream, banned, server)
+        backend = _open(model.spec, upstream, banned, server)
         from antislop.server.application import make_app
         from antislop.server.service import Service
 
@@ -111,7 +111,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     return 130 if running.signal == signal.SIGINT else 0
 
 
-def _check_options(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> None:
+def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> None:
     """Refuse options without effect."""
     if upstream.upstream is None and upstream.tokenizer is not None:
         raise InputError("--tokenizer has no effect without --upstream: a model brings its own tokenizer")
@@ -127,7 +127,7 @@ def _check_options(model: ModelOptions, upstream: UpstreamOptions, bans: BanOpti
         raise InputError("--reload-bans watches the files of --bans: pass --bans LIST, and not standard input")
 
 
-def _open_backend(spec: ModelSpec, upstream: UpstreamOptions, bans: BanList, server: ServerOptions) -> Backend:
+def _open(spec: ModelSpec, upstream: UpstreamOptions, bans: BanList, server: ServerOptions) -> Backend:
     """Load the model, or reach the upstream server."""
     from antislop.endpoint.endpoint import Endpoint
     from antislop.endpoint.old_dialects import EndpointError

@@ -1,7 +1,7 @@
-"""The caller's own rule over a text: after each step it removes tokens, forces them, restricts them, or forks.
+"""The caller's own rule over a text: after each step it removes, forces, masks or forks.
 
-The names are those of AICI (https://github.com/microsoft/aici), whose controllers these follow. This module says what
-a controller may ask for; `antislop.decoding` does it.
+The names are those of AICI (https://github.com/microsoft/aici), whose controllers these follow. This module only says
+what a controller may ask for; `antislop.decoding.controlled` does it.
 """
 
 from __future__ import annotations
