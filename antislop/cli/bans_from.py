@@ -127,7 +127,6 @@ def bans_from(
 
 
 def _describe_source(profile: Profile) -> str:
-    """Return the source of a list, for its header."""
     half = profile.made_with.get("half")
     human = profile.baseline or {"name": "nothing", "words": 0}
     return (

@@ -54,7 +54,6 @@ class ArmsChoice(str, Enum):
 
     @property
     def arms(self) -> list[Arm]:
-        """The arms, in the order in which they are made."""
         all_arms: tuple[Arm, ...] = ("plain", "banned")
         return [arm for arm in all_arms if arm in self.value.split(",")]
 
@@ -87,7 +86,6 @@ class PairOptions:
 
     @property
     def kind(self) -> PairFormat:
-        """The format of pairs."""
         return (self.pairs_format or PairFormatChoice.DPO).value
 
     @property
@@ -127,7 +125,6 @@ class ExportOptions:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is anything to export."""
         return self.to_parquet or self.push_to_hub is not None
 
 

@@ -142,7 +142,6 @@ def _describe_conditions(
 
 
 def _require_packages() -> None:
-    """Refuse to start without the packages that the report needs."""
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
@@ -211,7 +210,6 @@ class _EvaluationRun:
         return self._collect(identities)
 
     def _list_identities(self, prompts: Sequence[Prompt]) -> set[tuple[str, int, str]]:
-        """Return the identities of the records of this run."""
         return {(prompt.key, i, arm) for prompt in prompts for i in range(self.job.samples) for arm in self.job.arms}
 
     def _collect(self, identities: set[tuple[str, int, str]]) -> _Texts:
@@ -227,7 +225,6 @@ class _EvaluationRun:
         return _Texts(outputs, self._describe_settings(), _note(successes, failed=len(records) - len(successes)))
 
     def _describe_settings(self) -> dict[str, Any]:
-        """Return the settings of the texts, for the report."""
         spec = {name: value for name, value in asdict(self.job.spec).items() if name not in ("bans", "seed", "split")}
         source = "24 openings" if spec["source"] == "openings" else str(_hide_folder(spec["source"]))
         options = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
@@ -235,7 +232,6 @@ class _EvaluationRun:
 
 
 def _note(records: Sequence[Record], *, failed: int) -> list[str]:
-    """Return the notes of a report on texts of a model."""
     notes = []
     if failed:
         notes.append(f"{failed:,} texts could not be generated and are left out.")

@@ -176,7 +176,6 @@ def generate(
 
 
 def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOptions) -> None:
-    """Refuse options that exclude each other."""
     if text.system is not None and not text.chat:
         raise InputError("--system is a message of a chat: add --chat, or put it into the prompt")
     if bans.no_bans and not (bans.ban or bans.bans or bans.constructions or bans.loops) and output.compare:
@@ -206,7 +205,6 @@ class _GenerationRun:
 
 
 def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
-    """Generate, and write each piece to the console once it is certain."""
     from antislop.decoding.policy import Exhausted
 
     prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
@@ -295,7 +293,6 @@ def _draw_runs(runs: list[_GenerationRun]) -> Text:
 
 
 def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
-    """Return a run as plain data: the settings that repeat it, its text, and its report."""
     return {
         **writer.task.model.content,
         "device": str(writer.model.device),

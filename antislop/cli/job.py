@@ -76,7 +76,6 @@ def make_spec(
 
 
 def shorten_fingerprint(bans: BanList) -> str:
-    """Return the first 16 digits of a list's fingerprint."""
     from antislop.datasets.samples import fingerprint_bans
 
     return fingerprint_bans(bans)[:16]
@@ -103,7 +102,6 @@ class Job:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the user interrupted the job."""
         return self._stop.is_requested
 
     def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:

@@ -78,7 +78,6 @@ class _Checked:
 
     @property
     def refused(self) -> Sequence[Refusal]:
-        """The entries that can't be loaded."""
         return self.bans.refused
 
 

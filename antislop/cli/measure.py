@@ -67,8 +67,6 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How texts are read and grouped."""
-
     column: Annotated[
         str | None, typer.Option(help="The column of the texts.", show_default="response, output, completion, text")
     ] = None
@@ -100,8 +98,6 @@ class ScaleOptions:
 
 @dataclass(frozen=True)
 class IntervalOptions:
-    """How intervals are estimated."""
-
     resamples: Annotated[int, typer.Option(min=0, help="Resamples of the bootstrap; 0 gives no intervals.")] = 1000
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="The level of the intervals.")] = 0.95
     seed: Annotated[int, typer.Option(min=0, help="Draws the resamples, and the texts of self-BLEU.")] = 0
@@ -169,7 +165,6 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
 
 
 def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
-    """Yield texts with the names of their groups."""
     for file in files:
         texts = (
             iter([LongText(partial(read_pieces, "-"), "<stdin>")])
@@ -309,7 +304,6 @@ def _show_bounds(estimate: Estimate) -> str:
 
 
 def _describe_group(group: TextGroup) -> dict[str, Any]:
-    """Return a group as plain data."""
     metrics = {
         row.metric.name: {
             **row.estimate._asdict(),

@@ -33,8 +33,6 @@ MAX_NAMED = 20
 
 
 class DtypeChoice(str, Enum):
-    """The data type of a model's weights."""
-
     AUTO = "auto"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -48,8 +46,6 @@ TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", hel
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model, and options of loading it."""
-
     model: Annotated[
         str | None,
         _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder."),
@@ -97,8 +93,6 @@ LenientOption = Annotated[
 
 @dataclass(frozen=True)
 class BanOptions:
-    """The bans of a command."""
-
     bans: Annotated[
         list[Path] | None,
         ban_option(

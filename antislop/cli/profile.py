@@ -81,8 +81,6 @@ class HumanOptions:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How texts are read."""
-
     column: Annotated[str | None, typer.Option(help="The column of the texts.", show_default="response, output, …")] = (
         None
     )
@@ -97,8 +95,6 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """The limits of a profile."""
-
     min_count: Annotated[
         int | None, typer.Option(min=1, help="Leave out entries that occur less often.", show_default="5; baseline 3")
     ] = None
@@ -262,7 +258,6 @@ def _list_names(paths: Sequence[Path] | None) -> str:
 
 
 def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int, memory: int) -> Baseline:
-    """Return the baseline of a file, or one made from human texts."""
     from antislop.profiles.human_rates import Baseline
     from antislop.profiles.profiles import take_census
 
@@ -281,7 +276,6 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
 
 
 def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
-    """Return the profile of a file, or one made from texts."""
     from antislop.profiles.profiles import Profile, make_profile
 
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
@@ -324,7 +318,6 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitO
 
 
 def _hash_files(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file, by its name."""
     from hashlib import sha256
 
     files = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
@@ -349,7 +342,6 @@ def _describe_sources(
 
 @contextmanager
 def _show_counting(title: str = "texts") -> Iterator[Progress]:
-    """Show the progress of counting."""
     with ProgressBar(console(stderr=True), title) as bar:
 
         def show(reading: int, characters: int, total: int | None) -> None:
@@ -385,7 +377,6 @@ _WITHOUT_WORDFREQ = (
 
 
 def _check_picture(out: Path) -> None:
-    """Refuse a path that can't be written as a picture."""
     check_writable(out)
     if out.suffix.lower() not in (".svg", ".png", ".pdf"):
         raise InputError(f"{out}: not a format of pictures: name it .svg, .png or .pdf")
@@ -394,7 +385,6 @@ def _check_picture(out: Path) -> None:
 
 
 def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: Path | None) -> None:
-    """Write the most certain changes to standard output, and as a picture to `out`."""
     assert options.compare is not None
     before, after = _name_sides(*options.compare)
     top = options.top

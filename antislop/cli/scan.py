@@ -360,11 +360,9 @@ class _Trial:
 
     @property
     def unused(self) -> list[Ban]:
-        """The bans without a hit, in order."""
         return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
 
     def rate(self, count: int) -> float:
-        """Return a count per 1,000 words."""
         return 1000 * count / max(1, self.words)
 
 
@@ -406,7 +404,6 @@ def try_list(
 
 
 def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
-    """Return the text before a hit, the hit, and the text after it."""
     parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
     text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
     return text_before.lstrip(), hit, text_after.rstrip()
@@ -448,7 +445,6 @@ def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text
 
 
 def _describe_trial(trial: _Trial) -> dict[str, Any]:
-    """Return a trial as plain data."""
     bans = [
         {
             "ban": ban.phrase,

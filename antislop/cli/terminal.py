@@ -36,15 +36,11 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
 class OutputFormat(str, Enum):
-    """The format of a command's results."""
-
     TEXT = "text"
     JSON = "json"
 
 
 class TableFormat(str, Enum):
-    """The format of a command's table."""
-
     TEXT = "text"
     JSON = "json"
     CSV = "csv"
@@ -109,7 +105,6 @@ def write(text: str) -> None:
 
 
 def write_json(data: Any) -> None:
-    """Write plain data to standard output as JSON."""
     console().file.write(escape_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n")
 
 

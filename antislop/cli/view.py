@@ -60,7 +60,6 @@ def view(
 
 
 def _print_trace(trace: Trace, screen: Console) -> None:
-    """Print the texts, the table of bans, and the totals."""
     for number in range(len(trace.rows)):
         if len(trace.rows) > 1:
             screen.rule(f"text {number}", align="left")
@@ -107,7 +106,6 @@ def _list_instead(instead: Counter[str]) -> str:
 
 
 def _summarize_trace(trace: Trace, counts: list[BanCounts]) -> str:
-    """Return the totals in one line."""
     parts = [
         *([] if len(trace.rows) == 1 else [describe_count(len(trace.rows), "text")]),
         describe_count(sum(len(row.tokens) for row in trace.rows), "token"),

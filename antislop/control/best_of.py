@@ -35,7 +35,6 @@ class Contest:
         return max(sorted(self.scores), key=lambda number: self.scores[number])
 
     def begin_round(self) -> None:
-        """Forget the candidates."""
         self.scores.clear()
         self.finished.clear()
         self.ended.clear()

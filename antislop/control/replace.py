@@ -81,6 +81,5 @@ class Replace:
 
 
 def _match_words(phrase: str) -> str:
-    """Return a regex with one group, for a phrase of whole words."""
     left, right = (r"(?<!\w)" if phrase[0].isalnum() else "", r"(?!\w)" if phrase[-1].isalnum() else "")
     return f"{left}({re.escape(phrase)}){right}"

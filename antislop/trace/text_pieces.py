@@ -143,12 +143,10 @@ class WrittenToken:
     is_settled: bool = False
 
     def append(self, text: str) -> None:
-        """Add characters."""
         self.text += text
         self.kinds += ["kept"] * len(text)
 
     def drop(self, count: int) -> None:
-        """Remove leading characters."""
         self.text, self.kinds = self.text[count:], self.kinds[count:]
 
 

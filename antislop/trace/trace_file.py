@@ -61,7 +61,6 @@ class TokenSurfaces:
     breaks: Mapping[int, str] = field(default_factory=dict)
 
     def surface(self, token_id: int) -> bytes:
-        """Return the bytes of one token."""
         return self.surfaces.get(token_id, b"")
 
 
@@ -228,7 +227,6 @@ def _check_header(line: _Line | None, location: str) -> dict[str, Any]:
 
 
 def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that are missing or not of their types."""
     wrong = [name for name, kinds in _FACTS.items() if not isinstance(content.get(name, 0.0), kinds)]
     parts = {name: content[name] for name in ("model", "tokenizer") if name not in wrong}
     wrong += [name for name, part in parts.items() if not all(isinstance(part.get(key), str) for key in _TEXTS[name])]
@@ -237,7 +235,6 @@ def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
 
 
 def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) -> Any:
-    """Return what `read` makes of a line's content, or raise `InputError`."""
     if line is None:
         raise InputError(f"{location}: the trace ends early: the file was cut")
     try:
@@ -314,7 +311,6 @@ def _read_pairs(pairs: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]
 
 
 def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:
-    """Refuse a file whose last line has other sequences than its events come to, or none."""
     if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
         raise InputError(f"{location}: the trace ends early: the file was cut")
     try:

@@ -77,7 +77,6 @@ def _sum(views: Sequence[RowView]) -> dict[str, int]:
 
 
 def _name_model(about: Mapping[str, Any]) -> str:
-    """Return the model and the seed in one line."""
     model, seed = about.get("model"), about.get("seed")
     parts = [str(model.get("name")) if isinstance(model, Mapping) else "", "" if seed is None else f"seed {seed}"]
     return make_visible(", ".join(part for part in parts if part))

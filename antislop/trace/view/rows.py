@@ -82,12 +82,10 @@ class RowView:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about what the text itself does not show."""
         return list_notes(self.row)
 
     @property
     def has_long_prompt(self) -> bool:
-        """Whether the prompt is shown apart from the text."""
         return sum(len(text) for token in self.prompt for text, _ in token.parts) > LONG_PROMPT
 
     @cached_property
@@ -111,7 +109,6 @@ class RowView:
 
     @cached_property
     def prompt(self) -> list[ShownToken]:
-        """The tokens of the prompt."""
         tokens, pending = [], NOTHING
         for token in self.row.prompt_tokens:
             text, _, pending = complete(self.surfaces, token, pending)
