@@ -180,7 +180,11 @@ def _describe_list(bans: BanList) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _EvaluationRun:
-    """A job whose texts are measured. path: of its records. source: of its prompts."""
+    """A job whose texts are measured.
+
+    path: of its records.
+    source: of its prompts.
+    """
 
     job: Job
     path: Path

@@ -331,7 +331,11 @@ class _BanHits:
 
 @dataclass
 class _Trial:
-    """The hits of a list in some texts. contexts: limit of contexts per ban. hits: those that don't overlap."""
+    """The hits of a list in some texts.
+
+    contexts: maximum contexts per ban.
+    hits: number of hits that don't overlap.
+    """
 
     bans: BanList
     contexts: int
