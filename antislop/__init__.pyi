@@ -12,7 +12,6 @@ from .matching.errors import BanError as BanError
 from .matching.scopes import Scope as Scope
 from .patching import applied_to as applied_to
 from .processors.rewindable import Rewindable as Rewindable
-from .replaying import ReplayError as ReplayError, replay as replay
 from .sampler import AntiSlop as AntiSlop
 from .trace.events import ConcededWarning as ConcededWarning
 from .trace.report import Report as Report

@@ -26,7 +26,7 @@ def main() -> None:
     sampler = AntiSlop(tokenizer, antislop.default_bans())
     torch.manual_seed(0)
     inputs = tokenizer("Once upon a time", return_tensors="pt")
-    controller = BestOf(3, count_words, tokenizer, every="sentence")
+    controller = BestOf(3, count_words, tokenizer, unit="sentence")
     rows = sampler.generate(model, **inputs, do_sample=True, max_new_tokens=60, controller=controller, max_forks=3)
     print(tokenizer.decode(controller.winners[0], skip_special_tokens=True))
     print(f"the best of {len(rows)} rows")

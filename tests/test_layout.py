@@ -31,7 +31,7 @@ FLOORS = (
     ("hf",),
     ("interpret",),
     ("sampler",),
-    ("patching", "replaying"),
+    ("patching",),
     ("endpoint",),
     ("server",),
     ("metrics",),

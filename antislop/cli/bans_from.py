@@ -115,7 +115,7 @@ def bans_from(
     with using_profiles():
         is_stdin = str(source) == "-"
         loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
-        bans, left_out = choose_bans(loaded, choice, source=_describe(loaded))
+        bans, left_out = choose_bans(loaded, choice, source=_describe_source(loaded))
         if out is None or str(out) == "-":
             write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
         else:
@@ -126,8 +126,7 @@ def bans_from(
     return 0
 
 
-def _describe(profile: Profile) -> str:
-    """Return the source of a list, for its header."""
+def _describe_source(profile: Profile) -> str:
     half = profile.made_with.get("half")
     human = profile.baseline or {"name": "nothing", "words": 0}
     return (

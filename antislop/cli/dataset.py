@@ -32,7 +32,7 @@ from antislop.datasets.pairs import describe_counts
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
-from antislop.records.journal import Journal, Record, read_records
+from antislop.records.journal import Journal, read_records
 from antislop.records.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class ArmsChoice(str, Enum):
 
     @property
     def arms(self) -> list[Arm]:
-        """The arms, in the order in which they are made."""
         all_arms: tuple[Arm, ...] = ("plain", "banned")
         return [arm for arm in all_arms if arm in self.value.split(",")]
 
@@ -87,7 +86,6 @@ class PairOptions:
 
     @property
     def kind(self) -> PairFormat:
-        """The format of pairs."""
         return (self.pairs_format or PairFormatChoice.DPO).value
 
     @property
@@ -127,13 +125,16 @@ class ExportOptions:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is anything to export."""
         return self.to_parquet or self.push_to_hub is not None
 
 
 @dataclass(frozen=True)
 class _Target:
-    """The files of a data set. out: as the user named it. records: the journal."""
+    """The files of a data set.
+
+    out: as the user named it.
+    records: the journal.
+    """
 
     out: Path
     records: Path
@@ -205,7 +206,7 @@ def dataset(
 
 
 def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
-    """Refuse paths that would overwrite the prompts, be read as prompts, or are no files. paths: to be written."""
+    """Refuse paths that would overwrite the prompts, be read as prompts, or are not files. paths: to be written."""
     for path in [out, *paths]:
         with writing(path):
             path.exists()  # raises for a name that no file can have
@@ -253,10 +254,10 @@ class _DataSet:
     def finish(self, pairs: PairFormat | None, export: ExportOptions) -> None:
         """Report on all records together, and export them."""
         if len(self.job.arms) > 1:
-            rates = ", ".join(
-                f"{arm} {rate:.1f}" for arm, rate in self._measure(read_records(self.target.records)).items()
-            )
-            say(f"banned phrases per 1,000 words: {rates}")
+            from antislop.datasets.summary import measure_slop
+
+            rates = measure_slop(read_records(self.target.records), self.bans)
+            say(f"banned phrases per 1,000 words: {', '.join(f'{arm} {rate:.1f}' for arm, rate in rates.items())}")
         if self.grammar is not None:
             self._warn_of_cut_texts()
         if export.is_wanted:
@@ -324,22 +325,22 @@ class _DataSet:
 
         out, records = self.target.out, self.target.records
         shards = write_parquet(records, out)
-        made_of = {**self._describe(), "list": self.bans.source, "pairs": pairs}
-        card = write_card(out, list(read_records(records)), self.bans, made_of)
+        card = write_card(
+            out,
+            list(read_records(records)),
+            self.bans,
+            {
+                **self._content,
+                "command": describe_command(),
+                "versions": {name: version(name) for name in ("torch", "transformers")},
+                "list": self.bans.source,
+                "pairs": pairs,
+            },
+        )
         say(f"{describe_count(len(shards), 'Parquet file')} and {card.name} in {out}")
         if repo is not None:
             push(out, repo)
             say(f"pushed to {repo}")
-
-    def _measure(self, records: Iterable[Record]) -> dict[str, float]:
-        from antislop.datasets.summary import measure_slop
-
-        return measure_slop(records, self.bans)
-
-    def _describe(self) -> dict[str, Any]:
-        """Return the settings of the records, for the card."""
-        versions = {name: version(name) for name in ("torch", "transformers")}
-        return {**self._content, "command": describe_command(), "versions": versions}
 
     def _read_prompts(self) -> Iterable[Prompt]:
         return self.job.read_prompts(self.job.spec.source, self.tokenizer)

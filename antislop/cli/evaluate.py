@@ -112,7 +112,7 @@ def evaluate(
     if texts is None:
         return 130
     evaluation = _evaluate(texts.outputs, made_from, held_out_list, seed=generation.seed)
-    _save(out, evaluation, _describe(texts, made_from, held_out_list, seed=generation.seed, began=began))
+    _save(out, evaluation, _describe_conditions(texts, made_from, held_out_list, seed=generation.seed, began=began))
     return 0
 
 
@@ -125,7 +125,7 @@ def _check_folder(out: Path) -> None:
         raise InputError(f"{out}: is a file, and the report needs a folder: choose another path")
 
 
-def _describe(
+def _describe_conditions(
     texts: _Texts, made_from: BanList, held_out: BanList | None, *, seed: int, began: datetime
 ) -> dict[str, Any]:
     """Return the conditions of the report, in the form of `write_report`."""
@@ -142,7 +142,6 @@ def _describe(
 
 
 def _require_packages() -> None:
-    """Refuse to start without the packages that the report needs."""
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
@@ -166,7 +165,7 @@ def _load_held_out(files: list[Path] | None, bans: BanOptions) -> BanList | None
     return None if bans.bans or bans.no_bans else held_out_bans()
 
 
-def _name(place: str | None) -> str | None:
+def _hide_folder(place: str | None) -> str | None:
     """Return the last part of a path, or an id unchanged: a report must not reveal the folders of the machine."""
     is_path = place is not None and os.path.exists(os.path.expanduser(place))  # noqa: PTH110, PTH111 - never raises
     return Path(place or "").expanduser().resolve().name if is_path else place
@@ -181,7 +180,11 @@ def _describe_list(bans: BanList) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _EvaluationRun:
-    """A job whose texts are measured. path: of its records. source: of its prompts."""
+    """A job whose texts are measured.
+
+    path: of its records.
+    source: of its prompts.
+    """
 
     job: Job
     path: Path
@@ -211,7 +214,6 @@ class _EvaluationRun:
         return self._collect(identities)
 
     def _list_identities(self, prompts: Sequence[Prompt]) -> set[tuple[str, int, str]]:
-        """Return the identities of the records of this run."""
         return {(prompt.key, i, arm) for prompt in prompts for i in range(self.job.samples) for arm in self.job.arms}
 
     def _collect(self, identities: set[tuple[str, int, str]]) -> _Texts:
@@ -224,18 +226,16 @@ class _EvaluationRun:
         outputs: dict[str, list[Output]] = {arm: [] for arm in self.job.arms}
         for record in successes:
             outputs[record["arm"]].append(make_output(record))
-        return _Texts(outputs, self._describe(), _note(successes, failed=len(records) - len(successes)))
+        return _Texts(outputs, self._describe_settings(), _note(successes, failed=len(records) - len(successes)))
 
-    def _describe(self) -> dict[str, Any]:
-        """Return the settings of the texts, for the report."""
+    def _describe_settings(self) -> dict[str, Any]:
         spec = {name: value for name, value in asdict(self.job.spec).items() if name not in ("bans", "seed", "split")}
-        source = "24 openings" if spec["source"] == "openings" else str(_name(spec["source"]))
+        source = "24 openings" if spec["source"] == "openings" else str(_hide_folder(spec["source"]))
         options = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
-        return {**spec, "model": _name(spec["model"]), "source": source, **options}
+        return {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}
 
 
 def _note(records: Sequence[Record], *, failed: int) -> list[str]:
-    """Return the notes of a report on texts of a model."""
     notes = []
     if failed:
         notes.append(f"{failed:,} texts could not be generated and are left out.")
@@ -284,7 +284,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
         )
     elif model != ModelSpec():
         raise InputError("options of the model have no effect on --outputs without --model: leave them out")
-    return _Texts(outputs, {"outputs": list(outputs), "model": _name(model.name)}, notes)
+    return _Texts(outputs, {"outputs": list(outputs), "model": _hide_folder(model.name)}, notes)
 
 
 def _score(arms: dict[str, list[Output]], spec: ModelSpec) -> dict[str, list[Output]]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from antislop.cli.options import GenerationOptions, PromptOptions
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
-from antislop.display import describe_count
+from antislop.display import describe_count, shorten
 from antislop.files import open_bytes
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from antislop.datasets.writing import Resumed
 
 
-MAX_NAME = 40
-"""Number of characters of a prompt that are shown if it has no key."""
+MAX_NAME = 41
+"""Maximum characters of a prompt that are shown if it has no key."""
 LINE_EVERY = 10.0
 """Seconds between two lines of progress if there is no terminal."""
 
@@ -76,7 +76,6 @@ def make_spec(
 
 
 def shorten_fingerprint(bans: BanList) -> str:
-    """Return the first 16 digits of a list's fingerprint."""
     from antislop.datasets.samples import fingerprint_bans
 
     return fingerprint_bans(bans)[:16]
@@ -85,7 +84,9 @@ def shorten_fingerprint(bans: BanList) -> str:
 class Job:
     """Make the records that a journal lacks, and stop at Ctrl-C.
 
-    arms, samples: of each prompt. limit: read only the first records of the source.
+    arms: made for each prompt.
+    samples: texts for each prompt and arm.
+    limit: read only the first records of the source.
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
@@ -101,7 +102,6 @@ class Job:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the user interrupted the job."""
         return self._stop.is_requested
 
     def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
@@ -172,16 +172,16 @@ def follow(records: Iterable[Record], summary: Summary, *, screen: Console, tota
             summary.add(record)
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
-                warn(f"{_name(record)}: {record['error']}" if record["prompt"] else record["error"])
+                warn(f"{_name_prompt(record)}: {record['error']}" if record["prompt"] else record["error"])
             show()
 
 
-def _name(record: Record) -> str:
+def _name_prompt(record: Record) -> str:
     """Return a prompt's id, or the beginning of its text if it has none."""
     key, text = record["key"], record["prompt"]
     if key.split("#")[0] != fingerprint_text(text):
         return str(key)
-    return repr(text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…")
+    return repr(shorten(text, MAX_NAME))
 
 
 @contextmanager

@@ -78,12 +78,11 @@ class _Checked:
 
     @property
     def refused(self) -> Sequence[Refusal]:
-        """The entries that can't be loaded."""
         return self.bans.refused
 
 
-def lint_(
-    list_: ListArgument,
+def lint_list(
+    path: ListArgument,
     model: Annotated[
         str | None,
         typer.Option(help="Also check that this model can generate the entries: a Hugging Face id or a folder."),
@@ -105,9 +104,9 @@ def lint_(
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):
         raise InputError(f"--ignore {min(unknown)} is not a kind of finding: choose one of {', '.join(KINDS)}")
-    bans = BanList.load(sys.stdin.buffer if str(list_) == "-" else list_, strict=False)
+    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, strict=False)
     if not bans and not bans.refused:
-        raise InputError(f"{list_}: contains no entry to check: write one phrase per line")
+        raise InputError(f"{path}: contains no entry to check: write one phrase per line")
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
@@ -117,7 +116,7 @@ def lint_(
         (finding for finding in findings if finding.kind not in ignored),
         key=lambda finding: KINDS.index(finding.kind),
     )
-    checked = _Checked(str(list_), bans, reported, knows_words=frequencies is not None)
+    checked = _Checked(str(path), bans, reported, knows_words=frequencies is not None)
     _say_how_stars_are_read(bans)
     if output is OutputFormat.JSON:
         write_json(_describe_findings(checked))
@@ -207,9 +206,9 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
 
 
 def convert(
-    list_: ListArgument,
+    path: ListArgument,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; - is standard output.")],
-    format_: Annotated[
+    format_name: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help="The format of LIST.", show_default="detected")
     ] = None,
     top: Annotated[
@@ -227,21 +226,21 @@ def convert(
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
     check_suffix(out, ".txt")
-    _check_target(out, list_, force=force)
-    bans = load_bans(list_, lenient=lenient, format_=format_, edges=edges.value if edges else None)
+    _check_target(out, path, force=force)
+    bans = load_bans(path, lenient=lenient, format_name=format_name, edges=edges.value if edges else None)
     converted = bans if top is None else bans.top(top)
-    if converted.source == str(list_):  # lists are shared, and must not reveal the folders of this machine
-        converted.source = Path(list_).name
-    with writing_or_stdout(out) as path:
-        converted.save(path, licence=licence)
+    if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
+        converted.source = Path(path).name
+    with writing_or_stdout(out) as file:
+        converted.save(file, licence=licence)
     counts = f"{describe_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused"
     target = "standard output" if str(out) == "-" else out
-    say(f"{list_} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")
+    say(f"{path} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")
     return 0
 
 
-def _check_target(out: Path, list_: Path, *, force: bool) -> None:
+def _check_target(out: Path, path: Path, *, force: bool) -> None:
     check_writable(out, or_stdout=True)
     if str(out) != "-" and out.exists() and not force:
-        fault = "is the list itself" if list_.exists() and out.samefile(list_) else "exists already"
+        fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
         raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")

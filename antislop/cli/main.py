@@ -22,7 +22,7 @@ from antislop import __version__
 from antislop.errors import InputError
 
 EXIT_CODES = (
-    "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, replay a difference, "
+    "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, "
     "dataset has failed records, or every continuation was banned with --on-exhausted raise; 2 an input can't be used; "
     "130 interrupted; 141 the reader of the output closed it."
 )
@@ -39,13 +39,10 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
     "view": Command("view", "view", "Show what was withdrawn in a trace, and what came instead."),
-    "replay": Command(
-        "replay", "replay", "Generate the texts of a trace again, and compare each step with what was recorded."
-    ),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
-    "try": Command("scan", "try_", "Try a list on texts: the frequency and the places of each ban."),
+    "try": Command("scan", "try_list", "Try a list on texts: the frequency and the places of each ban."),
     "lint": Command(
-        "lists", "lint_", "Find entries of a list that have no effect, match too much, or look like mistakes."
+        "lists", "lint_list", "Find entries of a list that have no effect, match too much, or look like mistakes."
     ),
     "convert": Command("lists", "convert", "Convert a list from any supported format to antislop's own."),
     "profile": Command(
@@ -194,7 +191,7 @@ def _antislop(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> int:
-    """A language model, minus the phrases you never want to read again."""
+    """Ban phrases from a language model's output, exactly."""
     if version:
         typer.echo(f"antislop {__version__}")
         raise typer.Exit

@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     from antislop.metrics.slop_scale import Scale
     from antislop.metrics.tally import Tally
 
-FEW = 20
-"""Number of texts or prompts below which a warning says that intervals are rough."""
+MIN_SAMPLE = 20
+"""Texts or prompts; with fewer, a warning says that intervals are rough."""
 
 
 class MetricRow(NamedTuple):
-    """A metric of a group of texts. human: its value in human writing. distance: in human standard deviations."""
+    """A metric of a group of texts.
+
+    human: its value in human writing.
+    distance: in human standard deviations.
+    """
 
     metric: Metric
     estimate: Estimate
@@ -47,7 +51,11 @@ class MetricRow(NamedTuple):
 
 
 class TextGroup(NamedTuple):
-    """Texts measured together, and their metrics. drawn: number of prompts, or of texts if prompts are unknown."""
+    """Texts measured together, and their metrics.
+
+    drawn: number of prompts, or of texts if prompts are unknown.
+    overall: the distance to human writing.
+    """
 
     name: str
     texts: int
@@ -59,8 +67,6 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How texts are read and grouped."""
-
     column: Annotated[
         str | None, typer.Option(help="The column of the texts.", show_default="response, output, completion, text")
     ] = None
@@ -92,8 +98,6 @@ class ScaleOptions:
 
 @dataclass(frozen=True)
 class IntervalOptions:
-    """How intervals are estimated."""
-
     resamples: Annotated[int, typer.Option(min=0, help="Resamples of the bootstrap; 0 gives no intervals.")] = 1000
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="The level of the intervals.")] = 0.95
     seed: Annotated[int, typer.Option(min=0, help="Draws the resamples, and the texts of self-BLEU.")] = 0
@@ -128,7 +132,7 @@ def measure(
     lists = _load_lists(scales.bans or [], lenient=scales.lenient)
     if scales.loops:
         lists["loops"] = loops()
-    tallies = _tally(_read(files, grouping), scale, lists)
+    tallies = _tally(_read_groups(files, grouping), scale, lists)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
     human = load_human()
@@ -160,8 +164,7 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
     return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
 
 
-def _read(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
-    """Yield texts with the names of their groups."""
+def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
     for file in files:
         texts = (
             iter([LongText(partial(read_pieces, "-"), "<stdin>")])
@@ -231,15 +234,15 @@ def _note(groups: list[TextGroup], lists: dict[str, str]) -> None:
         values = [row.estimate.value for group in groups for row in group.rows if row.metric.name == name]
         if not any(values):
             warn(f"{title}: none of its entries occurs in these texts")
-    few = [group.name for group in groups if group.texts < FEW]
+    few = [group.name for group in groups if group.texts < MIN_SAMPLE]
     if few:
-        warn(f"fewer than {FEW} texts: intervals are rough for {', '.join(few)}")
+        warn(f"fewer than {MIN_SAMPLE} texts: intervals are rough for {', '.join(few)}")
     several = [f"{group.name} ({group.drawn:,} for {group.texts:,} texts)" for group in groups if _is_clustered(group)]
     if several:
         warn(f"intervals are over prompts, with texts to the same prompt resampled together: {', '.join(several)}")
-    few = [group.name for group in groups if _is_clustered(group) and group.drawn < FEW <= group.texts]
+    few = [group.name for group in groups if _is_clustered(group) and group.drawn < MIN_SAMPLE <= group.texts]
     if few:
-        warn(f"fewer than {FEW} prompts: intervals are rough for {', '.join(few)}")
+        warn(f"fewer than {MIN_SAMPLE} prompts: intervals are rough for {', '.join(few)}")
 
 
 def _is_clustered(group: TextGroup) -> bool:
@@ -277,29 +280,30 @@ def _tabulate(group: TextGroup, level: float) -> Table:
     for metric, estimate, human, distance in group.rows:
         table.add_row(
             metric.title,
-            _show(estimate.value),
+            _show_number(estimate.value),
             _show_bounds(estimate),
-            _show(human),
+            _show_number(human),
             "" if distance.value is None else f"{distance.value:+.2f}",
             metric.unit,
         )
     overall = group.overall
     if overall.value is not None:
         bounds = _show_bounds(overall)
-        table.add_row("distance to human", _show(overall.value), bounds, "", "", "standard deviations", style="bold")
+        table.add_row(
+            "distance to human", _show_number(overall.value), bounds, "", "", "standard deviations", style="bold"
+        )
     return table
 
 
-def _show(value: float | None) -> str:
+def _show_number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def _show_bounds(estimate: Estimate) -> str:
-    return "" if estimate.low is None else f"{_show(estimate.low)} – {_show(estimate.high)}"
+    return "" if estimate.low is None else f"{_show_number(estimate.low)} – {_show_number(estimate.high)}"
 
 
-def _describe(group: TextGroup) -> dict[str, Any]:
-    """Return a group as plain data."""
+def _describe_group(group: TextGroup) -> dict[str, Any]:
     metrics = {
         row.metric.name: {
             **row.estimate._asdict(),
@@ -320,7 +324,7 @@ def _describe(group: TextGroup) -> dict[str, Any]:
 
 
 def _write_json(groups: list[TextGroup], level: float) -> None:
-    write_json({"level": level, "groups": [_describe(group) for group in groups]})
+    write_json({"level": level, "groups": [_describe_group(group) for group in groups]})
 
 
 def _write_csv(groups: list[TextGroup], level: float) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.terminal import read_input, warn
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
@@ -25,15 +26,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NAMED = 20
-"""Limit of unusable entries that are named per list."""
+"""Maximum unusable entries named per list."""
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
 class DtypeChoice(str, Enum):
-    """The data type of a model's weights."""
-
     AUTO = "auto"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -47,8 +46,6 @@ TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", hel
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model, and options of loading it."""
-
     model: Annotated[
         str | None,
         _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder."),
@@ -96,8 +93,6 @@ LenientOption = Annotated[
 
 @dataclass(frozen=True)
 class BanOptions:
-    """The bans of a command."""
-
     bans: Annotated[
         list[Path] | None,
         ban_option(
@@ -123,7 +118,7 @@ class BanOptions:
 def collect_bans(options: BanOptions) -> BanList:
     """Return the bans of the command line, with a source that names them.
 
-    They are those of `bans`, else of the bundled list unless `no_bans`; then constructions, loops and phrases.
+    The lists of `bans`, or else the bundled one unless `no_bans`, come before constructions, loops and phrases.
     """
     files, phrases = options.bans or [], options.ban or []
     if options.no_bans and files:
@@ -138,16 +133,18 @@ def collect_bans(options: BanOptions) -> BanList:
         lists, names = [*lists, loops()], [*names, "loops"]
     if phrases:
         lists = [*lists, BanList(phrases)]
-        names = [*names, f"{len(phrases):,} {'phrase' if len(phrases) == 1 else 'phrases'} of the command line"]
+        names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]
     return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
 
 
-def load_bans(path: Path, *, lenient: bool = False, format_: str | None = None, edges: Edges | None = None) -> BanList:
+def load_bans(
+    path: Path, *, lenient: bool = False, format_name: str | None = None, edges: Edges | None = None
+) -> BanList:
     """Load a list; "-" is standard input.
 
     Refuses a list without bans, and one with unusable entries; `lenient` skips these with a warning.
     """
-    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_, edges=edges, strict=False)
+    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_name, edges=edges, strict=False)
     if bans.refused and not lenient:
         place, reason = bans.refused[0]
         total = f"{len(bans.refused):,} entries" if len(bans.refused) > 1 else "this entry"

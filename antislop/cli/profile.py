@@ -5,6 +5,9 @@ Needs no model. numpy is imported only when the command runs, so that other comm
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,25 +18,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from antislop.cli.changes import ComparisonOptions, check_picture, write_changes
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
+    TableFormat,
     check_suffix,
     check_writable,
     console,
     describe_command,
     warn,
+    write,
+    write_json,
+    writing,
     writing_or_stdout,
 )
 from antislop.data import FOLDER
-from antislop.display import describe_count
+from antislop.display import describe_count, quote_formula
 from antislop.errors import InputError
 from antislop.files import read_bytes, replace_text
 from antislop.profiles.halves import Half, find_half
 from antislop.records.texts import AnyText, open_texts
 
 if TYPE_CHECKING:
+    from antislop.profiles.changes import Change
     from antislop.profiles.human_rates import Baseline
     from antislop.profiles.ngrams import Progress, Texts
     from antislop.profiles.profiles import Profile
@@ -55,13 +63,16 @@ class HumanOptions:
         list[Path] | None,
         typer.Option(
             metavar="HUMAN",
-            help="A baseline, or human texts. Repeatable: a second file after one --baseline would be one of TEXTS.",
+            help="A baseline file or human texts. Repeat the option for each file.",
             show_default="20 novels, bundled",
         ),
     ] = None
     also_human: Annotated[
         list[Path] | None,
-        typer.Option(metavar="HUMAN", help="More human texts, however few: used if their rates are reliably higher."),
+        typer.Option(
+            metavar="HUMAN",
+            help="Additional human texts (any amount). An entry uses their rate where it is significantly higher.",
+        ),
     ] = None
     as_baseline: Annotated[
         bool, typer.Option("--as-baseline", help="Count TEXTS as human writing, for --baseline.")
@@ -70,8 +81,6 @@ class HumanOptions:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How texts are read."""
-
     column: Annotated[str | None, typer.Option(help="The column of the texts.", show_default="response, output, …")] = (
         None
     )
@@ -86,14 +95,24 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """The limits of a profile."""
-
     min_count: Annotated[
         int | None, typer.Option(min=1, help="Leave out entries that occur less often.", show_default="5; baseline 3")
     ] = None
     min_prompts: Annotated[int, typer.Option(min=1, help="Leave out entries of fewer prompts.")] = 2
     min_ratio: Annotated[float, typer.Option(min=0, help="Leave out entries that are less overused.")] = 2.0
     memory: Annotated[int, typer.Option(min=1, help="Megabytes for counters.")] = 64
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """A comparison of two profiles instead of a profile."""
+
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A B", help="Compare two profiles, or texts: the entries that fell, and those that rose."),
+    ] = None
+    output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = TableFormat.TEXT
+    top: Annotated[int, typer.Option(min=1, help="Lines of a comparison per direction.")] = 15
 
 
 def profile(
@@ -164,7 +183,7 @@ def _make_profile(
             min_ratio=limits.min_ratio,
             examples=True,
             megabytes=memory,
-            made_with=_describe(texts, baseline, also_baselines, reading.half),
+            made_with=_describe_sources(texts, baseline, also_baselines, reading.half),
             progress=progress,
         )
     with writing_or_stdout(out) as path:
@@ -183,10 +202,10 @@ def _compare(options: ComparisonOptions, reader: _Reader, out: Path | None, *, m
     from antislop.profiles.changes import compare
 
     if out is not None:
-        check_picture(out)
+        _check_picture(out)
     paths = options.compare or ()
     changes = compare(*(_load_side(path, reader, memory=memory) for path in paths))
-    write_changes(changes, options, out)
+    _write_changes(changes, options, out)
     return 0
 
 
@@ -239,7 +258,6 @@ def _list_names(paths: Sequence[Path] | None) -> str:
 
 
 def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int, memory: int) -> Baseline:
-    """Return the baseline of a file, or one made from human texts."""
     from antislop.profiles.human_rates import Baseline
     from antislop.profiles.profiles import take_census
 
@@ -258,7 +276,6 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
 
 
 def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
-    """Return the profile of a file, or one made from texts."""
     from antislop.profiles.profiles import Profile, make_profile
 
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
@@ -301,14 +318,15 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitO
 
 
 def _hash_files(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file, by its name."""
     from hashlib import sha256
 
     files = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
     return {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
 
 
-def _describe(texts: list[Path], human: Baseline, also_baselines: list[Baseline], half: Half | None) -> dict[str, Any]:
+def _describe_sources(
+    texts: list[Path], human: Baseline, also_baselines: list[Baseline], half: Half | None
+) -> dict[str, Any]:
     return {
         "command": describe_command(),
         "date": date.today().isoformat(),
@@ -324,7 +342,6 @@ def _describe(texts: list[Path], human: Baseline, also_baselines: list[Baseline]
 
 @contextmanager
 def _show_counting(title: str = "texts") -> Iterator[Progress]:
-    """Show the progress of counting."""
     with ProgressBar(console(stderr=True), title) as bar:
 
         def show(reading: int, characters: int, total: int | None) -> None:
@@ -354,3 +371,77 @@ _WITHOUT_WORDFREQ = (
     "wordfreq is not installed, so human rates are those of the baseline alone, and words newer than it count as "
     "overused; pip install 'antislop[eval]' adds today's rates"
 )
+
+
+# -- Comparing --------------------------------------------------------------------------------------------------------
+
+
+def _check_picture(out: Path) -> None:
+    check_writable(out)
+    if out.suffix.lower() not in (".svg", ".png", ".pdf"):
+        raise InputError(f"{out}: not a format of pictures: name it .svg, .png or .pdf")
+    if find_spec("matplotlib") is None:
+        raise InputError("a picture needs the package matplotlib: pip install 'antislop[eval]', or leave out -o")
+
+
+def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: Path | None) -> None:
+    assert options.compare is not None
+    before, after = _name_sides(*options.compare)
+    top = options.top
+    chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
+    if options.output is TableFormat.JSON:
+        write_json([change._asdict() for change in chosen])
+    elif options.output is TableFormat.CSV:
+        write(_to_csv(chosen))
+    else:
+        _print_changes(chosen, before, after)
+    if out is not None:
+        from antislop.evaluation.figures import save_changes
+
+        with writing(out):
+            save_changes(chosen, out, before=before, after=after, limit=top)
+
+
+def _name_sides(before: Path, after: Path) -> tuple[str, str]:
+    """Return the names of two files, without suffixes unless these are the only difference."""
+    stems = tuple(
+        re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", path.name) for path in (before, after)
+    )
+    return (stems[0], stems[1]) if stems[0] != stems[1] else (before.name, after.name)
+
+
+def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:
+    return [change for change in changes if (change.ratio > 1) is rose][:top]
+
+
+def _to_csv(changes: Iterable[Change]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    rows = [change._asdict() for change in changes]
+    writer.writerow(rows[0] if rows else ["kind", "text"])
+    writer.writerows(map(quote_formula, row.values()) for row in rows)
+    return file.getvalue()
+
+
+def _print_changes(changes: list[Change], before: str, after: str) -> None:
+    for title, rose in (("fell", False), ("rose", True)):
+        table = Table(title=f"What {title}, per million words", title_justify="left", box=None, pad_edge=False)
+        table.add_column("", overflow="fold")
+        for name in (before, after, "ratio", "95 % interval"):
+            table.add_column(name, justify="right", overflow="fold")
+        for change in _first(changes, len(changes), rose=rose):
+            table.add_row(
+                change.text if change.kind != "construction" else f"[{change.text}]",
+                _show_rate(change.before, change.before_count),
+                _show_rate(change.after, change.after_count),
+                f"{change.ratio:.3g}",
+                f"{change.low:.3g} to {change.high:.3g}",
+            )
+        if table.row_count:
+            console().print(table)
+        else:
+            console().print(f"Nothing certainly {title}.")
+
+
+def _show_rate(rate: float, count: int | None) -> str:
+    return f"{'< ' if count is None else ''}{rate:,.1f}"

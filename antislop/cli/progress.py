@@ -30,7 +30,8 @@ class _TimeColumn(ProgressColumn):
 class ProgressBar:
     """Show the progress of a run, on terminals only; the bar is removed at the end.
 
-    total: of the units that `update` counts; None if unknown. silence: seconds without output before the bar appears.
+    total: of the units that `update` counts; None if unknown.
+    silence: seconds without output before the bar appears.
     """
 
     def __init__(self, screen: Console, title: str = "", *, total: float | None = None, silence: float = 0.0) -> None:

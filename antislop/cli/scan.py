@@ -331,7 +331,11 @@ class _BanHits:
 
 @dataclass
 class _Trial:
-    """The hits of a list in some texts. contexts: limit of contexts per ban. hits: those that don't overlap."""
+    """The hits of a list in some texts.
+
+    contexts: maximum contexts per ban.
+    hits: number of hits that don't overlap.
+    """
 
     bans: BanList
     contexts: int
@@ -350,7 +354,7 @@ class _Trial:
             tally = self.tallies.setdefault(match.ban, _BanHits())
             tally.count += 1
             if len(tally.contexts) < self.contexts:
-                around = _cut(text, match.start, match.end)
+                around = _cut_context(text, match.start, match.end)
                 tally.contexts.append(HitContext(_title(name), *_locate(lines, match.start), *around))
 
     @property
@@ -360,16 +364,14 @@ class _Trial:
 
     @property
     def unused(self) -> list[Ban]:
-        """The bans without a hit, in order."""
         return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
 
     def rate(self, count: int) -> float:
-        """Return a count per 1,000 words."""
         return 1000 * count / max(1, self.words)
 
 
-def try_(
-    list_: Annotated[
+def try_list(
+    path: Annotated[
         Path | None, typer.Argument(metavar="LIST", help="The bans to try.", show_default="the bundled list")
     ] = None,
     text: Annotated[
@@ -387,11 +389,11 @@ def try_(
     """
     if not text:
         raise InputError("no text to try the list on: pass --text FILE, or --text - for standard input")
-    if str(list_) == "-" in text:
+    if str(path) == "-" in text:
         raise InputError(
             "both a text and LIST are -, but standard input can be read only once: save one of them to a file"
         )
-    trial = _Trial(default_bans() if list_ is None else load_bans(list_, lenient=lenient), contexts)
+    trial = _Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
     if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
     with console(stderr=True).status("") as status:
@@ -405,8 +407,7 @@ def try_(
     return 0
 
 
-def _cut(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
-    """Return the text before a hit, the hit, and the text after it."""
+def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
     parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
     text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
     return text_before.lstrip(), hit, text_after.rstrip()
@@ -421,14 +422,14 @@ def _print_trial(trial: _Trial) -> None:
         figures = f"{tally.count:>8,} {trial.rate(tally.count):>10.2f}  "
         print_line(Text.assemble(figures, (ban.phrase, "bold"), (weight, "dim")))
         for context in tally.contexts:
-            print_line(_draw(context, width=screen.width, is_terminal=screen.is_terminal))
+            print_line(_draw_context(context, width=screen.width, is_terminal=screen.is_terminal))
     unused, total = len(trial.unused), len(distinct(trial.bans))
     summary = f"{describe_count(trial.hits, 'hit')} in {describe_count(trial.words, 'word')}, "
     summary += f"{trial.rate(trial.hits):.2f} per 1,000; {len(trial.tallies):,} of {total:,} bans hit, {unused:,} never"
     say(summary)
 
 
-def _draw(context: HitContext, *, width: int, is_terminal: bool) -> Text:
+def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text:
     """Return a context as one line, with the hit highlighted on a terminal, else in brackets."""
     place = f"{'':>8} {Path(context.file).name}:{context.line}: "
     hit = context.text if is_terminal else f"[{context.text}]"
@@ -448,7 +449,6 @@ def _draw(context: HitContext, *, width: int, is_terminal: bool) -> Text:
 
 
 def _describe_trial(trial: _Trial) -> dict[str, Any]:
-    """Return a trial as plain data."""
     bans = [
         {
             "ban": ban.phrase,

@@ -36,15 +36,11 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
 class OutputFormat(str, Enum):
-    """The format of a command's results."""
-
     TEXT = "text"
     JSON = "json"
 
 
 class TableFormat(str, Enum):
-    """The format of a command's table."""
-
     TEXT = "text"
     JSON = "json"
     CSV = "csv"
@@ -109,7 +105,6 @@ def write(text: str) -> None:
 
 
 def write_json(data: Any) -> None:
-    """Write plain data to standard output as JSON."""
     console().file.write(escape_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n")
 
 
@@ -195,9 +190,10 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
-    """Refuse a file name whose suffix is that of another format; a name without a known suffix is accepted.
+    """Refuse a file name with the suffix of another format; a name without a known suffix is accepted.
 
-    suffixes: of the format that is written, also with .gz. advice: what to do instead.
+    suffixes: of the format that is written; .gz may follow.
+    advice: what to do instead.
     """
     found = _FORMATS.search(path.name)
     if found and f".{found[1].lower()}" not in suffixes:

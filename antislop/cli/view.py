@@ -24,19 +24,16 @@ from antislop.cli.terminal import (
 from antislop.display import describe_count, make_visible
 from antislop.trace.console import ConsoleWriter
 from antislop.trace.trace import Trace
-from antislop.trace.view.bans import BanCounts, count_bans
-from antislop.trace.view.rows import RowView
+from antislop.trace.view.rows import BanCounts, RowView, count_bans
 
 MAX_INSTEAD = 3
-"""Limit of replacements that are listed per ban."""
-
-TraceArgument = Annotated[
-    str, typer.Argument(metavar="FILE", help="A trace, or .gz of one; - reads it from standard input.")
-]
+"""Maximum replacements listed per ban."""
 
 
 def view(
-    file: TraceArgument,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A trace, or .gz of one; - reads it from standard input.")
+    ],
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a page with the alternatives of each token instead; - prints it."),
@@ -47,14 +44,14 @@ def view(
     The trace comes from `antislop generate --trace FILE`, or from `trace.save(FILE)` in Python. Prints each text with
     its withdrawn parts struck through, in brackets if that is impossible, and a table of the bans.
     """
-    trace = load_trace(file)
+    trace = Trace.load(sys.stdin.buffer if file == "-" else file)
     if html is not None:
         check_suffix(html, ".html", ".htm")
         check_writable(html, or_stdout=True)
         with writing_or_stdout(html) as path:
             files.replace_text(path, trace.to_html())
     else:
-        _print(trace, console())
+        _print_trace(trace, console())
     for number, row in enumerate(trace.rows):
         if not row.is_finished:
             text = "the text" if len(trace.rows) == 1 else f"text {number}"
@@ -62,13 +59,7 @@ def view(
     return 0
 
 
-def load_trace(file: str) -> Trace:
-    """Load a trace from a file, or from standard input for "-"."""
-    return Trace.load(sys.stdin.buffer if file == "-" else file)
-
-
-def _print(trace: Trace, screen: Console) -> None:
-    """Print the texts, the table of bans, and the totals."""
+def _print_trace(trace: Trace, screen: Console) -> None:
     for number in range(len(trace.rows)):
         if len(trace.rows) > 1:
             screen.rule(f"text {number}", align="left")
@@ -76,14 +67,14 @@ def _print(trace: Trace, screen: Console) -> None:
         page.write(trace.pieces(row=number))
         page.end()
         screen.print()
-    counts = count_bans(RowView(row, trace.surfaces, trace.about, {}) for row in trace.rows)
+    counts = count_bans(RowView(row, trace.surfaces, trace.about) for row in trace.rows)
     if counts:
-        screen.print(_tabulate(counts))
+        screen.print(_tabulate_bans(counts))
         screen.print()
-    say(_summarize(trace, counts))
+    say(_summarize_trace(trace, counts))
 
 
-def _tabulate(counts: list[BanCounts]) -> Table:
+def _tabulate_bans(counts: list[BanCounts]) -> Table:
     """Return a row per ban; columns without any count are left out."""
     columns = {
         "rewinds": [entry.rewinds for entry in counts],
@@ -114,8 +105,7 @@ def _list_instead(instead: Counter[str]) -> str:
     return ", ".join([*shown, *(["…"] if len(instead) > MAX_INSTEAD else [])])
 
 
-def _summarize(trace: Trace, counts: list[BanCounts]) -> str:
-    """Return the totals in one line."""
+def _summarize_trace(trace: Trace, counts: list[BanCounts]) -> str:
     parts = [
         *([] if len(trace.rows) == 1 else [describe_count(len(trace.rows), "text")]),
         describe_count(sum(len(row.tokens) for row in trace.rows), "token"),
@@ -123,6 +113,6 @@ def _summarize(trace: Trace, counts: list[BanCounts]) -> str:
         describe_count(sum(entry.tokens for entry in counts), "withdrawn token"),
         f"list of {describe_count(len(trace.bans), 'ban')}",
         str(trace.about["model"].get("name") or trace.about["model"].get("type")),
-        *([f"seed {trace.about['seed']}"] if trace.about["random_state"] else []),
+        *([f"seed {trace.about['seed']}"] if trace.about["settings"].get("do_sample") else []),
     ]
     return ", ".join(parts)

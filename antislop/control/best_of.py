@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antislop.control.branches import Branch, Capabilities, Step, TokenSet
-from antislop.control.units import Unit, WrittenUnit, check_unit, find_unit
+from antislop.control.passages import Unit, WrittenUnit, check_unit, find_unit
 from antislop.errors import InputError
 
 
 @dataclass
 class Contest:
-    """What the copies of one text's controller know of each other: a round of n candidates for the next unit.
+    """A round of `count` candidates for the next unit, shared by the copies of one text's controller.
 
-    scores: of the candidates that are whole. finished: the tokens of those with which their text ends. ended: those
-        that are written no further.
+    scores: of the candidates that are whole.
+    finished: the tokens of the candidates with which their text ends.
+    ended: the candidates that are not continued.
     """
 
     count: int
@@ -28,13 +29,12 @@ class Contest:
 
     @property
     def winner(self) -> int | None:
-        """The candidate with the highest score, the first of equal ones; None until all are whole."""
+        """The candidate with the highest score, the first of equals; None until all are whole."""
         if len(self.scores) < self.count:
             return None
         return max(sorted(self.scores), key=lambda number: self.scores[number])
 
     def begin_round(self) -> None:
-        """Forget the candidates."""
         self.scores.clear()
         self.finished.clear()
         self.ended.clear()
@@ -47,27 +47,27 @@ class BestOf:
     score: returns a number for a unit, stripped of spaces; the highest one wins.
     tokenizer: the model's, of Hugging Face.
 
-    The candidates are rows of one batch. One that is whole is written on until the others are, too: as the winner it
-    continues, and that is the first candidate of the next round. Losers end there. They are rows of the output as well;
-    `winners` has the tokens that were kept.
+    The candidates are rows of one batch. They keep generating until all have finished the unit. Losers end there; the
+    winner's continuation becomes the first candidate of the next round. The output has a row for each candidate;
+    `winners` has the tokens of the best ones.
     """
 
-    def __init__(self, n: int, score: Callable[[str], float], tokenizer: Any, *, every: Unit = "paragraph") -> None:
+    def __init__(self, n: int, score: Callable[[str], float], tokenizer: Any, *, unit: Unit = "paragraph") -> None:
         if n < 1:
             raise InputError(f"n is {n}; a number of 1 or more was expected")
-        self._score, self._tokenizer, self._unit = score, tokenizer, check_unit(every)
+        self._score, self._tokenizer, self._unit = score, tokenizer, check_unit(unit)
         self._contest = Contest(n)
         self._contests: list[Contest] = []  # shared by all copies
         self._prompt: Sequence[int] = ()
 
     @property
     def needs(self) -> Capabilities:
-        """Forks, and any number of tokens back."""
+        """Forks, and any number of tokens removed."""
         return Capabilities(has_forks=self._contest.count > 1)
 
     @property
     def winners(self) -> list[tuple[int, ...]]:
-        """The generated tokens of the winner for each prompt so far; none for a text that is being written."""
+        """The winner's generated tokens for each prompt so far; empty for an unfinished text."""
         return [
             contest.finished.get(-1 if contest.winner is None else contest.winner, ()) for contest in self._contests
         ]
@@ -135,9 +135,9 @@ class BestOf:
                 self._finish(step, number)
 
     def _finish(self, step: Step, number: int) -> bool:
-        """Let the text end with its unit if there is too little behind it to write that again; return whether it is so.
+        """End the text with its unit if at most one token follows it, and return whether it ends.
 
-        A single token would be drawn again without a forward pass, in which the others could become whole.
+        A single token would be drawn again without a forward pass, so the other candidates could not go on meanwhile.
         """
         if len(step.tokens) - (self._end or 0) > 1:
             return False

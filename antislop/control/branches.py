@@ -44,14 +44,6 @@ class TokenSet:
         """Return the set of all tokens."""
         return ~cls()
 
-    @classmethod
-    def of_mask(cls, mask: Tensor) -> TokenSet:
-        """Return the tokens for which mask [vocab], bool, is true."""
-        count = int(mask.sum())
-        if 2 * count > len(mask):
-            return ~cls((~mask).nonzero()[:, 0])
-        return cls(mask.nonzero()[:, 0])
-
     def __invert__(self) -> TokenSet:
         other = TokenSet(self._ids)
         other._is_inverted = not self._is_inverted
@@ -73,7 +65,7 @@ class TokenSet:
         return f"{'~' * self._is_inverted}TokenSet([{ids}])"
 
     def check(self, vocabulary_size: int) -> None:
-        """Raise `ValueError` for ids beyond the vocabulary, and for a set that contains none of it."""
+        """Raise `InputError` for ids beyond the vocabulary, and for an empty set."""
         ends = self._ids[[0, -1]].tolist() if len(self._ids) else []
         for token in ends:
             if not 0 <= token < vocabulary_size:
@@ -91,10 +83,11 @@ class TokenSet:
 
 @dataclass(frozen=True)
 class Splice:
-    """Replace what was sampled.
+    """Replace a sampled token.
 
-    when_sampled: the tokens for which this applies; empty for any token. backtrack: how many tokens are removed, the
-        sampled one included. ff_tokens: forced in their place.
+    when_sampled: the tokens for which this applies; empty for any token.
+    backtrack: the number of tokens removed, the sampled one included.
+    ff_tokens: forced in their place.
     """
 
     when_sampled: frozenset[int] = frozenset()
@@ -106,10 +99,12 @@ class Splice:
 class Branch:
     """What comes next: some tokens are removed, then one is sampled, or several are forced.
 
-    backtrack: how many of the text's last tokens are removed first. sample_mask: sample one of these tokens;
-        `TokenSet.all()` for any. ff_tokens: force these tokens; only without a mask.
-    bias: added to the logits of tokens, before the call's logits processors. temperature: divides the logits, beside
-        the call's own temperature. splices: what replaces the sampled token; no token may be in two of them.
+    backtrack: the number of the text's last tokens to remove first.
+    sample_mask: sample one of these tokens; `TokenSet.all()` for any.
+    ff_tokens: force these tokens; only without a mask.
+    bias: added to the logits of tokens, before the call's logits processors.
+    temperature: divides the logits, in addition to the call's own temperature.
+    splices: replacements of the sampled token; no token may be in two of them.
     """
 
     backtrack: int = 0
@@ -130,10 +125,10 @@ class Branch:
         return next((s for s in self.splices if not s.when_sampled or token in s.when_sampled), None)
 
     def check(self, *, vocabulary_size: int, length: int, limit: int | None) -> None:
-        """Raise `ValueError` for a branch that says nothing or too much.
+        """Raise `InputError` for a branch that says nothing or contradicts itself.
 
-        length: of the generated text. limit: how many of its last tokens the controller declared that it may remove;
-            None for any number.
+        length: of the generated text, in tokens.
+        limit: maximum tokens to remove, as declared in `Capabilities`; None for any number.
         """
         self._check_tokens(vocabulary_size)
         removed = [self.backtrack, *(self.backtrack + splice.backtrack - 1 for splice in self.splices)]
@@ -179,7 +174,7 @@ class SampleRule:
     splices: tuple[Splice, ...] = ()
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Return what the call's processors are given in the place of logits [vocab]."""
+        """Return the logits [vocab] to pass to the call's processors."""
         if self.bias:
             tokens, added = zip(*self.bias, strict=True)
             logits = logits.index_add(0, *_pair(tokens, added, logits))
@@ -196,13 +191,13 @@ def _pair(tokens: Sequence[int], added: Sequence[float], logits: Tensor) -> tupl
 class Step:
     """What happened since the last call of `mid_process`.
 
-    branch_idx: which of the branches returned then this is. last_backtrack: how many of the tokens there were then are
-        gone, removed by the branch, by a ban, or both. last_append: the tokens after the ones that stayed. sampled: the
-        token that was sampled; None if none was, or if a ban rewound the text. tokens: the generated text as it is.
-    is_done: the text ends here, by an end token, its maximum length or a criterion: it continues only if
-        all branches remove tokens.
-    is_greedy: the likeliest token is taken each time: what is removed would be written again unless other tokens are
-        ruled out.
+    branch_idx: the index of this branch among those returned then.
+    last_backtrack: the number of tokens removed since, by the branch, by a ban, or both.
+    last_append: the tokens added since.
+    sampled: the sampled token; None if none was, or if a ban rewound the text.
+    tokens: the generated text.
+    is_done: the text ends here, by an end token, its maximum length or a criterion, unless all branches remove tokens.
+    is_greedy: decoding is greedy: removed tokens are written again unless they are ruled out.
     """
 
     branch_idx: int
@@ -218,8 +213,8 @@ class Step:
 class Capabilities:
     """What a controller needs.
 
-    backtrack: how many of the last tokens it may remove at once; None for any number, with which no token is certain,
-        and none streamed, before the text ends. has_forks: whether it may return several branches.
+    backtrack: maximum tokens that it removes at once; None for any number: then nothing is streamed before the end.
+    has_forks: whether it may return several branches.
     """
 
     backtrack: int | None = None
@@ -227,7 +222,7 @@ class Capabilities:
 
 
 class Controller(Protocol):
-    """A rule over one text. It should answer the same for the same tokens: bans are exact only then."""
+    """A rule over one text. Bans are exact only if it answers the same for the same tokens."""
 
     @property
     def needs(self) -> Capabilities:
@@ -245,13 +240,13 @@ class Controller(Protocol):
 
 @dataclass(frozen=True)
 class Control:
-    """The controller of a call, and how many texts it may continue at a time for each one that it was asked for."""
+    """The controller of a call. max_forks: maximum rows for each requested text."""
 
     controller: Controller
     max_forks: int = 1
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> list[Controller]:
-        """Return a controller for each prompt, the first one being the caller's own, and start it."""
+        """Return a started controller for each prompt; the first one is the caller's own."""
         controllers = [self.controller, *(self.controller.fork() for _ in prompts[1:])]
         for controller, prompt in zip(controllers, prompts, strict=True):
             controller.start(prompt)
@@ -259,10 +254,7 @@ class Control:
 
 
 def take_control(arguments: dict[str, Any]) -> Control | None:
-    """Remove `controller` and `max_forks` from a call's arguments; return None without a controller.
-
-    Raises `ValueError` for what is no controller, or no number of texts.
-    """
+    """Remove `controller` and `max_forks` from a call's arguments; return None without a controller."""
     controller, max_forks = arguments.pop("controller", None), arguments.pop("max_forks", 1)
     if isinstance(max_forks, bool) or not isinstance(max_forks, int) or max_forks < 1:
         raise InputError(f"max_forks is {max_forks!r}; a number of texts, 1 or more, was expected")
@@ -272,7 +264,7 @@ def take_control(arguments: dict[str, Any]) -> Control | None:
         return None
     if missing := [name for name in ("needs", "start", "mid_process", "fork") if not hasattr(controller, name)]:
         raise InputError(
-            f"a {type(controller).__name__} is no controller, since it has no {missing[0]}: see "
+            f"a {type(controller).__name__} is not a controller, since it has no {missing[0]}: see "
             "antislop.control.Controller"
         )
     return Control(controller, max_forks)

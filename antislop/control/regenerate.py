@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from antislop.control.branches import Branch, Capabilities, Step, TokenSet
-from antislop.control.units import Unit, WrittenUnit, check_unit, find_unit
+from antislop.control.passages import Unit, WrittenUnit, check_unit, find_unit
 from antislop.errors import InputError
 
 
@@ -16,12 +16,13 @@ class Regenerate:
 
     check: returns whether a unit, stripped of spaces, may stay. Called once for each attempt.
     tokenizer: the model's, of Hugging Face.
-    attempts: how often a unit is written; the last one stays even if it is rejected.
-    rejected, conceded: the units that were rejected, and those of them that stayed, in all texts so far.
+    attempts: maximum attempts at a unit; the last one stays even if it is rejected.
+    rejected: the rejected units of all texts so far.
+    conceded: those of them that stayed.
 
-    A sampled unit is drawn anew, so it is distributed as the model's units that pass. A greedy call would write the
-    same unit again: there, later attempts begin with other tokens than the rejected ones. A plain rule ends units: see
-    `antislop.control.units`. A unit in which the text was cut is not checked. Nothing is streamed before the end.
+    Sampled units are drawn again, so they are distributed as the model's units that pass. With greedy decoding, later
+    attempts must begin with other tokens than the rejected ones. A unit in which the text was cut is not checked.
+    Nothing is streamed before the end.
     """
 
     needs = Capabilities()
@@ -82,9 +83,9 @@ class Regenerate:
         return len(rejected) >= self._limit
 
     def _list_starts(self, tokens: Sequence[int]) -> TokenSet:
-        """Return the tokens that may come next: at a place where attempts repeat, none that a rejected one begins with.
+        """Return the allowed next tokens: where greedy attempts repeat, exclude the first tokens of rejected ones.
 
-        The same answer whether the text is cut there now or, by a ban, later: bans rely on that.
+        Must depend on the tokens alone: bans may bring the text back here.
         """
         place = tuple(tokens)
         ruled_out = {attempt[0] for attempt in self._attempts[place]} if place in self._repeating else ()

@@ -12,19 +12,19 @@ from antislop.control.passages import Passage
 from antislop.errors import InputError
 
 LOOK_AHEAD = 8
-"""Tokens behind a phrase that are enough to know where its last word ends, however they spell the next character."""
+"""Number of tokens behind a phrase that tell where its last word ends, however they spell the next character."""
 
 
 class Replace:
     """Replace phrases by others in what the model writes; `antislop.control.Controller`.
 
-    phrases: each phrase and its replacement. A phrase is replaced where it consists of whole words, however it is
-        tokenized: "utilizes" is another word than "utilize". Its replacement begins with a capital if it does.
+    phrases: each phrase and its replacement, which gets a capital where the phrase has one. Only whole words are
+        replaced: "utilizes" is another word than "utilize".
     tokenizer: the model's, of Hugging Face.
-    case_sensitive: compare letters as they are.
+    case_sensitive: distinguish capitals.
 
-    The end of a word is known once the next character is, so a phrase is replaced one token later; that token stays. A
-    phrase that begins in the prompt stays, too. A stream is late by as many tokens as a phrase may have.
+    A phrase is replaced once the token after it shows that its last word has ended; that token stays. A phrase that
+    begins in the prompt is not replaced. A stream is late by as many tokens as a phrase may have.
 
     Raises `InputError` for an empty phrase or replacement, and for a replacement that contains a phrase.
     """
@@ -52,7 +52,7 @@ class Replace:
         return copy.copy(self)
 
     def mid_process(self, step: Step) -> list[Branch]:
-        """Replace the first phrase that is complete; if there is none, let the model write."""
+        """Replace the first complete phrase, if there is one."""
         first = max(0, len(step.tokens) - (self.needs.backtrack or 0))
         passage = Passage(self._tokenizer, self._prompt, step.tokens, first=first)
         match = self._pattern.search(passage.before + passage.text, len(passage.before))
@@ -81,6 +81,5 @@ class Replace:
 
 
 def _match_words(phrase: str) -> str:
-    """Return a regex, with one group, of a phrase that is no part of longer words."""
     left, right = (r"(?<!\w)" if phrase[0].isalnum() else "", r"(?!\w)" if phrase[-1].isalnum() else "")
     return f"{left}({re.escape(phrase)}){right}"

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Surfaces
-from antislop.trace.attempts import Attempt, KeptToken
+from antislop.trace.traced_row import Attempt, KeptToken
 
 
 class Alternative(TypedDict):

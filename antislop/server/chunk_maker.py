@@ -12,7 +12,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.characters import NOTHING, Pending, complete, decode, finish
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, Shortened, TokenChoice
 from antislop.trace.report import Report
-from antislop.trace.written_text import find_spans
+from antislop.trace.text_pieces import find_spans
 
 FinishReason = Literal["stop", "length"]
 

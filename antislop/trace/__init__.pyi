@@ -1,4 +1,3 @@
-from .attempts import Attempt as Attempt, KeptToken as KeptToken, RowHistory as RowHistory
 from .console import to_plain as to_plain, to_rich as to_rich
 from .events import (
     Admitted as Admitted,
@@ -17,4 +16,4 @@ from .events import (
 from .report import Withdrawal as Withdrawal
 from .text_pieces import TextPiece as TextPiece, TextPieces as TextPieces
 from .trace import Trace as Trace
-from .traced_row import TracedRow as TracedRow
+from .traced_row import Attempt as Attempt, KeptToken as KeptToken, RowHistory as RowHistory, TracedRow as TracedRow

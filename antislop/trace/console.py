@@ -20,8 +20,7 @@ from antislop.display import describe_count, make_visible
 from antislop.files import replace_text
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPiece
-from antislop.trace.written_text import PieceKind
+from antislop.trace.text_pieces import PieceKind, TextPiece
 
 STYLES: dict[PieceKind, str] = {
     "prompt": "dim",
@@ -35,11 +34,9 @@ BESIDE_BAN = "dim strike"
 
 
 def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
-    """Return pieces in color: withdrawn struck through with the ban in red, conceded yellow, admitted underlined.
+    """Return pieces in color, with control and direction characters made visible.
 
     brackets: also write withdrawn pieces as "[-…-]" and conceded ones as "[!…!]", for terminals without styles.
-
-    Control and direction characters become visible symbols, so that no text can control the terminal.
     """
     text = Text()
     for piece in pieces:
@@ -80,8 +77,8 @@ _SIGNS: dict[PieceKind, str] = {"withdrawn": "-", "conceded": "!"}
 class ConsoleWriter:
     """Write pieces to a console as they are released.
 
-    On a terminal, the prompt is shown, lines are broken between words, and withdrawn text has color, or brackets if the
-    terminal has no color. Files and pipes receive the text without the prompt, with brackets if `show_withdrawn`.
+    A terminal shows the prompt, lines broken between words, and withdrawn text in color, or in brackets if it has no
+    color. Files and pipes receive the text without the prompt, with brackets if `show_withdrawn`.
     """
 
     def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
@@ -111,11 +108,11 @@ class ConsoleWriter:
 
 
 class _Screen:
-    """Write text to a terminal with lines broken between words: the last word waits until it is complete."""
+    """Write text to a terminal, with lines broken between words."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._unfinished = Text()
+        self._unfinished = Text()  # the last word, until it is complete
         self._column = 0
 
     def write(self, text: Text) -> None:
@@ -193,16 +190,16 @@ def describe_conceded(report: Report) -> str:
     return f"conceded, {'; '.join(parts)}" if parts else ""
 
 
-def save_svg(text: Text, path: str | os.PathLike[str], *, title: str = "antislop", width: int = 88) -> None:
-    """Write a text to an SVG file, as `draw_svg` returns it."""
-    replace_text(path, draw_svg(text, title=title, width=width))
+def save_svg(text: Text, path: str | os.PathLike[str], *, width: int = 88) -> None:
+    """Write the picture of `draw_svg` to a file."""
+    replace_text(path, draw_svg(text, width=width))
 
 
-def draw_svg(text: Text, *, title: str = "antislop", width: int = 88) -> str:
-    """Return a text as an SVG picture of `width` columns; it refers to no other file, nor to fonts on the web."""
+def draw_svg(text: Text, *, width: int = 88) -> str:
+    """Return a text as a self-contained SVG picture. width: in columns."""
     console = Console(record=True, file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
     console.print(text)
-    return console.export_svg(title=title, code_format=_SVG_FORMAT, theme=_THEME)
+    return console.export_svg(title="antislop", code_format=_SVG_FORMAT, theme=_THEME)
 
 
 _SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(

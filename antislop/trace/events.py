@@ -1,7 +1,7 @@
 """The events of a generation, as frozen records.
 
-The decoding loop yields events only. Streams, reports and pictures are folds over them; replaying `Drawn`, `Rewound`
-and `Shortened` gives the tokens of the text. Plain data: no torch, no transformers.
+The decoding loop yields nothing else. Streams, reports and pictures are folds over events: `Drawn`, `Rewound` and
+`Shortened` alone give the tokens of the text. Plain data: no torch, no transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Violation
 
 SHARED = 1 << 13
-"""Limit of the events of each kind that texts share, 5 MB in all. Most events of a report equal an earlier one."""
+"""Maximum events of each kind that texts share, 5 MB in all. Most events of a report equal an earlier one."""
 
 Reason = Literal["done", "exhausted", "failed"]
 
@@ -26,10 +26,7 @@ class ConcededWarning(RuntimeWarning):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The model read `fed` tokens in one forward pass, if any, after `cut` tokens were removed from its cache.
-
-    A pass that was started early precedes the events of the token that it read.
-    """
+    """The model read `fed` tokens in one forward pass, after `cut` tokens were removed from its cache."""
 
     fed: int
     cut: int
@@ -46,8 +43,9 @@ class Drafted:
 class TokenChoice(NamedTuple):
     """The distribution that a token was drawn from, as far as it was recorded.
 
-    probability: of the token under the processed scores, which is what `generate` would draw from. share: the token's
-        part of what bans had left of that distribution by then. rank: among the tokens left, 1 for the likeliest.
+    probability: of the token under the processed scores, which is what `generate` would draw from.
+    share: the token's part of what bans had left of that distribution by then.
+    rank: among the tokens left, 1 for the likeliest.
     alternatives: the likeliest tokens left and their shares, the drawn one among them if it is likely enough.
     """
 
@@ -59,10 +57,7 @@ class TokenChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A token was added to the text.
-
-    choice: the distribution that it was drawn from; None if that was not recorded.
-    """
+    """A token was added to the text. choice: None if it was not recorded."""
 
     token: int
     choice: TokenChoice | None = field(default=None, compare=False)
@@ -76,10 +71,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The text was cut to `length` tokens because of a violation; `withdrawn` are the tokens removed.
+    """The text was cut to `length` tokens because of a violation.
 
-    alternatives: the likeliest tokens for the position `length`, each with its probability, renormalized without the
-        banned tokens.
+    withdrawn: the tokens removed.
+    alternatives: the likeliest next tokens, with probabilities renormalized without the banned tokens.
     """
 
     length: int
@@ -92,7 +87,7 @@ class Rewound:
 class Shortened:
     """The text was cut to `length` tokens without a violation: by a controller, or because of its batch.
 
-    After a rewind of another row, a criterion over all rows may end a text there.
+    A criterion over all rows may end a text there after a rewind of another row.
     """
 
     length: int
@@ -101,9 +96,9 @@ class Shortened:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """The text begins as the first `length` tokens of the text `parent`, which a controller forked.
+    """A controller forked the text `parent`: this text begins with its first `length` tokens, and their events.
 
-    branch_idx: which of the branches it follows. The parent's events up to then belong to this text, too.
+    branch_idx: which of the branches this text follows.
     """
 
     parent: int
@@ -122,8 +117,8 @@ class Admitted:
 class Conceded:
     """A ban was completed and stays in the text, because every alternative was banned as well.
 
-    forced_by: the caller's logits processor, such as one with a grammar, that had ruled out more than 99 % of the
-        vocabulary where the ban starts; None if there is none.
+    forced_by: the caller's logits processor, such as a grammar, that had ruled out more than 99 % of the vocabulary
+        where the ban starts, if there is one.
     """
 
     violation: Violation
@@ -154,8 +149,8 @@ class Settled:
 class Finished:
     """The text ends.
 
-    reason: "done" if a stopping criterion is met, "exhausted" if every continuation is banned, "failed" if the model
-        returned no probabilities to draw from.
+    reason: "done": a stopping criterion is met; "exhausted": every continuation is banned; "failed": the model returned
+        no probabilities to draw from.
     forced_by: if the text is exhausted, as in `Conceded`.
     """
 

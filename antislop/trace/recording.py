@@ -5,25 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from antislop.errors import InputError
+
 RecordLevel = Literal["none", "events", "top", "full"]
-"""How much a call records: nothing; its events; also, for each draw, the likeliest alternatives, or all of them."""
+"""Nothing; the events; also, for each draw, the likeliest alternatives; or all of them."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The level of a call's recording, and the number of alternatives recorded for each draw.
-
-    Raises `ValueError` for any other level, and for a number below 1.
-    """
+    """The level of a call's recording. top_k: the number of alternatives recorded for each draw."""
 
     level: RecordLevel = "events"
     top_k: int = 10
 
     def __post_init__(self) -> None:
         if self.level not in get_args(RecordLevel):
-            raise ValueError(f"record is {self.level!r}; it is one of {', '.join(map(repr, get_args(RecordLevel)))}")
+            raise InputError(f"record is {self.level!r}; it is one of {', '.join(map(repr, get_args(RecordLevel)))}")
         if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
-            raise ValueError(f"record_top_k is {self.top_k!r}; a number of alternatives, 1 or more, was expected")
+            raise InputError(f"record_top_k is {self.top_k!r}; a number of alternatives, 1 or more, was expected")
 
     @property
     def has_choices(self) -> bool:
@@ -32,7 +31,7 @@ class Recording:
 
     @property
     def limit(self) -> int | None:
-        """How many alternatives of each draw are recorded; None for all."""
+        """The number of alternatives recorded for each draw; None for all."""
         return None if self.level == "full" else self.top_k
 
 

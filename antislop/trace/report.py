@@ -45,20 +45,26 @@ class Report:
     """Count the events of a generation.
 
     violations: bans that were completed and not admitted by their weight: rewinds and concessions.
-    rewinds, withdrawn_tokens: rewinds, and the tokens that they removed from the text.
-    conceded: bans left in the text because every alternative was banned as well. admitted: those left because their
-        weight allows it. A later rewind that withdraws them lowers both, but not `violations`.
-    forward_passes, tokens_fed, cut_tokens: runs of the model, tokens that it read, and tokens removed from its cache:
-        tokens_fed == prompt + kept + cut_tokens - 1 (in a batch, less the tokens known when it ended).
-    drafted_tokens, accepted_tokens: proposed draft tokens, and the number of them that were drawn.
-    parent, fork_length: the number of the text that a controller forked, and the length that it had; the counts are
-        those since then. None and None for a text that begins with its prompt.
+    rewinds: rewinds because of a violation.
+    withdrawn_tokens: tokens that these rewinds removed from the text.
+    conceded: bans left in the text because every alternative was banned as well.
+    admitted: bans left in the text because their weight allows it.
+    forward_passes: runs of the model.
+    tokens_fed: tokens that the model read, prompt + kept + cut_tokens - 1 (in a batch, less those known when it ended).
+    cut_tokens: tokens removed from the model's cache.
+    drafted_tokens: proposed draft tokens.
+    accepted_tokens: draft tokens that were drawn.
+    parent: the number of the text that a controller forked; None for a text that begins with its prompt.
+    fork_length: the length that `parent` had; the counts are those since then.
     dropped: regexes that took too long, so that the search for them was given up.
     matcher_seconds: time spent in the matcher.
     reason: the reason for the end of the text; None while it is being generated.
-    withdrawn: the withdrawn texts, in order. let_through: the events of the bans that are left in the text.
+    withdrawn: the withdrawn texts, in order.
+    let_through: the events of the bans that are left in the text.
     events: all events, in order; empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
+
+    A rewind that withdraws a conceded or admitted ban lowers that count, but not `violations`.
     """
 
     violations: int = 0
@@ -91,62 +97,68 @@ class Report:
 
     def count(self, event: Event) -> None:
         """Count an event without keeping it."""
-        if isinstance(event, (Drawn, Settled)):
-            return
-        if isinstance(event, Shortened):
-            self._cut(event.length)
-        if isinstance(event, Forwarded):
-            self.forward_passes += event.fed > 0
-            self.tokens_fed += event.fed
-            self.cut_tokens += event.cut
-        elif isinstance(event, Forked):
-            self.parent, self.fork_length = event.parent, event.length
-        elif isinstance(event, Drafted):
-            self.drafted_tokens += event.proposed
-            self.accepted_tokens += event.accepted
-        elif isinstance(event, Rewound):
-            self.violations += 1
-            self.rewinds += 1
-            self.withdrawn_tokens += len(event.withdrawn)
-            self.withdrawn.append(Withdrawal(self._decode(event.withdrawn), event.length, event.violation))
-            self._cut(event.length)
-        elif isinstance(event, (Conceded, Admitted)):
-            is_conceded = isinstance(event, Conceded)
-            self.violations += is_conceded
-            self.conceded += is_conceded
-            self.admitted += not is_conceded
-            self.let_through.append(event)
-        elif isinstance(event, Dropped):
-            self.dropped.append(event.ban)
-        elif isinstance(event, Finished):
-            self.reason = event.reason
-            self.matcher_seconds = event.matcher_seconds
+        match event:
+            case Drawn() | Settled():
+                pass
+            case Forwarded(fed, cut):
+                self.forward_passes += fed > 0
+                self.tokens_fed += fed
+                self.cut_tokens += cut
+            case Drafted(proposed, accepted):
+                self.drafted_tokens += proposed
+                self.accepted_tokens += accepted
+            case Rewound(length, tokens, violation):
+                self.violations += 1
+                self.rewinds += 1
+                self.withdrawn_tokens += len(tokens)
+                text = None if self.surfaces is None else decode(self.surfaces, tokens)
+                self.withdrawn.append(Withdrawal(text, length, violation))
+                self._forget_withdrawn(length)
+            case Shortened(length):
+                self._forget_withdrawn(length)
+            case Forked(parent, length):
+                self.parent, self.fork_length = parent, length
+            case Conceded():
+                self.violations += 1
+                self.conceded += 1
+                self.let_through.append(event)
+            case Admitted():
+                self.admitted += 1
+                self.let_through.append(event)
+            case Dropped(ban):
+                self.dropped.append(ban)
+            case Finished(reason, seconds):
+                self.reason, self.matcher_seconds = reason, seconds
 
-    def _cut(self, length: int) -> None:
+    def _forget_withdrawn(self, length: int) -> None:
         """Forget the bans that were let through and are no longer in the text."""
         if self.let_through:
             self.let_through = [event for event in self.let_through if event.violation.end < length]
             self.conceded = sum(isinstance(event, Conceded) for event in self.let_through)
             self.admitted = len(self.let_through) - self.conceded
 
-    def _decode(self, tokens: Sequence[int]) -> str | None:
-        return None if self.surfaces is None else decode(self.surfaces, tokens)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the counts and texts as plain data for JSON, without the events.
 
         Bans are represented by their phrases; `let_through` lists the conceded and the admitted ones.
         """
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        withdrawn = [
-            {"text": text, "length": length, **_describe(violation)} for text, length, violation in self.withdrawn
-        ]
-        let_through = [
-            {"conceded": isinstance(event, Conceded), **_describe(event.violation), **_describe_force(event)}
-            for event in self.let_through
-        ]
-        dropped = [ban.phrase for ban in self.dropped]
-        return {**counts, "reason": self.reason, "dropped": dropped, "withdrawn": withdrawn, "let_through": let_through}
+        return {
+            **{name: getattr(self, name) for name in _COUNTS},
+            "reason": self.reason,
+            "dropped": [ban.phrase for ban in self.dropped],
+            "withdrawn": [
+                {"text": text, "length": length, **_describe_violation(violation)}
+                for text, length, violation in self.withdrawn
+            ],
+            "let_through": [
+                {
+                    "conceded": isinstance(event, Conceded),
+                    **_describe_violation(event.violation),
+                    **_describe_force(event),
+                }
+                for event in self.let_through
+            ],
+        }
 
     @classmethod
     def total(cls, reports: Sequence[Report]) -> Report:
@@ -194,5 +206,5 @@ def _describe_force(event: Conceded | Admitted) -> dict[str, str]:
     return {"forced_by": event.forced_by} if isinstance(event, Conceded) and event.forced_by else {}
 
 
-def _describe(violation: Violation) -> dict[str, Any]:
+def _describe_violation(violation: Violation) -> dict[str, Any]:
     return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from antislop.matching.characters import NOTHING, complete, finish
-from antislop.trace.events import Conceded, Drawn, Event, Finished, Settled
-from antislop.trace.written_text import PieceKind, WrittenText, WrittenToken
+from antislop.matching.text_matcher import TextMatcher
+from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled, Shortened
 
 if TYPE_CHECKING:
-    from antislop.matching.token_matcher import Matcher, State, Surfaces
+    from antislop.matching.bans import Ban
+    from antislop.matching.token_matcher import Surfaces, Violation
+
+PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
 
 
 class TextPiece(NamedTuple):
     """A span of text that was kept, withdrawn, conceded or admitted as a whole.
 
-    A withdrawn piece fits into one line: its line breaks are "↵", and a further space sets it apart from a withdrawn
-    piece before it. banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none
-    does.
+    text: of a withdrawn piece in one line: line breaks are "↵", and one more space separates two withdrawn pieces.
+    banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
     """
 
     text: str
@@ -90,36 +96,15 @@ def _join_kept(entries: Iterable[WrittenToken]) -> Iterator[TextPiece]:
         yield TextPiece("".join(character for character, _ in group), kind)
 
 
-def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
-    """Yield the events of a run without bans, with each occurrence of a ban of `matcher` as `Conceded`.
-
-    state: of the matcher after the prompt.
-    """
-    tokens: list[int] = []
-    settled = 0
-    for event in events:
-        if isinstance(event, Settled):
-            continue
-        if isinstance(event, Drawn):
-            tokens.append(event.token)
-            state = matcher.feed(state, event.token)
-            yield event
-            yield from map(Conceded, state.violations)
-            if state.earliest_start > settled:
-                yield Settled(tuple(tokens[settled : state.earliest_start]))
-                settled = state.earliest_start
-            continue
-        if isinstance(event, Finished):
-            yield from map(Conceded, matcher.finish(state))
-            yield Settled(tuple(tokens[settled:]))
-        yield event
+# -- a stream ---------------------------------------------------------------------------------------------------------
 
 
 def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False) -> Iterator[str]:
     """Yield text once it is settled, in complete characters; special tokens add nothing.
 
-    Joined, the strings are the text of the final tokens; incomplete bytes at its end become U+FFFD.
     drops_space: leave out a space at the start of the text.
+
+    Joined, the strings are the text of the final tokens; incomplete bytes at its end become U+FFFD.
     """
     pending = NOTHING
     for event in events:
@@ -135,3 +120,121 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
     ending = finish(surfaces, pending).text
     if ending:
         yield ending
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class WrittenToken:
+    """A token that was drawn, and the characters that it completed.
+
+    token: its id; None for the incomplete bytes at the end of the text, which no token completed.
+    kinds: one for each character; in a withdrawn token only the characters of the ban are "withdrawn".
+    begun: for each leading character that an earlier token began, the distance to that token.
+    attempt: the number of the attempt that it was withdrawn with, from 1; 0 if it is part of the text.
+    """
+
+    token: int | None
+    text: str = ""
+    kinds: list[PieceKind] = field(default_factory=list)
+    begun: tuple[int, ...] = ()
+    attempt: int = 0
+    is_settled: bool = False
+
+    def append(self, text: str) -> None:
+        self.text += text
+        self.kinds += ["kept"] * len(text)
+
+    def drop(self, count: int) -> None:
+        self.text, self.kinds = self.text[count:], self.kinds[count:]
+
+
+class WrittenText:
+    """The text after each event, token by token.
+
+    surfaces: the bytes of each token, such as a `Vocabulary`.
+
+    Tokens are returned once and change afterwards: as they are withdrawn, marked and settled.
+    """
+
+    def __init__(self, surfaces: Surfaces) -> None:
+        self._surfaces = surfaces
+        self._text: list[WrittenToken] = []  # one per token of the current text
+        self._pending = [NOTHING]  # incomplete bytes after each length of the text
+        self._settled = 0
+        self._attempts = 0
+
+    def add(self, event: Event) -> list[WrittenToken]:
+        """Add an event, and return the token that it wrote, if any."""
+        match event:
+            case Drawn(token):
+                return [self._write(token)]
+            case Rewound(length):
+                self._strike(length, event.violation)
+            case Shortened(length):
+                self._strike(length, None)
+            case Conceded(violation):
+                self._mark(violation, "conceded")
+            case Admitted(violation):
+                self._mark(violation, "admitted")
+            case Settled(tokens):
+                self._settle(len(tokens))
+            case Finished():
+                return [self.end()]
+        return []
+
+    def end(self) -> WrittenToken:
+        """Return the incomplete bytes at the end of the text."""
+        ending = WrittenToken(None, is_settled=True)
+        ending.append(finish(self._surfaces, self._pending[-1]).text)
+        return ending
+
+    def _write(self, token: int) -> WrittenToken:
+        text, begun, pending = complete(self._surfaces, token, self._pending[-1])
+        written = WrittenToken(token, begun=begun)
+        written.append(text)
+        self._pending.append(pending)
+        self._text.append(written)
+        return written
+
+    def _strike(self, length: int, violation: Violation | None) -> None:
+        self._divide_run(length)
+        if violation is not None:
+            self._mark(violation, "withdrawn")
+        self._attempts += 1
+        for written in self._text[length:]:
+            written.attempt = self._attempts
+        del self._text[length:], self._pending[length + 1 :]
+        self._settled = min(self._settled, length)
+
+    def _divide_run(self, length: int) -> None:
+        """Split a run of byte tokens at a rewind, so that each side keeps the characters whose bytes it contains."""
+        if not self._surfaces.byte_tokens:
+            return
+        for index, written in enumerate(self._text[length:], start=length):
+            written.drop(sum(index - age < length for age in written.begun))
+        pending, withdrawn = self._pending[-1], len(self._text) - length
+        count = sum(age <= withdrawn for age in pending.ages)
+        self._text[-1].append(pending.data[len(pending.data) - count :].decode(errors="ignore"))
+
+    def _mark(self, violation: Violation, kind: PieceKind) -> None:
+        """Mark the characters of a ban; a violation may also contain the token that ended its last word."""
+        tokens = self._text[violation.start : violation.end + 1]
+        characters = [(written, i) for written in tokens for i in range(len(written.text))]
+        spans = find_spans(violation.ban, "".join(written.text for written in tokens))
+        for start, end in spans or [(0, len(characters))]:  # no match if the ban began in the prompt
+            for written, i in characters[start:end]:
+                written.kinds[i] = kind
+
+    def _settle(self, count: int) -> None:
+        for written in self._text[self._settled : self._settled + count]:
+            written.is_settled = True
+        self._settled += count
+
+
+def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
+    """Return [start, end) of each occurrence of a ban in a text."""
+    detector = TextMatcher([ban])
+    _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)
+    return [(len(text) - hit.start_back, len(text) - hit.end_back + 1) for hit in result.hits]

@@ -1,4 +1,4 @@
-"""The trace of a call: the events of all its texts, and all that is needed to show or repeat them. No torch."""
+"""The trace of a call: the events of all its texts, and all that is needed to show them. No torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
+from antislop.display import describe_count, make_visible
 from antislop.trace.trace_file import read_trace, write_trace
 from antislop.trace.traced_row import TracedRow
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """All that happened in one call, to be shown, saved and repeated.
+    """All that happened in one call, to be shown and saved.
 
-    rows: a text each, in the order of the batch. bans: the compiled list. surfaces: the bytes of each token.
-    describe: returns the facts of the call, as `about` has them; called once, when they are asked for.
+    rows: a text each, in the order of the batch.
+    surfaces: the bytes of each token.
+    describe: returns `about`; called when it is first read.
     """
 
     rows: tuple[TracedRow, ...]
@@ -41,18 +43,18 @@ class Trace:
         return [row.sequence for row in self.rows]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as JSON Lines; the file is replaced as a whole or not at all. Read it back with `load`.
+        """Write the trace as JSON Lines; the file is replaced as a whole or not at all.
 
-        It contains the texts, the whole list of bans and the bytes of the tokens that occur, so that it can be shown
-        without the model. Raises `BanError` for a ban that can't be written as text.
+        It contains the texts, the whole list of bans and the bytes of the tokens, so that it can be shown without the
+        model. Raises `BanError` for a ban that can't be written as text.
         """
         write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | IO[bytes]) -> Trace:
-        """Read a file that `save` wrote. Raises `InputError` for any other file, and for one that was changed.
+        """Read a file that `save` wrote, or a binary stream of it.
 
-        source: its path, or a binary stream such as `sys.stdin.buffer`.
+        Raises `InputError` for any other file, and for one that was changed.
         """
         rows, bans, surfaces, about = read_trace(source)
         return cls(rows, bans, surfaces, lambda: about)
@@ -62,27 +64,27 @@ class Trace:
 
         Control and direction characters become visible symbols. Raises `IndexError`.
         """
-        from antislop.trace.view.text import write_text
+        from antislop.trace.console import to_plain
 
-        return write_text(self.pieces(row=row))
+        text = to_plain(piece for piece in self.pieces(row=row) if piece.kind != "prompt")
+        return make_visible(text, keep_layout=True)
 
     def to_svg(self, *, row: int = 0) -> str:
         """Return a picture of one text after its prompt, with withdrawn text struck through. Raises `IndexError`."""
-        from antislop.trace.view.text import draw_svg
+        from antislop.trace.console import draw_svg, to_rich
 
-        return draw_svg(self.pieces(row=row))
+        return draw_svg(to_rich(self.pieces(row=row)))
 
     def to_html(
         self, *, relevance: Mapping[tuple[int, int], Sequence[float]] | None = None, title: str | None = None
     ) -> str:
-        """Return a page of its own: texts with withdrawn parts struck through, a table of bans, time lines, facts.
+        """Return a self-contained page: texts with withdrawn parts struck through, a table of bans, time lines, facts.
 
-        relevance: for (row, token_index), a number for each token before that one, those of the prompt included,
-            without padding. They appear as shading when the token is selected.
+        relevance: for (row, token_index), a number for each token before that one, the prompt's included, padding not.
+            They appear as shading when the token is selected. Raises `InputError` for a token that doesn't exist.
 
-        The page loads nothing from the network, and no text becomes markup. With "#token-12" at the end of its address
-        it shows the details of a token at once; "#text-1-token-12" is for the second text of a batch. Raises
-        `ValueError` for relevance that fits no token.
+        The page loads nothing from the network, and no text becomes markup. An address that ends in "#token-12" shows
+        the details of that token, "#text-1-token-12" those of one in the second text of a batch.
         """
         from antislop.trace.view.page import render_page
 
@@ -100,9 +102,11 @@ class Trace:
 
         The pieces of the text that are not withdrawn, joined, are the decoded output. Raises `IndexError`.
         """
-        from antislop.trace.view.text import find_row, list_pieces
+        from antislop.trace.view.text import list_pieces
 
-        return list_pieces(find_row(self.rows, row), surfaces=self.surfaces, about=self.about)
+        if not -len(self.rows) <= row < len(self.rows):
+            raise IndexError(f"row {row}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")
+        return list_pieces(self.rows[row], surfaces=self.surfaces, about=self.about)
 
     def __repr__(self) -> str:
         histories = [row.history for row in self.rows]
@@ -120,7 +124,7 @@ class Trace:
         return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """Return HTML for a notebook, and for a terminal the texts with their withdrawn parts in brackets."""
+        """Return HTML for notebooks, and the texts with withdrawn parts in brackets for terminals."""
         from antislop.trace.view.notebook import write_plain
 
         plain = write_plain([self.to_text(row=number) for number in range(len(self.rows))])

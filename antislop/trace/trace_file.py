@@ -1,7 +1,7 @@
-"""Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and what they must come to.
+"""Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and their final sequences.
 
-The first line names the format and its version and has the facts of the call. The last one has the final sequences, so
-a file that was cut or changed is detected. Version 1 is the only one.
+The header names the format and its version, and has the facts of the call. The last line has the final sequences, so
+that a file that was cut or changed is detected.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ _FACTS: dict[str, Any] = {
     "record": str,
     "record_top_k": int,
     "seed": int,
-    "random_state": dict,
     "versions": dict,
 }
 """The facts that every header has, with their types."""
 _TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
 _NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
-"""Raised by the contents of a line that no trace has."""
+"""What reading a line raises if it doesn't belong to a trace."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,11 @@ class TokenSurfaces:
     breaks: Mapping[int, str] = field(default_factory=dict)
 
     def surface(self, token_id: int) -> bytes:
-        """Return the bytes of one token."""
         return self.surfaces.get(token_id, b"")
 
 
 class TraceContents(NamedTuple):
-    """The contents of a file; `about` has the facts of the call."""
+    """The contents of a file. about: the facts of the call."""
 
     rows: tuple[TracedRow, ...]
     bans: BanList
@@ -97,7 +95,7 @@ def write_trace(
 
 
 def fingerprint_bans(bans: Iterable[Ban]) -> str:
-    """Return a hash of a list: the same for the same bans in the same order, wherever they were loaded from."""
+    """Return a hash of the bans of a list and their order."""
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
 
 
@@ -152,83 +150,83 @@ def _write_fields(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
 
 
 class _Line(NamedTuple):
-    """A line of a file, and its place for messages."""
+    """A line of a file. location: for messages."""
 
     content: Any
-    place: str
+    location: str
 
 
 def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     """Read a trace from a file. Raises `InputError` that names the file and the line."""
-    place = os.fspath(source) if isinstance(source, (str, os.PathLike)) else str(getattr(source, "name", "the trace"))
-    lines = _read_lines(source, place)
-    header = _check_header(next(lines, None), place)
-    bans = _read(next(lines, None), place, _read_bans)
+    location = (
+        os.fspath(source) if isinstance(source, (str, os.PathLike)) else str(getattr(source, "name", "the trace"))
+    )
+    lines = _read_lines(source, location)
+    header = _check_header(next(lines, None), location)
+    bans = _read_line(next(lines, None), location, _read_bans)
     if header.pop("bans").get("fingerprint") != fingerprint_bans(bans):
-        raise InputError(f"{place}:2: these are not the bans that the header names: the file was changed")
-    surfaces = _read(next(lines, None), place, _read_surfaces)
-    *body, end = [None, *lines]
-    rows = _read_rows(body[1:], place, bans)
-    _check_end(rows, end, place)
+        raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")
+    surfaces = _read_line(next(lines, None), location, _read_surfaces)
+    body = list(lines)
+    end = body.pop() if body else None
+    rows = _read_rows(body, location, bans)
+    _check_end(rows, end, location)
     return TraceContents(rows, bans, surfaces, header)
 
 
-def _read_rows(lines: Sequence[_Line | None], place: str, bans: BanList) -> tuple[TracedRow, ...]:
-    rows: list[TracedRow] = []
-    events: list[Event] = []
+def _read_rows(lines: Iterable[_Line], location: str, bans: BanList) -> tuple[TracedRow, ...]:
+    rows: list[tuple[TracedRow, list[Event]]] = []
     for line in lines:
-        row = _read(line, place, lambda content: _read_row(content, bans, number=len(rows)))
-        if isinstance(row, TracedRow):
-            events = []
-            rows.append(replace(row, events=events))
+        entry = _read_line(line, location, lambda content: _read_row(content, bans, number=len(rows)))
+        if isinstance(entry, TracedRow):
+            rows.append((entry, []))
         else:
-            events.append(row)
-    return tuple(replace(row, events=tuple(row.events)) for row in rows)
+            rows[-1][1].append(entry)
+    return tuple(replace(row, events=tuple(events)) for row, events in rows)
 
 
-def _read_lines(source: str | os.PathLike[str] | IO[bytes], place: str) -> Iterator[_Line]:
+def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> Iterator[_Line]:
     number = 0
     try:
-        with _open(source) as file:
+        with _open_source(source) as file:
             for number, text in enumerate(file, start=1):
-                yield _Line(_parse(text, f"{place}:{number}"), f"{place}:{number}")
+                yield _Line(_parse(text, f"{location}:{number}"), f"{location}:{number}")
     except OSError as error:
-        raise InputError(f"{place}: can't be read ({error.strerror}): pass the path of a trace") from error
+        raise InputError(f"{location}: can't be read ({error.strerror}): pass the path of a trace") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{place}:{number + 1}: not UTF-8 ({error.reason}), which a trace is") from None
+        raise InputError(f"{location}:{number + 1}: not UTF-8 ({error.reason}), which a trace is") from None
 
 
-def _open(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
+def _open_source(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
     """Open a file; a stream is the caller's to close."""
     if isinstance(source, (str, os.PathLike)):
         return open_text(source)
     return nullcontext(line.decode() for line in source)
 
 
-def _parse(text: str, place: str) -> Any:
+def _parse(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        reason = _NO_TRACE if place.endswith(":1") else "this line is not JSON, which each line of a trace is"
-        raise InputError(f"{place}: {reason}") from None
+        reason = _NO_TRACE if location.endswith(":1") else "this line is not JSON, which each line of a trace is"
+        raise InputError(f"{location}: {reason}") from None
 
 
-def _check_header(line: _Line | None, place: str) -> dict[str, Any]:
+def _check_header(line: _Line | None, location: str) -> dict[str, Any]:
     content = None if line is None else line.content
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("bans"), dict):
-        raise InputError(f"{place}:1: {_NO_TRACE}")
+        raise InputError(f"{location}:1: {_NO_TRACE}")
     if content.get("version") != VERSION:
         raise InputError(
-            f"{place}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
+            f"{location}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
             "use the version of antislop that wrote it"
         )
     if wrong := _find_wrong_facts(content):
-        raise InputError(f"{place}:1: {wrong[0]} is missing or not of its type: the file was changed")
+        raise InputError(f"{location}:1: {wrong[0]} is missing or not of its type: the file was changed")
     return {name: value for name, value in content.items() if name not in ("format", "version")}
 
 
 def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that are missing or not of their types."""
     wrong = [name for name, kinds in _FACTS.items() if not isinstance(content.get(name, 0.0), kinds)]
     parts = {name: content[name] for name in ("model", "tokenizer") if name not in wrong}
     wrong += [name for name, part in parts.items() if not all(isinstance(part.get(key), str) for key in _TEXTS[name])]
@@ -236,16 +234,15 @@ def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
     return wrong + [name for name in lists if not all(isinstance(text, str) for text in content[name])]
 
 
-def _read(line: _Line | None, place: str, read: Callable[[Any], Any]) -> Any:
-    """Return what `read` makes of a line's content; one that it can't read is an `InputError`."""
+def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) -> Any:
     if line is None:
-        raise InputError(f"{place}: the trace ends early: the file was cut")
+        raise InputError(f"{location}: the trace ends early: the file was cut")
     try:
         return read(line.content)
     except InputError as error:
-        raise InputError(f"{line.place}: {error}") from error
+        raise InputError(f"{line.location}: {error}") from error
     except _WRONG as error:
-        raise InputError(f"{line.place}: not a line of a trace: the file was changed") from error
+        raise InputError(f"{line.location}: not a line of a trace: the file was changed") from error
 
 
 def _read_bans(content: Mapping[str, Any]) -> BanList:
@@ -264,12 +261,13 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
 
     number: of the texts so far.
     """
-    is_prompt = "prompt" in content
-    if content["row"] != (number if is_prompt else number - 1):
+    expected = number if "prompt" in content else number - 1
+    if content["row"] != expected or expected < 0:
         raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
-    if not is_prompt:
-        kind = _EVENTS[content["event"]]
+    if "prompt" not in content:
         values = {name: value for name, value in content.items() if name not in ("row", "event")}
+        if (kind := _EVENTS.get(content["event"])) is None:
+            raise InputError(f"there is no event {content['event']}: use the version of antislop that wrote the trace")
         return kind(**{name: _read_field(name, value, bans) for name, value in values.items()})
     prompt, mask = tuple(map(_read_int, content["prompt"])), content.get("mask")
     if mask is not None and len(mask) != len(prompt):
@@ -278,24 +276,28 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
 
 
 def _read_field(name: str, value: Any, bans: BanList) -> Any:
-    if name == "violation":
-        return Violation(bans[_read_int(value["ban"])], _read_int(value["start"]), _read_int(value["end"]))
-    if name == "choice":
-        probability, share = _read_number(value["probability"]), _read_number(value["share"])
-        return TokenChoice(probability, share, _read_int(value["rank"]), _read_pairs(value["alternatives"]))
-    if name == "alternatives":
-        return _read_pairs(value)
-    if name in ("tokens", "withdrawn"):
-        return tuple(map(_read_int, value))
-    if name == "ban":
-        return bans[_read_int(value)]
-    if name == "matcher_seconds":
-        return _read_number(value)
-    return value if name in ("reason", "forced_by") and isinstance(value, str) else _read_int(value)
+    match name:
+        case "violation":
+            return Violation(bans[_read_int(value["ban"])], _read_int(value["start"]), _read_int(value["end"]))
+        case "choice":
+            probability, share = _read_number(value["probability"]), _read_number(value["share"])
+            return TokenChoice(probability, share, _read_int(value["rank"]), _read_pairs(value["alternatives"]))
+        case "alternatives":
+            return _read_pairs(value)
+        case "tokens" | "withdrawn":
+            return tuple(map(_read_int, value))
+        case "ban":
+            return bans[_read_int(value)]
+        case "matcher_seconds":
+            return _read_number(value)
+        case "reason" | "forced_by" if isinstance(value, str):
+            return value
+        case _:
+            return _read_int(value)
 
 
 def _read_int(value: Any) -> int:
-    if type(value) is not int:  # JSON's true is none
+    if type(value) is not int:  # bool is a subclass
         raise TypeError(value)
     return value
 
@@ -308,13 +310,12 @@ def _read_pairs(pairs: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]
     return tuple((_read_int(token), _read_number(share)) for token, share in pairs)
 
 
-def _check_end(rows: Sequence[TracedRow], end: _Line | None, place: str) -> None:
-    """Refuse a file whose last line has other sequences than its events come to, or none."""
+def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:
     if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
-        raise InputError(f"{place}: the trace ends early: the file was cut")
+        raise InputError(f"{location}: the trace ends early: the file was cut")
     try:
         is_same = end.content["sequences"] == [row.sequence for row in rows]
     except _WRONG:  # the events withdraw tokens that were never drawn
         is_same = False
     if not is_same:
-        raise InputError(f"{end.place}: the events don't come to these sequences: the file was changed")
+        raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")

@@ -22,8 +22,8 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import cli
+from antislop.cli.generate import MethodChoice, OnExhaustedChoice
 from antislop.cli.main import COMMANDS, app, expand_options, load_command
-from antislop.cli.writer import MethodChoice, OnExhaustedChoice
 from antislop.decoding import policy
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import FOLDER

@@ -106,7 +106,7 @@ def test_files_that_are_no_traces_are_refused_with_one_sentence(path: Path, tmp_
         "\n".join([json.dumps({**header, "settings": []}), *lines[1:]]): "settings is missing or not of its type",
         **{
             "\n".join([json.dumps({k: v for k, v in header.items() if k != fact}), *lines[1:]]): f"{fact} is missing"
-            for fact in header.keys() - {"format", "version", "bans", "command", "grammar"}
+            for fact in ("model", "controller", "settings", "seed", "versions")
         },
         "\n".join([*lines[:3], "[" * 100_000]): ":4: this line is not JSON",
     }
@@ -143,7 +143,6 @@ def test_an_interrupted_text_is_saved_and_called_unfinished(tmp_path: Path) -> N
     result = invoke("view", str(path))
     assert result.exit_code == 0
     assert f"the text is unfinished: the trace ends after {len(trace.rows[0].tokens)} tokens" in result.stderr
-    assert invoke("replay", str(path)).stdout.startswith("the same, up to where the trace ends: ")
 
 
 def test_the_trace_of_a_comparison_is_that_of_the_run_with_bans(path: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 import antislop
 from antislop import AntiSlop
 from antislop.control import BestOf, CapabilityError, Step
-from antislop.control.units import find_unit
+from antislop.control.passages import find_unit
 from antislop.errors import InputError
 from tests.support.depth import DEPTH
 
@@ -37,7 +37,7 @@ def find_first(tokens: list[int]) -> str:
 @pytest.mark.parametrize("seed", range(3 * DEPTH))
 def test_the_first_sentence_is_the_best_of_n_and_the_winner_is_a_row(seed: int) -> None:
     scores: dict[str, float] = {}
-    controller = BestOf(3, lambda text: scores.setdefault(text, -len(text)), TOKENIZER, every="sentence")
+    controller = BestOf(3, lambda text: scores.setdefault(text, -len(text)), TOKENIZER, unit="sentence")
     out = generate(controller, seed=seed, max_forks=3)
     (winner,) = controller.winners
     rows = [row.tolist() for row in out.sequences[:, START:]]
@@ -49,7 +49,7 @@ def test_the_first_sentence_is_the_best_of_n_and_the_winner_is_a_row(seed: int) 
 
 
 def test_every_row_knows_the_row_that_it_was_forked_from() -> None:
-    out = generate(BestOf(2, len, TOKENIZER, every="sentence"), max_forks=2)
+    out = generate(BestOf(2, len, TOKENIZER, unit="sentence"), max_forks=2)
     assert len(out.reports) == len(out.sequences) > 2
     assert [report.parent for report in out.reports[:2]] == [None, 0]
     assert all(report.parent < number for number, report in enumerate(out.reports[1:], start=1))
@@ -57,7 +57,7 @@ def test_every_row_knows_the_row_that_it_was_forked_from() -> None:
 
 
 def test_one_candidate_is_the_text_without_a_controller() -> None:
-    controller = BestOf(1, len, TOKENIZER, every="sentence")
+    controller = BestOf(1, len, TOKENIZER, unit="sentence")
     out = generate(controller)
     assert torch.equal(out.sequences, generate(None).sequences)
     assert list(controller.winners[0]) == out.sequences[0, START:].tolist()
@@ -65,7 +65,7 @@ def test_one_candidate_is_the_text_without_a_controller() -> None:
 
 def test_each_prompt_has_a_contest_of_its_own() -> None:
     inputs = TOKENIZER(["Once upon a time", "The old man"], return_tensors="pt", padding=True, padding_side="left")
-    controller = BestOf(2, len, TOKENIZER, every="sentence")
+    controller = BestOf(2, len, TOKENIZER, unit="sentence")
     out = generate(controller, inputs=inputs, max_forks=2, bans=["the air", "was"])
     rows = [tuple(row) for row in out.sequences[:, inputs["input_ids"].shape[1] :].tolist()]
     assert len(controller.winners) == 2
@@ -77,7 +77,7 @@ def test_texts_that_end_for_want_of_words_end_the_contest() -> None:
     ends = set()
     for seed in range(3):
         torch.manual_seed(seed)
-        controller = BestOf(2, len, TOKENIZER, every="sentence")
+        controller = BestOf(2, len, TOKENIZER, unit="sentence")
         sampler = AntiSlop(TOKENIZER, ["the", "a", "was", "his"], on_exhausted="stop", max_rewinds=1)
         settings = {"max_new_tokens": 50, "return_dict_in_generate": True, "do_sample": True, "max_forks": 2}
         out = sampler.generate(MODEL, **INPUTS, **settings, controller=controller)

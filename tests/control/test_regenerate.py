@@ -13,7 +13,7 @@ import antislop
 from antislop import AntiSlop
 from antislop.control import Regenerate
 from antislop.control.branches import Step
-from antislop.control.units import find_unit
+from antislop.control.passages import find_unit
 from antislop.errors import InputError
 from tests.support.controllers import write_stream
 from tests.support.depth import DEPTH
@@ -133,7 +133,7 @@ def test_an_error_of_the_check_names_its_place_and_leaves_the_model_usable() -> 
 
 
 def test_what_is_no_unit_or_no_number_is_refused() -> None:
-    with pytest.raises(InputError, match="'word' is no unit"):
+    with pytest.raises(InputError, match="'word' is not a unit"):
         Regenerate(is_short, TOKENIZER, unit="word")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="attempts is 0"):
         Regenerate(is_short, TOKENIZER, attempts=0)

@@ -252,7 +252,7 @@ def test_what_a_controller_can_not_do_is_one_sentence_and_leaves_the_model_usabl
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"controller": object()}, "is no controller, since it has no needs"),
+        ({"controller": object()}, "is not a controller, since it has no needs"),
         ({"max_forks": 0}, "max_forks is 0"),
         ({"controller": None, "max_forks": 2}, "is for a controller that forks"),
         ({"output_scores": True}, "forced tokens have no scores"),

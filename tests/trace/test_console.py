@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.text import Text
 
 from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Matcher, Violation
+from antislop.matching.token_matcher import Violation
 from antislop.trace.console import ConsoleWriter, list_bans, save_svg, summarize, to_plain, to_rich
 from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Rewound, Settled
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPiece, TextPieces, mark_conceded
+from antislop.trace.text_pieces import TextPiece, TextPieces
 from tests.support.toys import Bytes, Markov, Words, run
 
 WORDS = Words(" a", " testament", " to", " tapestry", " quiet", ".", "I", "You", "\n", " cat", " s", None)
@@ -273,42 +273,6 @@ def test_withdrawn_is_red_and_struck_conceded_yellow_and_underlined() -> None:
 
 def test_no_text_can_steer_the_terminal() -> None:
     assert to_rich([TextPiece("a\x1b[2J\x9b1m\rb\tc\n", "kept")]).plain == "a␛[2J�1m␍b\tc\n"
-
-
-# -- mark_conceded ----------------------------------------------------------------------------------------------------
-
-
-def marked(events: list[Event], bans: list[Ban], prompt: Sequence[int] = ()) -> list[TextPiece]:
-    matcher, text_pieces = Matcher(bans, WORDS), TextPieces(WORDS)
-    return [p for event in mark_conceded(iter(events), matcher, matcher.start(prompt)) for p in text_pieces.add(event)]
-
-
-def test_mark_conceded_marks_every_ban_in_a_run_without_bans() -> None:
-    events = [*drawn(A, TESTAMENT, TO, CAT), *ended(A, TESTAMENT, TO, CAT)]
-    assert marked(events, [Ban("a testament to"), Ban("cat")]) == [
-        TextPiece(" ", "kept"),
-        TextPiece("a testament to", "conceded"),
-        TextPiece(" ", "kept"),
-        TextPiece("cat", "conceded"),
-    ]
-
-
-def test_mark_conceded_marks_a_ban_that_began_in_the_prompt() -> None:
-    assert marked([*drawn(TO), *ended(TO)], [Ban("testament to")], (A, TESTAMENT)) == [TextPiece(" to", "conceded")]
-
-
-def test_mark_conceded_settles_text_that_no_ban_can_reach_and_changes_nothing_else() -> None:
-    matcher = Matcher([Ban("a testament to")], WORDS)
-    events: list[Event] = [Forwarded(1, 0), *drawn(QUIET, A, TESTAMENT), *ended(QUIET, A, TESTAMENT)]
-    assert list(mark_conceded(iter(events), matcher, matcher.start())) == [
-        Forwarded(1, 0),
-        Drawn(QUIET),
-        Settled((QUIET,)),
-        Drawn(A),
-        Drawn(TESTAMENT),
-        Settled((A, TESTAMENT)),
-        Finished("done", 0.0),
-    ]
 
 
 # -- ConsoleWriter ----------------------------------------------------------------------------------------------------

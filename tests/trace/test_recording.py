@@ -134,7 +134,10 @@ def test_a_file_that_was_cut_or_changed_is_refused_with_its_line(
         "\n".join([lines[0].replace('"version": 1', '"version": 2'), *lines[1:]]): "version 2",
         "\n".join([lines[0], lines[1].replace("ab", "ba"), *lines[2:]]): "trace.jsonl:2: .*bans",
         "\n".join([*lines[:drawn], *lines[drawn + 1 :]]): "sequences",
-        "\n".join([*lines[:drawn], '{"row": 0, "event": "Elara"}', *lines[drawn:]]): f"trace.jsonl:{drawn + 1}: ",
+        "\n".join([*lines[:drawn], '{"row": 0, "event": "Elara"}', *lines[drawn:]]): (
+            f"trace.jsonl:{drawn + 1}: there is no event Elara: use the version"
+        ),
+        "\n".join([*lines[:3], '{"row": -1, "event": "Drawn", "token": 5}', *lines[3:]]): "trace.jsonl:4: .*text -1",
         "\n".join([*lines[:drawn], "{", *lines[drawn:]]): f"trace.jsonl:{drawn + 1}: .*JSON",
         "\n".join([*lines[:drawn], "7", *lines[drawn:]]): f"trace.jsonl:{drawn + 1}: ",
         "\n".join([*lines[:rewound], lines[rewound].replace('"ban": ', '"ban": 9'), *lines[rewound + 1 :]]): (

@@ -15,10 +15,8 @@ from antislop.display import make_visible
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
 from antislop.trace import Conceded, Drawn, Dropped, Finished, Forked, Shortened, TokenChoice, Trace
-from antislop.trace.view.bans import count_bans
-from antislop.trace.view.notes import list_notes
-from antislop.trace.view.rows import RowView
-from antislop.trace.view.time_line import draw_time_line
+from antislop.trace.view.page import draw_time_line
+from antislop.trace.view.rows import RowView, count_bans, list_notes
 from tests.conftest import DEPTH
 from tests.support.pages import PageReader
 from tests.support.traces import (
@@ -105,7 +103,7 @@ def test_attempts_on_withdrawn_paths_are_marked() -> None:
 
 def test_the_table_of_bans_counts_rewinds_and_tokens_and_has_what_came_instead() -> None:
     saw = [Drawn(0), Drawn(4), Conceded(Violation(DOGS, 1, 1)), Drawn(6), Drawn(3), Shortened(3, (3,))]
-    rows = [RowView(row, WORDS, {}, {}) for row in make_trace(WORDS, NESTED, saw).rows]
+    rows = [RowView(row, WORDS, {}) for row in make_trace(WORDS, NESTED, saw).rows]
     counts = {entry.ban: entry for entry in count_bans(rows)}
     assert list(counts) == [CAT, DOGS, None]
     assert (counts[CAT].rewinds, counts[CAT].tokens, counts[CAT].instead) == (2, 3, {})
@@ -116,7 +114,7 @@ def test_the_table_of_bans_counts_rewinds_and_tokens_and_has_what_came_instead()
 
 def test_the_time_line_has_each_draw_and_each_rewind() -> None:
     row = make_trace(WORDS, NESTED).rows[0]
-    line = draw_time_line(row, RowView(row, WORDS, {}, {}).written)
+    line = draw_time_line(row, RowView(row, WORDS, {}).written)
     assert (line.draws, line.longest) == (9, 4)
     assert line.kept == "M0 4L1 3M7 3L9 1"
     assert line.withdrawn == "M1 3L4 0M4 2L6 0M6 1L7 0"

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.display import escape_html, write_html_table
 from antislop.trace.traced_row import TracedRow
-from antislop.trace.view.bans import BanCounts, count_bans
-from antislop.trace.view.rows import RowView, Segment
+from antislop.trace.view.rows import BanCounts, RowView, Segment, count_bans
 
 if TYPE_CHECKING:
     from antislop.matching.token_matcher import Surfaces
 
-ROWS = 8
-BANS = 20
-"""Texts and bans that are shown; `Trace.to_html` shows all."""
+ROWS, BANS = 8, 20
+"""Maximum texts and bans that are shown; `Trace.to_html` shows all."""
 
 _TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; max-width: 44em; margin: .5em 0; line-height: 1.6"
 _STYLES = {
@@ -34,7 +32,7 @@ _STYLES = {
 
 def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapping[str, Any]) -> str:
     """Return the first texts of a trace, and the bans with the most rewinds."""
-    views = [RowView(row, surfaces, about, {}) for row in rows]
+    views = [RowView(row, surfaces, about) for row in rows]
     parts = list(map(_write_row, views[:ROWS]))
     if len(views) > ROWS:
         parts.append(f"<p>… and {len(views) - ROWS:,} more: to_html() shows all</p>")

@@ -6,28 +6,25 @@ text only, never markup.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from antislop.data import FOLDER
-from antislop.display import load_template, make_visible
-from antislop.files import read_text
-from antislop.trace.events import Admitted, Conceded, Drawn, TokenChoice
+from antislop.display import fill_page, make_visible
+from antislop.errors import InputError
+from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, Shortened, TokenChoice
+from antislop.trace.text_pieces import WrittenToken
 from antislop.trace.traced_row import TracedRow
-from antislop.trace.view.bans import count_bans
-from antislop.trace.view.rows import RowView
-from antislop.trace.view.time_line import draw_time_line
+from antislop.trace.view.rows import RowView, count_bans
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Surfaces
 
 Relevance = Mapping[tuple[int, int], Sequence[float]]
-"""For (row, token_index), a number for each token before that one, those of the prompt included, without padding."""
+"""For (row, token_index), a number for each token before that one, the prompt's included, padding not."""
 
 
 def render_page(
@@ -39,7 +36,7 @@ def render_page(
     relevance: Relevance | None = None,
     title: str | None = None,
 ) -> str:
-    """Return the page. list_size: the number of bans. Raises `ValueError` for relevance that fits no token."""
+    """Return the page. list_size: the number of bans. Raises `InputError` for relevance of no token of the trace."""
     relevance = relevance or {}
     _check_relevance(relevance, rows)
     views = [
@@ -48,9 +45,10 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
-    script = read_text(FOLDER / "trace.js")
-    style = read_text(FOLDER / "page.css") + read_text(FOLDER / "trace.css")
-    page = load_template("trace.html").render(
+    page, _ = fill_page(
+        "trace.html",
+        styles=("page.css", "trace.css"),
+        script="trace.js",
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
         time_lines=[draw_time_line(view.row, view.written) for view in views],
@@ -63,15 +61,8 @@ def render_page(
         model=_name_model(about),
         facts=list_facts(about),
         data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
-        script=script,
-        style=style,
-        hashes={"script": _hash(script), "style": _hash(style)},
     )
-    return page.lstrip()
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return page
 
 
 def _sum(views: Sequence[RowView]) -> dict[str, int]:
@@ -86,7 +77,6 @@ def _sum(views: Sequence[RowView]) -> dict[str, int]:
 
 
 def _name_model(about: Mapping[str, Any]) -> str:
-    """Return the model and the seed in one line."""
     model, seed = about.get("model"), about.get("seed")
     parts = [str(model.get("name")) if isinstance(model, Mapping) else "", "" if seed is None else f"seed {seed}"]
     return make_visible(", ".join(part for part in parts if part))
@@ -98,14 +88,14 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
     for (number, index), values in relevance.items():
         if not (0 <= number < len(rows) and 0 <= index < len(rows[number].history.kept)):
-            raise ValueError(f"relevance for token {index} of row {number}: the trace has no such token")
+            raise InputError(f"relevance for token {index} of row {number}: the trace has no such token")
         if len(values) != (expected := len(rows[number].prompt_tokens) + index):
-            raise ValueError(
+            raise InputError(
                 f"relevance for token {index} of row {number} has {len(values):,} numbers: {expected:,} were expected, "
-                "one for each token before it, those of the prompt included, without padding"
+                "one for each token before it, the prompt's included, padding not"
             )
         if not all(math.isfinite(value) for value in values):
-            raise ValueError(f"relevance for token {index} of row {number} has numbers that are not finite")
+            raise InputError(f"relevance for token {index} of row {number} has numbers that are not finite")
 
 
 def _list_kinds(views: Iterable[RowView]) -> set[str]:
@@ -123,21 +113,21 @@ def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str
     """Return the facts of a call that a reader may ask for: names, and a text or pairs of names and texts."""
     facts: list[tuple[str, str | list[tuple[str, str]]]] = []
     for name, value in about.items():
-        if name == "random_state" or value in (None, [], {}, ""):
+        if value in (None, [], {}, ""):
             continue
         if isinstance(value, Mapping):
             facts.append(
                 (
                     make_visible(name),
-                    [(make_visible(key), _describe(part)) for key, part in value.items() if part is not None],
+                    [(make_visible(key), _describe_fact(part)) for key, part in value.items() if part is not None],
                 )
             )
         else:
-            facts.append((make_visible(name), _describe(value)))
+            facts.append((make_visible(name), _describe_fact(value)))
     return facts
 
 
-def _describe(value: Any) -> str:
+def _describe_fact(value: Any) -> str:
     return make_visible(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
 
 
@@ -195,3 +185,56 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
 def _round(value: float) -> float | None:
     """Return a number with four significant digits; None for infinity and NaN, which JSON has no form for."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+# -- time lines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TimeLine:
+    """The length of a text after each draw, as paths for an SVG picture.
+
+    draws: the width of the picture: x counts the tokens drawn.
+    longest: its height: y counts the tokens below the longest text.
+    kept: the draws that are part of the text.
+    withdrawn: the other draws.
+    rewinds: where the text was cut.
+    marks: lines without a length, for dots where the rewinds begin.
+    """
+
+    draws: int
+    longest: int
+    kept: str = ""
+    withdrawn: str = ""
+    rewinds: str = ""
+    marks: str = ""
+
+
+def draw_time_line(row: TracedRow, written: Sequence[WrittenToken]) -> TimeLine:
+    """Return the time line of a text. written: its tokens in the order in which they were drawn."""
+    lengths, cuts, length = [0], list[tuple[int, int, int]](), 0
+    for event in row.events:
+        match event:
+            case Drawn():
+                length += 1
+                lengths.append(length)
+            case Rewound(kept) | Shortened(kept):
+                cuts.append((len(lengths) - 1, length, kept))
+                length = kept
+    line = TimeLine(len(lengths) - 1, max(lengths))
+    top = line.longest
+    line.rewinds = "".join(f"M{x} {top - high}V{top - low}" for x, high, low in cuts)
+    line.marks = "".join(f"M{x} {top - high}h0" for x, high, _ in cuts)
+    starts = [lengths[x + 1] - 1 for x in range(line.draws)]  # the length before each draw
+    x = 0
+    while x < line.draws:
+        is_withdrawn, end = bool(written[x].attempt), x + 1
+        while end < line.draws and bool(written[end].attempt) == is_withdrawn and starts[end] == lengths[end]:
+            end += 1
+        path = f"M{x} {top - starts[x]}L{end} {top - lengths[end]}"
+        if is_withdrawn:
+            line.withdrawn += path
+        else:
+            line.kept += path
+        x = end
+    return line

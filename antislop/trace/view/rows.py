@@ -1,32 +1,42 @@
-"""One text of a trace as a page shows it: all tokens in the order in which they were drawn, and each attempt."""
+"""One text of a trace as it is shown: its tokens in the order of time, its attempts, notes, and counts for each ban."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from antislop.display import make_visible
+from antislop.display import describe_count, make_visible
 from antislop.matching.characters import NOTHING, complete, finish
-from antislop.trace.attempts import Attempt, RowHistory
-from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, Shortened
-from antislop.trace.traced_row import TracedRow
-from antislop.trace.view.notes import list_notes
+from antislop.trace.console import describe_conceded
+from antislop.trace.events import Admitted, Conceded, Drawn, Dropped, Finished, Forked, Rewound, Shortened
+from antislop.trace.report import Report
+from antislop.trace.text_pieces import WrittenText, WrittenToken
+from antislop.trace.traced_row import Attempt, RowHistory, TracedRow
 from antislop.trace.view.text import complete_events, drops_space, drops_space_after
-from antislop.trace.written_text import WrittenText, WrittenToken
 
 if TYPE_CHECKING:
+    from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Surfaces
 
 UNFINISHED = "·"
 """The sign of a token that completes no character."""
+REPLACEMENT_TOKENS = 3
+"""Minimum tokens that are shown as what came instead of an attempt."""
+REPLACEMENT_CHARACTERS = 40
+"""Maximum characters of the same."""
+LONG_PROMPT = 600
+"""Characters beyond which a prompt is shown apart from the text, and scrolls."""
 
 
 class ShownToken(NamedTuple):
-    """A token as it is shown: its text in parts of one kind each, or a sign if it has no text of its own.
+    """A token as it is shown.
 
+    parts: its text and kind, in parts of one kind each.
+    sign: shown if it has no text of its own.
     is_drawn: False for the incomplete bytes at the end of a text, which belong to no single token.
     """
 
@@ -36,9 +46,9 @@ class ShownToken(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Tokens that were written one after another, and are part of the text or of the same attempt.
+    """Successive tokens of the text, or of one attempt.
 
-    number: of the attempt, from 1; 0 if they are part of the text.
+    number: of the attempt, from 1; 0 for the text.
     """
 
     number: int
@@ -50,13 +60,14 @@ class Segment(NamedTuple):
 class RowView:
     """One text of a trace, ready to be shown.
 
-    about: of the trace. relevance: for indices of tokens in the text, a number for each token before them.
+    about: the facts of the trace.
+    relevance: for indices of tokens in the text, a number for each token before them.
     """
 
     row: TracedRow
     surfaces: Surfaces
     about: Mapping[str, Any]
-    relevance: Mapping[int, Sequence[float]]
+    relevance: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @property
     def history(self) -> RowHistory:
@@ -65,41 +76,39 @@ class RowView:
 
     @cached_property
     def written(self) -> list[WrittenToken]:
-        """All tokens in the order in which they were drawn, and the end of the text."""
+        """All tokens in the order of time, and the end of the text."""
         text = WrittenText(self.surfaces)
         return [token for event in complete_events(self.row) for token in text.add(event)]
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about what the text itself does not show."""
         return list_notes(self.row)
 
     @property
     def has_long_prompt(self) -> bool:
-        """Whether the prompt is shown apart from the text."""
         return sum(len(text) for token in self.prompt for text, _ in token.parts) > LONG_PROMPT
 
     @cached_property
     def indices(self) -> list[int]:
-        """For each token drawn, its place in the text at that time."""
+        """For each token drawn, its index in the text at that time."""
         indices, length = [], 0
         for event in self.row.events:
-            if isinstance(event, Drawn):
-                indices.append(length)
-                length += 1
-            elif isinstance(event, (Rewound, Shortened)):
-                length = event.length
+            match event:
+                case Drawn():
+                    indices.append(length)
+                    length += 1
+                case Rewound(kept) | Shortened(kept):
+                    length = kept
         return indices
 
     @cached_property
     def alternatives(self) -> list[tuple[tuple[int, float], ...]]:
-        """For each attempt, the likeliest tokens in its place, with their shares."""
+        """For each attempt, the likeliest tokens that could replace it, with their shares."""
         events = (event for event in self.row.events if isinstance(event, (Rewound, Shortened)))
         return [event.alternatives if isinstance(event, Rewound) else () for event in events]
 
     @cached_property
     def prompt(self) -> list[ShownToken]:
-        """The tokens of the prompt."""
         tokens, pending = [], NOTHING
         for token in self.row.prompt_tokens:
             text, _, pending = complete(self.surfaces, token, pending)
@@ -110,7 +119,7 @@ class RowView:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """All that was written, in the order in which it was written."""
+        """All that was written, in the order of time."""
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
         groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
         return [
@@ -160,7 +169,7 @@ class RowView:
         return list(map(_join, tokens))
 
     def describe_token(self, token: int) -> str:
-        """Return the text of one token, with visible spaces; bytes that are no text as hexadecimal digits."""
+        """Return the text of a token with visible spaces, or its bytes in hexadecimal digits if they are not UTF-8."""
         surface = self.surfaces.surface(token)
         if not surface:
             return make_visible(self.surfaces.breaks.get(token, "")) or f"token {token}"
@@ -188,13 +197,6 @@ class RowView:
         ]
 
 
-REPLACEMENT_TOKENS = 3
-"""Tokens of the text that are shown as what came instead, if no more were withdrawn."""
-REPLACEMENT_CHARACTERS = 40
-LONG_PROMPT = 600
-"""Characters of a prompt that is shown apart from the text, and scrolls."""
-
-
 def _join(tokens: Sequence[WrittenToken]) -> str:
     return make_visible("".join(token.text for token in tokens).strip(" ").replace("\n", "↵"))
 
@@ -207,7 +209,7 @@ def _shorten(text: str) -> str:
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the parts of an attempt's first token with the space at its beginning apart: it is not struck through."""
+    """Return the parts of an attempt's first token, with its leading space apart: that is not struck through."""
     (first, kind), *others = parts or [("", "")]
     words = first.lstrip(" ")
     separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
@@ -221,3 +223,86 @@ def _drop_space(tokens: Sequence[WrittenToken], *, drops: bool) -> Iterator[Writ
             count, drops = int(token.text.startswith(" ")), False
             token = WrittenToken(token.token, token.text[count:], token.kinds[count:])
         yield token
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def list_notes(row: TracedRow) -> list[str]:
+    """Return sentences about what the text itself does not show, in order of importance.
+
+    >>> list_notes(TracedRow((), []))
+    ['The text is unfinished: its events end here.']
+    """
+    notes = [*_explain_fork(row), *_explain_end(row)]
+    if text := describe_conceded(Report.of(row.events)):
+        notes.append(f"{text[:1].upper()}{text[1:]}.")
+    notes += [
+        f"The regex {event.ban.phrase!r} took too long, and was no longer searched for."
+        for event in row.events
+        if isinstance(event, Dropped)
+    ]
+    return list(map(make_visible, notes))
+
+
+def _explain_fork(row: TracedRow) -> Iterator[str]:
+    for event in row.events:
+        if isinstance(event, Forked):
+            count = describe_count(event.length, "token")
+            yield f"A controller forked this text from text {event.parent} after {count}: branch {event.branch_idx}."
+
+
+def _explain_end(row: TracedRow) -> Iterator[str]:
+    if not row.is_finished:
+        yield "The text is unfinished: its events end here."
+    for event in row.events:
+        match event:
+            case Finished("exhausted"):
+                cause = f", since {event.forced_by} rules out all else" if event.forced_by else ""
+                yield f"The text ends early: every continuation was banned{cause}."
+            case Finished("failed"):
+                yield "The text ends early: the model returned no probabilities to draw from."
+
+
+# -- bans -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BanCounts:
+    """The counts of one ban; of all cuts without a ban, by controllers and in batches, if `ban` is None.
+
+    rewinds: attempts.
+    tokens: tokens withdrawn with them.
+    conceded, admitted: occurrences left in the texts.
+    instead: how often each text came instead, for the attempts on the paths that survived.
+    """
+
+    ban: Ban | None
+    rewinds: int = 0
+    tokens: int = 0
+    conceded: int = 0
+    admitted: int = 0
+    instead: Counter[str] = field(default_factory=Counter)
+
+
+def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
+    """Return the counts of each ban that was completed, the most rewinds first."""
+    counts: dict[Ban | None, BanCounts] = {}
+
+    def count(ban: Ban | None) -> BanCounts:
+        return counts.setdefault(ban, BanCounts(ban))
+
+    for row in rows:
+        for attempt, text in zip(row.history.attempts, row.replacements, strict=True):
+            entry = count(attempt.violation.ban if attempt.violation else None)
+            entry.rewinds += 1
+            entry.tokens += len(attempt.tokens)
+            if text is not None:
+                entry.instead[text] += 1
+        for event in row.row.events:
+            match event:
+                case Conceded(violation):
+                    count(violation.ban).conceded += 1
+                case Admitted(violation):
+                    count(violation.ban).admitted += 1
+    return sorted(counts.values(), key=lambda entry: (-entry.rewinds, -entry.conceded, -entry.admitted))

@@ -6,8 +6,8 @@ import random
 
 from antislop import Ban
 from antislop.matching.token_matcher import Violation
-from antislop.trace.attempts import RowHistory, read_history
 from antislop.trace.events import Drawn, Event, Rewound, Settled, Shortened
+from antislop.trace.traced_row import RowHistory, read_history
 
 BAN = Ban("a b")
 
