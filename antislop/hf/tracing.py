@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ from transformers.generation import StopStringCriteria
 
 from antislop.control.branches import Control
 from antislop.decoding.row import Row
+from antislop.display import list_versions
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.pretrained import BUNDLED, ModelSpec
@@ -103,7 +102,7 @@ class CallFacts:
             "record_top_k": self.recording.top_k,
             "seed": self.seed,
             "random_state": {kind: base64.b64encode(state).decode() for kind, state in random_state.items()},
-            "versions": list_versions(),
+            "versions": list_versions(("antislop", "transformers", "torch")),
         }
 
 
@@ -150,12 +149,6 @@ def _find_generators(device: torch.device) -> dict[str, tuple[Callable[[], Tenso
         module = torch.get_device_module(device)
         generators[device.type] = partial(module.get_rng_state, device), partial(module.set_rng_state, device=device)
     return generators
-
-
-def list_versions() -> dict[str, str]:
-    """Return the versions of everything that a repetition depends on."""
-    packages = {name: version(name) for name in ("antislop", "transformers", "torch")}
-    return {**packages, "python": platform.python_version()}
 
 
 def _list_settings(config: GenerationConfig) -> dict[str, Any]:
