@@ -21,7 +21,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
 
 from antislop.errors import InputError
-from antislop.hf.calls import CallCatcher
+from antislop.hf.calls import CallInterceptor
 from antislop.hf.private import uncompiled
 from antislop.sampler import AntiSlop
 
@@ -130,7 +130,7 @@ class _AppliedGenerate(_Replacement):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs, arguments = _name_arguments(self.original, args, kwargs)
         chosen = arguments.pop("custom_generate", None)
-        sampler = None if isinstance(chosen, (AntiSlop, CallCatcher)) else self._choose()
+        sampler = None if isinstance(chosen, (AntiSlop, CallInterceptor)) else self._choose()
         if sampler is None:
             return self.original(*args, **kwargs)
         if chosen is not None:

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice, repeat
 from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 
-from antislop.decoding.policy import Method
+from antislop.decoding.policy import Method, seed_of
 from antislop.decoding.row import Row
 from antislop.endpoint.alternatives import AlternativesText, AlternativesWriter
 from antislop.endpoint.coverage import Coverage
@@ -29,11 +30,11 @@ from antislop.endpoint.streams.probe import describe
 from antislop.endpoint.token_names import TokenNames
 from antislop.endpoint.traffic import Traffic
 from antislop.errors import InputError
-from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list
-from antislop.hf.batching import Completion
+from antislop.hf.calls import PromptInput, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.lists.ban_list import Bans
-from antislop.sampler import SEED_STEP, AntiSlop
+from antislop.sampler import AntiSlop
+from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
@@ -149,7 +150,7 @@ class EndpointSampler:
         if seed is not None and seeds is not None:
             raise ValueError("both seed and seeds were passed: pass one seed for all prompts, or one for each")
         if seeds is None:
-            seeds = count(_random_seed() if seed is None else seed, SEED_STEP)
+            seeds = map(partial(seed_of, _random_seed() if seed is None else seed), count())
         lists = CompiledLists(self._bans)
         inputs = enumerate(pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans"))
         orders = (

@@ -17,6 +17,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.decoding.drafts import count_shared
 from antislop.decoding.row import NO_DRAFT, Draft, Row
+from antislop.errors import InputError
 from antislop.hf.private import cache_of, make_candidate_generator
 from antislop.processors.memory import is_of_transformers
 from antislop.processors.processors import COUNTING
@@ -29,7 +30,10 @@ class Assistant(NamedTuple):
     tokenizer: PreTrainedTokenizerBase | None = None
 
 
-def speculate(
+NO_ASSISTANT = Assistant()
+
+
+def make_assistant_drafters(
     model: PreTrainedModel,
     *,
     assistant: Assistant,
@@ -42,7 +46,7 @@ def speculate(
     """Return a text's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
     mask: of the text's prompt, [tokens]; None if it has no padding. rows: the number of texts that the processors were
-    made for. Raises `ValueError` for encoder-decoder models, and for an assistant with another vocabulary.
+    made for. Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
     config = copy(generation_config)
     config.num_return_sequences = 1
@@ -50,7 +54,7 @@ def speculate(
     if not by_model and config.prompt_lookup_num_tokens is None:
         return []
     if model.config.is_encoder_decoder:
-        raise ValueError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
+        raise InputError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if assistant.model is not None and assistant.tokenizer is None:
         _refuse_other_vocabulary(model, assistant.model)
     processors = LogitsProcessorList(p for p in logits_processor if _is_for_drafts(p, rows=rows))
@@ -75,10 +79,10 @@ def speculate(
 
 
 def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:
-    """Raise `ValueError` for an assistant whose ids can't be the model's, as `generate` does."""
+    """Raise `InputError` for an assistant whose ids can't be the model's, as `generate` does."""
     size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant, model))
     if size != expected:
-        raise ValueError(
+        raise InputError(
             f"the assistant has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass its tokenizer "
             "as assistant_tokenizer, or an assistant with the same vocabulary"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
 
@@ -15,35 +15,15 @@ from antislop.decoding.batch_engine import BatchEngine
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
-from antislop.hf.arguments import PromptError
+from antislop.errors import InputError
 from antislop.hf.calls import Call
-from antislop.hf.lengths import warn_if_too_long
 from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.preparation import share_settings
+from antislop.hf.refusals import PromptError, warn_if_too_long
 from antislop.hf.vocabulary import Vocabulary
+from antislop.trace.completions import Completion as Completion
 from antislop.trace.events import Conceded, Finished, Forwarded
 from antislop.trace.report import Report
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A finished text.
-
-    number: its prompt's index among the prompts. text: what follows the prompt's text, with the space between both if
-    there is one. tokens: ids without the prompt's.
-    error: why the text could not be written to its end; None if it was.
-    """
-
-    number: int
-    text: str
-    tokens: list[int]
-    report: Report
-    error: Exception | None = field(default=None, kw_only=True)
-
-    @property
-    def conceded(self) -> int:
-        """How many bans the text contains because nothing else was left to write."""
-        return self.report.conceded
 
 
 def complete_in_flight(
@@ -103,7 +83,7 @@ def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[Bat
     `_complete_all`. Raises `ValueError` for a model whose rows can't be replaced.
     """
     if call.model.config.is_encoder_decoder:
-        raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+        raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
     mode = DecodeMode(call.model)
     language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
     try:

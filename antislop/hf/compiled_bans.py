@@ -10,10 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.drafts import PhraseDrafter
 from antislop.hf.vocabulary import Vocabulary, encode_after
-from antislop.lists.ban_list import BanList, Bans, read_bans
-from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
-from antislop.matching.patterns.phrase import Phrase
+from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.matching.token_matcher import Matcher, State
 
 LISTS_KEPT = 64
@@ -86,21 +83,3 @@ class CompiledLists:
             self._compiled[id(bans)] = bans, compiled, drafters
         _, compiled, drafters = self._compiled[id(bans)]
         return compiled, drafters
-
-
-def combine_bans(
-    bans: BanList, *, strings: Sequence[str] = (), patterns: Sequence[str] = (), exempt: Sequence[str] = ()
-) -> BanList:
-    """Return the bans together with those that came under other names, all with the exempt phrases."""
-    for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
-        if isinstance(value, str):
-            raise BanError(
-                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
-            )
-    if not (strings or patterns or exempt):
-        return bans
-    more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
-    exempted = (
-        replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
-    )
-    return BanList(exempted, source=bans.source)

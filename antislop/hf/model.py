@@ -19,6 +19,7 @@ from antislop.caches.cache import TransformersCache
 from antislop.caches.choice import choose_cache, refuse_unread
 from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
+from antislop.errors import InputError
 from antislop.hf.private import (
     PREFILL_INPUTS,
     attention_of,
@@ -102,7 +103,7 @@ class TransformersModel:
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
         """Read more tokens and return logits [rows, queries, vocab]; for a prompt only those after its last token."""
         if not isinstance(kv_cache, TransformersCache):
-            raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
+            raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new:
             if not kv_cache.prompt:
                 count_queries(query_token_ids)
@@ -219,6 +220,18 @@ def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor 
     return mask
 
 
+def count_positions(mask: Tensor) -> Tensor:
+    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
+    return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
+
+
+def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
+    """Return whether positions [rows, tokens] are those that `generate` counts by the mask of the prompts."""
+    if positions is None or positions.ndim != 2:
+        return True
+    return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
+
+
 def _mask_name(model: PreTrainedModel) -> str:
     return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
 
@@ -247,7 +260,7 @@ def split_arguments(
 ) -> tuple[LanguageModel, RewindableCache]:
     """Split what `generate` prepared: into a model, with the arguments of all passes, and a cache, with the first's.
 
-    Raises `ValueError`, before anything is computed, for a cache that can't be rewound exactly.
+    Raises `InputError`, before anything is computed, for a cache that can't be rewound exactly.
     """
     if rows > 1 and _counts_by_cache(model):
         parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
@@ -293,7 +306,7 @@ def _split_row(
     """Split the arguments of one row of an encoder-decoder model's batch."""
     given = choose_cache(model_kwargs.get("past_key_values"), model=model)
     if belongs_to_caller(given):
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
             "leave out past_key_values, or pass one prompt"
         )

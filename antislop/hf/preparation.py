@@ -16,15 +16,22 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
-from antislop.hf.arguments import PromptError, refuse_ids
-from antislop.hf.assisted import CandidateDrafter, speculate
+from antislop.errors import InputError
+from antislop.hf.assisted import CandidateDrafter, make_assistant_drafters
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.hf.lengths import PromptLengths, measure_prompts, refuse_lengths
 from antislop.hf.model import DecodeMode, split_arguments
-from antislop.hf.refusals import refuse_settings, refuse_tokenizer
+from antislop.hf.refusals import (
+    PromptError,
+    PromptLengths,
+    measure_prompts,
+    refuse_ids,
+    refuse_lengths,
+    refuse_settings,
+    refuse_tokenizer,
+)
 from antislop.hf.run import Run
-from antislop.hf.tracing import CallFacts
+from antislop.hf.tracing import describe_call
 from antislop.processors.settings import Settings
 from antislop.trace.events import Conceded
 from antislop.trace.recording import Recording
@@ -41,16 +48,16 @@ def prepare_run(
     recording: Recording,
     control: Control | None = None,
 ) -> Run:
-    """Return a call's run, ready to begin. Raises `ValueError` for what is not supported.
+    """Return a call's run, ready to begin. Raises `InputError` for what is not supported.
 
     options: the sampler's, for the trace.
     """
     lengths = check_call(call, bans)
-    facts = CallFacts.of(call, options=options, recording=recording, control=control)
+    describe = describe_call(call, bans, options=options, recording=recording, control=control)
     specs = make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
-        describe = partial(Node.describe_choice, top_k=recording.limit)
-        specs = [replace(spec, record_choice=describe) for spec in specs]
+        record_choice = partial(Node.describe_choice, top_k=recording.limit)
+        specs = [replace(spec, record_choice=record_choice) for spec in specs]
     mode = DecodeMode(call.model)
     language_model, cache = split_arguments(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
@@ -63,7 +70,7 @@ def prepare_run(
             for spec, controller in zip(specs, controllers, strict=True)
         ]
     rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
-    return Run(call.model, language_model, cache, mode, rows, lengths, call.config, warn, bans, facts)
+    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe)
 
 
 def prepare_row(
@@ -81,16 +88,16 @@ def prepare_row(
     """
     lengths = check_call(call, bans)
     if call.rows > 1:
-        raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
+        raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
     spec = make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
     if spec.keep_scores:
-        raise ValueError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
-    refuse_lengths(call.model, lengths, new=call.capacity, in_flight=True)
+        raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
+    refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
     return replace(spec, generator=torch.Generator(call.input_ids.device).manual_seed(seed))
 
 
 def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
-    """Raise `ValueError` for what can't be done exactly; return the lengths of the prompts."""
+    """Raise `InputError` for what can't be done exactly; return the lengths of the prompts."""
     refuse_tokenizer(call.model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(call.model, call.config, call.logits_processor)
@@ -98,7 +105,7 @@ def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
     refuse_ids(call.input_ids, call.model)
     lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs)
-    refuse_lengths(call.model, lengths, new=call.capacity)
+    refuse_lengths(call.model, lengths, new=call.max_new_tokens)
     return lengths
 
 
@@ -111,7 +118,7 @@ def make_specs(
     shared: Collection[str] = (),
 ) -> list[TextSpec]:
     """Return the texts of a call, which share all but their prompts."""
-    assistants = [_speculate(call, bans, place) for place in range(call.rows)]
+    assistants = [_draft_by_assistant(call, bans, place) for place in range(call.rows)]
     settings = Settings(
         logits_processor=call.logits_processor,
         stopping_criteria=call.stopping_criteria,
@@ -129,7 +136,7 @@ def make_specs(
             state=bans.read_prompt(_read_tokens(call, place)),
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
-            capacity=call.capacity,
+            capacity=call.max_new_tokens,
             drafter=first_of([*drafters, *assistants[place]]),
             keep_scores=bool(keeps),
         )
@@ -137,9 +144,9 @@ def make_specs(
     ]
 
 
-def _speculate(call: Call, bans: CompiledBans, place: int) -> list[CandidateDrafter]:
+def _draft_by_assistant(call: Call, bans: CompiledBans, place: int) -> list[CandidateDrafter]:
     """Return the drafter that a call asks for, for one of its texts, or none."""
-    return speculate(
+    return make_assistant_drafters(
         call.model,
         assistant=call.assistant,
         tokenizer=bans.tokenizer,
@@ -166,16 +173,16 @@ def _mask_of(call: Call, place: int) -> Tensor | None:
 
 
 def refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
-    """Raise `ValueError` for what a controller can't be combined with."""
+    """Raise `InputError` for what a controller can't be combined with."""
     spec, needs = specs[0], control.controller.needs
     if spec.policy.method != "exact":
-        raise ValueError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
+        raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
     if spec.drafter is not None:
-        raise ValueError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
+        raise InputError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
     if spec.keep_scores:
-        raise ValueError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
+        raise InputError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
     if isinstance(spec.settings, Settings) and spec.settings.is_together:
-        raise ValueError(
+        raise InputError(
             "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
             "itself: pass one prompt at a time, or leave them out"
         )

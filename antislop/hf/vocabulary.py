@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.errors import InputError
 from antislop.matching.characters import decode
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -43,14 +44,14 @@ class Vocabulary:
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         """Read the surfaces of a tokenizer that is backed by the `tokenizers` library.
 
-        Raises `ValueError` for a decoder whose surfaces are not known: anything but byte-level BPE, SentencePiece
+        Raises `InputError` for a decoder whose surfaces are not known: anything but byte-level BPE, SentencePiece
         (BPE or Unigram, with byte fallback or without) and WordPiece.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise ValueError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
+            raise InputError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ValueError(
+            raise InputError(
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
@@ -69,12 +70,12 @@ class Vocabulary:
         return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
 
     def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise `ValueError` if a tokenizer was given tokens after it was read: their text would be unknown."""
+        """Raise `InputError` if a tokenizer was given tokens after it was read: their text would be unknown."""
         count = len(tokenizer)
         if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
             return
         what = f"has {count:,} tokens and had {self.count:,}" if count != self.count else "has more special tokens than"
-        raise ValueError(
+        raise InputError(
             f"the tokenizer {what} when the sampler was made from it, and bans would misread them: add tokens first, "
             "then make the sampler"
         )
@@ -142,7 +143,7 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
     space, *others = {*_find_spaces(parts)} or {None}
     if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
         return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
-    raise ValueError(
+    raise InputError(
         f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
         "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
     )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from functools import partial
+from threading import get_ident
+from typing import Any, NoReturn, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.errors import InputError
-from antislop.hf.private import uncompiled
+from antislop.errors import InputError, first_line
+from antislop.hf.private import attention_of, uncompiled
 from antislop.interpret.clean_pass import prepare_inputs, read
-from antislop.interpret.module_outputs import NamesFilter, Selection, check_device, select_outputs, stored_outputs
+
+NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
+"""Which outputs to store: all, one, several, or those whose names a function accepts."""
+
+PATTERN = ".pattern"
 
 
 class ActivationCache(Mapping[str, Tensor]):
@@ -106,3 +115,161 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
             "leave it out"
         )
     return ActivationCache(outputs)
+
+
+# -- choosing modules by name ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The modules to hook, and the names under which their outputs and attention patterns are stored.
+
+    required: names that were asked for one by one, so that a missing one is an error.
+    """
+
+    modules: Mapping[str, nn.Module]
+    names: frozenset[str]
+    required: frozenset[str] = frozenset()
+
+
+def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
+    """Return what a filter selects. Raises `InputError` if that is nothing, or a pattern that is not computed."""
+    modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
+    patterns = {path + PATTERN for path in _find_attention(modules)}
+    selected, required = _apply(names_filter, sorted(modules.keys() | patterns))
+    if _attention_name(model) != "eager":
+        # A function that accepts a module's own name as well didn't ask for its pattern in particular.
+        if asked := {name for name in selected & patterns if name in required or _owner(name) not in selected}:
+            _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
+        selected -= patterns
+    return Selection(
+        {path: module for path, module in modules.items() if {path, path + PATTERN} & selected},
+        frozenset(selected),
+        frozenset(required),
+    )
+
+
+def require_patterns(model: PreTrainedModel) -> None:
+    """Raise `InputError` for a model that computes no attention pattern, of which `generate` is to return some."""
+    if _attention_name(model) != "eager":
+        _refuse_patterns(model, "output_attentions is set")
+    if not _find_attention(dict(model.named_modules())):
+        raise InputError(f"{type(model).__name__} has no attention: leave output_attentions out")
+
+
+def _refuse_patterns(model: PreTrainedModel, request: str) -> NoReturn:
+    raise InputError(
+        f"{request}, and attn_implementation={_attention_name(model)!r} computes no attention pattern: load the model "
+        'with attn_implementation="eager"'
+    )
+
+
+def _attention_name(model: PreTrainedModel) -> str | None:
+    return attention_of(model.config.get_text_config(decoder=True))
+
+
+def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return the names that a filter selects, and those among them that it names one by one."""
+    if names_filter is None:
+        return set(names), set()
+    if callable(names_filter):
+        selected = {name for name in names if names_filter(name)}
+        if not selected:
+            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_list(names)}")
+        return selected, set()
+    if not isinstance(names_filter, Iterable):
+        raise InputError(f"names_filter is a {type(names_filter).__name__}: pass a name, a list of names or a function")
+    required = {names_filter} if isinstance(names_filter, str) else {str(name) for name in names_filter}
+    if not required:
+        raise InputError("names_filter is empty and selects nothing: leave it out for all outputs")
+    for name in required - set(names):
+        near = get_close_matches(name, names, n=3, cutoff=0.0)
+        raise InputError(f"names_filter: the model has no module {name!r}; near names are {_list(near)}")
+    return set(required), required
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
+
+
+def _has_forward(module: nn.Module) -> bool:
+    """Return whether a module can be called; a list of modules can't."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
+    """Return the paths of attention modules, which transformers names by their class: the innermost ones."""
+    found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
+    return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
+
+
+def _owner(pattern: str) -> str:
+    return pattern.removesuffix(PATTERN)
+
+
+# -- storing their outputs ---------------------------------------------------------------------------------------------
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise `InputError` for a device that holds no tensors here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
+        raise InputError(f"device={device!r} can't be used: {first_line(error)}") from error
+
+
+@contextmanager
+def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
+    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards.
+
+    device: where the copies go; None for the device of each output.
+    """
+    outputs: dict[str, Tensor] = {}
+    with ExitStack() as hooks:
+        for path, module in selection.modules.items():
+            store = partial(_store, path, outputs, selection.names, device, get_ident())
+            hooks.callback(module.register_forward_hook(store).remove)
+        yield outputs
+
+
+def _store(
+    path: str,
+    outputs: dict[str, Tensor],
+    names: Collection[str],
+    device: torch.device | str | None,
+    thread: int,
+    _module: nn.Module,
+    _arguments: Any,
+    output: Any,
+) -> None:
+    if get_ident() != thread:  # another call of the same model
+        return
+    for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
+        if name in names and (tensor := find(output)) is not None:
+            outputs[_number(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+
+
+def _number(name: str, outputs: Collection[str]) -> str:
+    """Return a name that is free: that of the second call of a module ends in `@2`, the third's in `@3`."""
+    call = 1
+    while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
+        call += 1
+    return numbered
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    """Return the first tensor of an output, in the order of its fields, also within nested tuples."""
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return next((tensor for tensor in map(_first_tensor, parts) if tensor is not None), None)
+
+
+def _find_pattern(output: Any) -> Tensor | None:
+    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output.
+
+    T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
+    """
+    parts = output[1:] if isinstance(output, tuple) else ()
+    tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
+    return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
-from antislop.hf.model import device_of
+from antislop.hf.model import count_positions, device_of
 from antislop.hf.private import PREFILL_INPUTS
 
 
@@ -49,11 +49,6 @@ def prepare_inputs(
     inputs["attention_mask"] = mask
     is_counted = "position_ids" in input_names(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
     return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
-
-
-def count_positions(mask: Tensor) -> Tensor:
-    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
-    return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
 
 
 def input_names(model: PreTrainedModel) -> Mapping[str, Parameter]:

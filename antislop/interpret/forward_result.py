@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import html
 import os
+import sys
+import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from operator import index
-from typing import Any, NamedTuple
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Literal, get_args
 
+from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
 from antislop.files import replace_text
-from antislop.hf.calls import Call
 from antislop.hf.run import CallOutput, Run
-from antislop.interpret.activations import ActivationCache
 from antislop.interpret.explanation import Explanation, RejectedAttempt, describe_attempt, explain
 from antislop.interpret.kept_text import find_obstacle
 from antislop.interpret.relevance import RelevanceMethod, attribute, check_method
-from antislop.interpret.viewer import InlineFormat, check_format, frame, show_rendered
 from antislop.trace.events import Drawn
 from antislop.trace.report import Report
 from antislop.trace.trace import Trace
 
+InlineFormat = Literal["html", "svg", "text"]
+"""A page of its own, a picture of one text, or one text with brackets around withdrawn parts."""
 
-class FinishedCall(NamedTuple):
-    """A call of `generate` that has finished. cache: the activations that it was asked for."""
-
-    call: Call
-    run: Run
-    output: CallOutput
-    cache: ActivationCache | None
-
+_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".svg": "svg", ".txt": "text", ".text": "text"}
+_TYPES: dict[InlineFormat, str] = {"html": "text/html", "svg": "image/svg+xml", "text": "text/plain"}
 
 _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
 """Arguments of `generate` that ask for tensors which a `ForwardResult` does not hold."""
@@ -58,19 +58,18 @@ class ForwardResult:
     other or of the sampler.
     """
 
-    def __init__(self, finished: FinishedCall) -> None:
-        call, run, output, _ = finished
+    def __init__(self, run: Run, output: CallOutput) -> None:
         reported = run.with_reports(output)
         assert not isinstance(reported, Tensor)
         self.complete_sequence: Tensor = reported.sequences
         self.generated_token_ids: Tensor = reported.sequences[:, run.rows[0].prompt_length :]
         self.report: Report = reported.report
         self.reports: list[Report] = reported.reports
-        self._model: PreTrainedModel | None = run.model
+        self._model: PreTrainedModel | None = run.call.model
         self._trace: Trace | None = reported.trace
         self._is_cleared = False
-        self._recording = run.facts.recording
-        self._obstacle = find_obstacle(call, "relevance")
+        self._recording = run.recording
+        self._obstacle = find_obstacle(run.call, "relevance")
         self._steps = sum(isinstance(event, Drawn) for report in self.reports for event in report.events)
         self._relevance: dict[tuple[int, int], list[float]] = {}
 
@@ -233,3 +232,48 @@ def _read_index(place: int, count: int) -> int:
     if not -count <= index(place) < count:
         raise IndexError(f"token index {place}: {count} {'token was' if count == 1 else 'tokens were'} generated")
     return index(place) % count
+
+
+# -- showing it --------------------------------------------------------------------------------------------------------
+
+
+def check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
+    """Raise `InputError` for an unknown format, and for a path whose suffix belongs to another one."""
+    if inline_format not in get_args(InlineFormat):
+        raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
+    suffix = "" if path is None else Path(path).suffix.lower()
+    if _SUFFIXES.get(suffix, inline_format) != inline_format:
+        raise InputError(
+            f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
+            f"inline_format={_SUFFIXES[suffix]!r}, or another path"
+        )
+
+
+def frame(page: str) -> str:
+    """Return a page as an element for a notebook, apart from the notebook's own styles."""
+    style = "width: 100%; height: 36em; border: 0"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
+
+
+def show_rendered(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
+    """Show a result in the notebook that runs this, else in a browser, or as text on standard output.
+
+    path: the file that holds it; a browser reads a temporary one without it. Raises `RuntimeError` if no browser opens.
+    """
+    if Console().is_jupyter:
+        shown = frame(rendered) if inline_format == "html" else rendered
+        import_module("IPython.display").display({_TYPES[inline_format]: shown}, raw=True)
+    elif inline_format == "text":
+        sys.stdout.write(rendered + "\n")
+    else:
+        file = Path(path) if path is not None else _write_temporary(rendered, f".{inline_format}")
+        if not webbrowser.open(file.resolve().as_uri()):
+            raise RuntimeError(f"no browser could be opened: open {file} yourself")
+
+
+def _write_temporary(rendered: str, suffix: str) -> Path:
+    """Write a file that stays, since the browser reads it later."""
+    with NamedTemporaryFile(prefix="antislop-", suffix=suffix, delete=False) as file:
+        path = Path(file.name)
+    replace_text(path, rendered)
+    return path

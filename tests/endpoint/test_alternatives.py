@@ -25,7 +25,7 @@ from transformers import (
 import antislop
 from antislop import AntiSlop, Ban
 from antislop.endpoint import Endpoint, EndpointError, EndpointSampler
-from antislop.hf.batching import Completion
+from antislop.trace.completions import Completion
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from tests.conftest import DEPTH
 from tests.support.ban_cases import LETTERS, anywhere
