@@ -123,6 +123,6 @@ def _summarize(trace: Trace, counts: list[BanCounts]) -> str:
         describe_count(sum(entry.tokens for entry in counts), "withdrawn token"),
         f"list of {describe_count(len(trace.bans), 'ban')}",
         str(trace.about["model"].get("name") or trace.about["model"].get("type")),
-        *([f"seed {trace.about['seed']}"] if trace.about["random_state"] else []),
+        *([f"seed {trace.about['seed']}"] if trace.about["settings"].get("do_sample") else []),
     ]
     return ", ".join(parts)

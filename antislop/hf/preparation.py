@@ -53,11 +53,11 @@ def prepare_run(
     options: the sampler's, for the trace.
     """
     lengths = check_call(call, bans)
-    describe = describe_call(call, bans, options=options, recording=recording, control=control)
+    describe_facts = describe_call(call, bans, options=options, recording=recording, control=control)
     specs = make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
-        record_choice = partial(Node.describe_choice, top_k=recording.limit)
-        specs = [replace(spec, record_choice=record_choice) for spec in specs]
+        describe = partial(Node.describe_choice, top_k=recording.limit)
+        specs = [replace(spec, record_choice=describe) for spec in specs]
     mode = DecodeMode(call.model)
     language_model, cache = split_arguments(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
@@ -70,7 +70,7 @@ def prepare_run(
             for spec, controller in zip(specs, controllers, strict=True)
         ]
     rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
-    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe)
+    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe_facts)
 
 
 def prepare_row(

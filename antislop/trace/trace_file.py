@@ -43,7 +43,6 @@ _FACTS: dict[str, Any] = {
     "record": str,
     "record_top_k": int,
     "seed": int,
-    "random_state": dict,
     "versions": dict,
 }
 """The facts that every header has, with their types."""

@@ -123,7 +123,7 @@ def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str
     """Return the facts of a call that a reader may ask for: names, and a text or pairs of names and texts."""
     facts: list[tuple[str, str | list[tuple[str, str]]]] = []
     for name, value in about.items():
-        if name == "random_state" or value in (None, [], {}, ""):
+        if value in (None, [], {}, ""):
             continue
         if isinstance(value, Mapping):
             facts.append(
