@@ -8,7 +8,7 @@ from antislop import __version__
 
 
 def main() -> None:
-    """Run the command line, or tell the version without loading it."""
+    """Run the command line. `--version` is answered without importing it."""
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"antislop {__version__}\n")
         return

@@ -53,7 +53,7 @@ class _Finished(NamedTuple):
 class AntiSlop:
     """Generate as a model does without writing what is banned, unless almost nothing else is left to write.
 
-    tokenizer: the model's; its vocabulary is read once.
+    tokenizer: the model's.
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
     method: "exact": the distribution of resampling each banned span from its start until none is left.
         "token": the first-token rule of published samplers, which multiplies the probability of a ban's first token.
@@ -191,7 +191,7 @@ class AntiSlop:
         max_forks: int = 1,
         **kwargs: Any,
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
-        """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
+        """Generate with all that `model.generate` takes, including streamers and stop strings, and return the same.
 
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens, or the
             messages of a chat, which its chat template turns into the beginning of the reply.
@@ -251,8 +251,9 @@ class AntiSlop:
 
         def write(call: Call) -> CallOutput:
             run = self._prepare(call, recording, control)
-            done.append((run, *self._complete(run, streamer, request)))
-            return done[-1][1]
+            output, cache = self._complete(run, streamer, request)
+            done.append((run, output, cache))
+            return output
 
         returned: CallOutput = call_generate(model, inputs, arguments, write, tokenizer=self.compiled.tokenizer)
         run, output, cache = done[-1]
@@ -262,13 +263,13 @@ class AntiSlop:
     def _complete(
         self, run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
     ) -> tuple[CallOutput, ActivationCache | None]:
-        """Run to the end; read the kept text once more only if states or activations are asked for."""
+        """Run to the end; read the kept text once more if states or activations are requested."""
         if request is None and not run.call.requested_states:
             return run.complete(streamer), None
         return complete_and_read(run, streamer, request=request)
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
-        """Yield the text in pieces that are never withdrawn; takes the arguments of `generate`, except the streamer."""
+        """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
         run = self._prepare_text(model, inputs, EVENTS, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
@@ -283,7 +284,7 @@ class AntiSlop:
         record_top_k: int = 10,
         **kwargs: Any,
     ) -> EventStream:
-        """Yield events as they happen; takes the arguments of `generate`, except the streamer."""
+        """Yield events as they happen. Takes the arguments of `generate`, except `streamer`."""
         return EventStream(self._prepare_text(model, inputs, Recording(record, record_top_k), **kwargs))
 
     def generate_many(
@@ -299,21 +300,19 @@ class AntiSlop:
     ) -> Iterator[Completion]:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
 
-        A finished text's row is taken by the next prompt at once, while the others continue. If the model gives no
-        probabilities, NaN for instance, or if a prompt is empty or has ids that the model does not know, that text has
-        an `error`, and the others continue.
+        The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
+        empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
 
         prompts: texts, which the tokenizer turns into ids with its special tokens, ids [tokens], or the messages of
             chats; read as they are needed.
-        bans: a list for each prompt, read after it, in the place of the sampler's own; None for the sampler's own. The
-            sampler's options and its `exempt` phrases apply to all lists. A list that several prompts share is
-            compiled once if it is the same object.
-        seed: together with a prompt's number it decides its random numbers, so a text does not depend on its batch, but
-            for the last bits of its logits; without a seed, torch's global generator gives one.
-        seeds: one for each prompt, which then decides alone, read after its prompt.
+        bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
+            phrases apply to all. A list that several prompts share is compiled once if it is the same object.
+        seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
+            for the last bits of its logits. None: drawn from torch's global generator.
+        seeds: one for each prompt, which then decides alone.
         kwargs: the settings that `generate` takes; instead of asking for several sequences, repeat a prompt.
-            logits_processor, stopping_criteria: a list for all texts, or, for those that remember a text, a function
-            that makes a list for each.
+            `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
+            for objects that remember a text.
         """
         check_prompts(prompts)
         refuse_one_list(bans)
@@ -331,7 +330,7 @@ class AntiSlop:
     def _prepare_many(
         self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
     ) -> Iterator[tuple[Call, TextSpec] | PromptError]:
-        """Prepare texts of (prompt, seed) and bans one by one; yield the error of a prompt that can't be used."""
+        """Prepare ((prompt, seed), bans) one by one; yield the error of a prompt that can't be used."""
         lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
         callbacks = ("logits_processor", "stopping_criteria")
         shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
@@ -379,7 +378,7 @@ class AntiSlop:
         return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:
-        """Return the rules by which the sampler draws, from its options."""
+        """Return the rules by which the sampler draws."""
         return Policy(
             do_sample=do_sample,
             method=self.method,

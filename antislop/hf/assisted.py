@@ -43,10 +43,12 @@ def make_assistant_drafters(
     mask: Tensor | None,
     rows: int,
 ) -> list[CandidateDrafter]:
-    """Return a text's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
+    """Return a row's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
-    mask: of the text's prompt, [tokens]; None if it has no padding. rows: the number of texts that the processors were
-    made for. Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
+    mask: of the row's prompt, [tokens]; None if it has no padding.
+    rows: size of the batch that the processors were made for.
+
+    Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
     config = copy(generation_config)
     config.num_return_sequences = 1
@@ -61,7 +63,7 @@ def make_assistant_drafters(
     tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
 
     def make(row: Row) -> CandidateGenerator:
-        # Without a mask, an assistant would take pad tokens of the text for padding.
+        # Without a mask, an assistant would take pad tokens in the text for padding.
         row_mask = torch.ones_like(row.ids)
         if mask is not None:
             row_mask[:, : len(mask)] = mask
@@ -79,7 +81,6 @@ def make_assistant_drafters(
 
 
 def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:
-    """Raise `InputError` for an assistant whose ids can't be the model's, as `generate` does."""
     size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant, model))
     if size != expected:
         raise InputError(
@@ -89,23 +90,20 @@ def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel)
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
-    """Return whether a processor is called for drafts, each of which is one row.
-
-    The user's are not, because a draft would show them tokens that are never written, nor those that depend on the
-    index of a row in the batch.
-    """
+    """Return whether a processor is called for drafts, each of which is one row."""
     if not is_of_transformers(processor):
-        return False
+        return False  # a draft would show it tokens that are never written
     if rows == 1 or type(processor).__name__ not in COUNTING:
-        return True
+        return True  # COUNTING: those that depend on the index of a row in the batch
     prompt_lengths = getattr(processor, "prompt_ignore_length", torch.empty(0))
     return not isinstance(prompt_lengths, Tensor)
 
 
 class CandidateDrafter:
-    """Drafts by transformers' candidate generators, which write one text each and remember it.
+    """Drafts by transformers' candidate generators, one for each row.
 
-    make: returns a new generator for a row. do_sample: whether the generators sample, and return their distributions.
+    make: returns a new generator.
+    do_sample: whether the generators sample, and return their distributions.
     """
 
     def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
@@ -114,7 +112,7 @@ class CandidateDrafter:
         self._sources: WeakKeyDictionary[Row, _DraftSource] = WeakKeyDictionary()
 
     def propose(self, row: Row) -> Draft:
-        """Return a generator's candidates."""
+        """Return the candidates of the row's generator."""
         ids = row.ids
         source = self._follow(row, ids[0].tolist())
         with _own_random_numbers(row):
@@ -128,7 +126,7 @@ class CandidateDrafter:
         return Draft(tokens, torch.softmax(logits[0].float(), dim=-1).to(ids.device))
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Let the generator choose how many tokens to draft from now on; drop that of a finished text."""
+        """Have the generator adapt the length of its drafts; drop the generator of a finished row."""
         if row.is_finished:
             self._sources.pop(row, None)
             return
@@ -136,10 +134,10 @@ class CandidateDrafter:
         self._sources[row].generator.update_candidate_strategy(row.ids, scores, accepted)
 
     def _follow(self, row: Row, ids: list[int]) -> _DraftSource:
-        """Return the row's generator, its cache cut back to what it shares with the ids.
+        """Return the row's generator, its cache truncated to what it shares with the ids.
 
         A generator crops by lengths alone: after a rewind its cache could hold another path of the same length, and
-        nearly every draft would be wrong. A cache that can't be cropped twice is replaced.
+        nearly every draft would be wrong.
         """
         source = self._sources.get(row)
         if source is None:
@@ -149,7 +147,7 @@ class CandidateDrafter:
         if cache is None or cache.get_seq_length() <= shared:
             return source
         if any(type(layer) is not DynamicLayer for layer in cache.layers):
-            return self._begin(row)
+            return self._begin(row)  # others can't be cropped twice
         cache.crop(shared - cache.get_seq_length())
         return source
 
@@ -160,15 +158,13 @@ class CandidateDrafter:
 
 @dataclass
 class _DraftSource:
-    """The generator of one text. read: the ids that its cache may hold, those of its latest candidates."""
-
     generator: CandidateGenerator
-    read: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)  # ids of the latest candidates, which its cache may hold
 
 
 @contextmanager
 def _own_random_numbers(row: Row) -> Iterator[None]:
-    """Have transformers draw a draft by the random numbers of its text, if it has some of its own."""
+    """Have transformers draw a draft by the row's own generator, if it has one."""
     if row.spec.generator is None or not row.spec.policy.do_sample:
         yield
         return

@@ -1,4 +1,4 @@
-"""Many texts in one batch: a finished text's row is taken by the next prompt, while the others continue."""
+"""In-flight batching: the row of a finished text is taken by the next prompt, while the others continue."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def complete_in_flight(
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
 ) -> Iterator[Completion]:
-    """Write texts in a batch of up to so many places, and yield each when it is finished.
+    """Write texts in a batch of up to `places` rows, and yield each when it is finished.
 
-    texts: prepared from calls with the same model and settings, or the error of a prompt, which becomes its text's.
+    texts: prepared from calls with the same model and settings; the error of a prompt becomes its completion's.
     """
     refused: list[Completion] = []
-    numbers: dict[int, int] = {}  # the prompt of each text that is being written
+    numbers: dict[int, int] = {}  # of row number: its prompt's number
     rows = count()
 
     def read() -> Iterator[tuple[Call, TextSpec]]:
@@ -62,7 +62,6 @@ def complete_in_flight(
 def _complete_all(
     call: Call, specs: Iterable[TextSpec], *, places: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
 ) -> Iterator[Completion]:
-    """Write the texts of usable prompts, numbered among these."""
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, places=places) as engine:
         for row, event in decode(Scheduler(specs, places=places), engine):
@@ -77,10 +76,12 @@ def _complete_all(
 
 @contextmanager
 def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[BatchEngine]:
-    """Yield an engine with an empty cache of `places` rows; the model is returned to its state on exit.
+    """Yield an engine with an empty cache of `places` rows; undo what it changes in the model on exit.
 
-    grows: whether the cache has only as many rows as there are texts, `places` to begin with. call: as for
-    `_complete_all`. Raises `ValueError` for a model whose rows can't be replaced.
+    call: any of those that are written with this engine.
+    grows: whether the cache has as many rows as there are texts, `places` to begin with.
+
+    Raises `InputError` for a model whose rows can't be replaced.
     """
     if call.model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")

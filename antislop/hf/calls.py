@@ -73,7 +73,7 @@ class Call:
 
     @property
     def rows(self) -> int:
-        """The number of texts."""
+        """The number of rows."""
         return int(self.input_ids.shape[0])
 
     @property
@@ -121,9 +121,9 @@ def call_generate(
     *,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Any:
-    """Call the model's `generate` with `use(call)` as its decoding loop, and return what it returns.
+    """Call the model's `generate` with `use(call)` as its decoding loop.
 
-    Raises `InputError` for arguments that never reach the loop, and for a model that doesn't use one.
+    Raises `InputError` for arguments that never reach the loop, and for a model that doesn't call it.
     """
     refuse_arguments(arguments, tokenizer)
     inputs, kwargs = read_inputs(inputs, arguments, tokenizer, device_of(model))
@@ -205,7 +205,7 @@ def _advise_on_inputs(inputs: object) -> str:
 def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
     """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
 
-    Raises `PromptError` for an empty prompt, and `InputError` for a chat without a template or anything else.
+    Raises `PromptError` for an empty prompt, and `InputError` for a chat without a template and for any other type.
     """
     if isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"]

@@ -14,15 +14,16 @@ from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.matching.token_matcher import Matcher, State
 
 LISTS_KEPT = 64
-"""Compiled lists that are kept for later texts."""
+"""Maximum number of compiled lists that are kept for later texts."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledBans:
-    """Bans and the matcher for them. Equal to itself only, and hashed at once however long the list is.
+    """Bans and the matcher for them; compared and hashed by identity, since lists are long.
 
-    exempt: phrases inside which no ban applies, in addition to those of each ban. prompt_lookback: whether a ban may
-    begin in the prompt. exempt_prompt: whether the bans that the prompt contains may be written.
+    exempt: phrases inside which no ban applies, in addition to those of each ban.
+    prompt_lookback: whether a ban may begin in the prompt.
+    exempt_prompt: whether bans that the prompt contains may be written.
     """
 
     bans: BanList
@@ -43,13 +44,13 @@ class CompiledBans:
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
-        """Compile a list, all of whose bans have the exempt phrases already, and read the tokenizer's vocabulary."""
+        """Compile a list whose bans already have the exempt phrases."""
         vocabulary = Vocabulary.of(tokenizer)
         matcher = Matcher(bans, vocabulary)
         return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), prompt_lookback, exempt_prompt)
 
     def with_bans(self, bans: Bans) -> CompiledBans:
-        """Compile another list in the same way, for the same tokenizer."""
+        """Compile another list with the same options."""
         combined = combine_bans(read_bans(bans), exempt=self.exempt)
         return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary))
 
@@ -58,14 +59,15 @@ class CompiledBans:
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
 
     def make_drafter(self) -> PhraseDrafter:
-        """Return a drafter of the rest of bans."""
+        """Return a drafter that completes bans that were begun."""
         return PhraseDrafter(self.matcher, partial(encode_after, self.tokenizer, self.vocabulary))
 
 
 class CompiledLists:
-    """Lists of bans that texts ask for one after another, each compiled once.
+    """Compiles the lists that texts ask for, each list object once.
 
-    own: for texts that ask for none. is_drafted: whether the rest of bans is drafted.
+    own: used for texts without a list.
+    is_drafted: whether bans that were begun are drafted.
     """
 
     def __init__(self, own: CompiledBans, *, is_drafted: bool = False) -> None:
@@ -74,7 +76,7 @@ class CompiledLists:
         self._compiled: dict[int, tuple[Bans | None, CompiledBans, list[PhraseDrafter]]] = {}
 
     def compile(self, bans: Bans | None) -> tuple[CompiledBans, list[PhraseDrafter]]:
-        """Return the compiled list and its drafters, the same for the same object."""
+        """Return the compiled list and its drafters."""
         if id(bans) not in self._compiled:
             if len(self._compiled) >= LISTS_KEPT:
                 del self._compiled[next(iter(self._compiled))]

@@ -1,7 +1,7 @@
 """A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass.
 
-The other arguments of a forward pass (positions, attention mask, token types) follow from where each row starts in the
-cache and how long it is, so a rewind has nothing to restore here.
+Positions, attention mask and token types follow from where each row starts in the cache and how long it is, so a
+rewind has nothing to restore here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from antislop.hf.private import (
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
-"""Arguments of a forward that belong to one prompt; so does the attention mask of a model without an encoder."""
+"""Arguments of a forward pass that belong to one prompt; so does the attention mask of a model without an encoder."""
 
 
 class DecodeMode:
-    """The changes that transformers makes to a model for decoding: other kernels for experts, on a GPU.
+    """The kernels by which transformers decodes, which differ for experts on a GPU. Does nothing without a model.
 
-    Prompts are read without them, since they would take more memory and give other bits. Does nothing without a model.
+    Prompts are read without them: they would take more memory and give other bits.
     """
 
     def __init__(self, model: PreTrainedModel | None) -> None:
@@ -46,13 +46,13 @@ class DecodeMode:
         self._stack: ExitStack | None = None  # while it is entered
 
     def enter(self) -> None:
-        """Change the model, unless it is changed already."""
+        """Switch the model to them, unless it is switched already."""
         if self._stack is None and self._model is not None:
             self._stack = ExitStack()
             self._stack.enter_context(optimized_for_decoding(self._model))
 
     def leave(self) -> None:
-        """Undo the change, if there is one."""
+        """Switch back."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             stack.close()
@@ -61,9 +61,9 @@ class DecodeMode:
 class TransformersModel:
     """A model and the arguments that all of its forward passes share.
 
-    model_kwargs: the arguments that `generate` prepared, without the cache and those of one prompt; none for a model
-    alone. copies: how often each prompt occurs in a batch, consecutively; it is read once. decode_mode: entered by each
-    forward pass except those that read a prompt, and left by its owner.
+    model_kwargs: what `generate` prepared, without the cache and the arguments of one prompt.
+    copies: how often each prompt occurs in a batch, consecutively; it is read once.
+    decode_mode: entered by forward passes that read no prompt, and left by its owner.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class TransformersModel:
         return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     def new_cache(self, rows: int) -> TransformersCache:
-        """Return an empty cache of `rows` rows."""
+        """Return an empty cache."""
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        """Read more tokens and return logits [rows, queries, vocab]; for a prompt only those after its last token."""
+        """Read tokens and return logits [rows, queries, vocab], or [rows, 1, vocab] after a prompt's last token."""
         if not isinstance(kv_cache, TransformersCache):
             raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new:
@@ -144,14 +144,13 @@ class TransformersModel:
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
     def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
-        """Return the arguments of a prompt that consists of tokens and padding."""
         prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
         if self._takes_positions:
             prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         return prompt
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
-        """Read a recurrent model's queries one at a time, as they were drawn: in one pass its states might differ."""
+        """Read a recurrent model's queries one at a time: in one pass its states might differ."""
         queries, before = ids.shape[1], {}
         for row, count in enumerate(counts):
             for place in range(queries - count, queries - 1):
@@ -166,7 +165,7 @@ class TransformersModel:
         return logits
 
     def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
-        """Read queries one column at a time in all rows; a row without a token there is fed one and then rewound."""
+        """Read queries one column at a time; a row without a token there is fed padding, which is then forgotten."""
         logits = []
         for place in range(ids.shape[1]):
             with cache.feeding([1] * cache.rows):
@@ -176,7 +175,7 @@ class TransformersModel:
         return torch.cat(logits, dim=1)
 
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
-        """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
+        """Run the model on ids [rows, queries], or [1, queries] for one row."""
         queries = ids.shape[1]
         if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
@@ -201,12 +200,11 @@ class TransformersModel:
         return logits
 
     def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
-        """Return the model, compiled if `generate` would compile it."""
         return compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Return the device of a model's ids, also if its first parameters are offloaded and on no device."""
+    """Return the device of a model's ids, also if its first parameters are offloaded."""
     device: torch.device = model.device
     if device.type == "meta":
         placed = (place for place in getattr(model, "hf_device_map", {}).values() if place not in ("cpu", "disk"))
@@ -215,7 +213,7 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 
 def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the mask of the prompt that is continued: the decoder's, not that of its encoder's input."""
+    """Return the mask of the prompt that is continued, which is not the mask of an encoder's input."""
     mask: Tensor | None = model_kwargs.get(_mask_name(model))
     return mask
 
@@ -237,7 +235,7 @@ def _mask_name(model: PreTrainedModel) -> str:
 
 
 def _attends_to_all(model: PreTrainedModel) -> bool:
-    """Return whether all layers of a model attend to every column that holds a token, by torch's own attention."""
+    """Return whether all layers attend to all tokens, by torch's own attention."""
     config = model.config.get_text_config(decoder=True)
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
     limits = ("sliding_window", "attention_chunk_size", "alibi")
@@ -246,7 +244,6 @@ def _attends_to_all(model: PreTrainedModel) -> bool:
 
 
 def _every(value: Any, step: int) -> Any:
-    """Return every step-th row of a tensor that has one row per row of the batch."""
     return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
 
 
@@ -258,9 +255,9 @@ def split_arguments(
     rows: int,
     decode_mode: DecodeMode | None = None,
 ) -> tuple[LanguageModel, RewindableCache]:
-    """Split what `generate` prepared: into a model, with the arguments of all passes, and a cache, with the first's.
+    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
 
-    Raises `InputError`, before anything is computed, for a cache that can't be rewound exactly.
+    Raises `InputError`, before the model runs, for a cache that can't be rewound exactly.
     """
     if rows > 1 and _counts_by_cache(model):
         parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
@@ -303,7 +300,6 @@ def _split_row(
     row: int,
     rows: int,
 ) -> tuple[LanguageModel, RewindableCache]:
-    """Split the arguments of one row of an encoder-decoder model's batch."""
     given = choose_cache(model_kwargs.get("past_key_values"), model=model)
     if belongs_to_caller(given):
         raise InputError(
@@ -317,7 +313,7 @@ def _split_row(
 
 
 def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
-    """Return how often each prompt occurs in the batch, or 1 if reading it once might not be the same."""
+    """Return how often each prompt occurs in the batch, or 1 if reading it once might give other logits."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
     if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_static:

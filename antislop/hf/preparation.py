@@ -1,4 +1,4 @@
-"""Prepare the texts of a call: refuse what can't be done exactly, and make a specification of each text."""
+"""Prepare the rows of a call: refuse what can't be done exactly, and make a specification of each row."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def prepare_run(
     recording: Recording,
     control: Control | None = None,
 ) -> Run:
-    """Return a call's run, ready to begin. Raises `InputError` for what is not supported.
+    """Return a run that is ready to begin. Raises `InputError` for what is not supported.
 
-    options: the sampler's, for the trace.
+    options: of the sampler, for the trace.
     """
-    lengths = check_call(call, bans)
+    lengths = _check_call(call, bans)
     describe_facts = describe_call(call, bans, options=options, recording=recording, control=control)
-    specs = make_specs(call, bans, policy=policy, drafters=drafters)
+    specs = _make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
         describe = partial(Node.describe_choice, top_k=recording.limit)
         specs = [replace(spec, record_choice=describe) for spec in specs]
@@ -63,7 +63,7 @@ def prepare_run(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
     )
     if control is not None:
-        refuse_control(control, specs, cache)
+        _refuse_control(control, specs, cache)
         controllers = control.begin([_read_tokens(call, place) for place in range(call.rows)])
         specs = [
             replace(spec, controller=controller, max_forks=control.max_forks)
@@ -82,21 +82,21 @@ def prepare_row(
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
 ) -> TextSpec:
-    """Return the text of a call that asks for one, with random numbers of its own, to be written beside others.
+    """Return the only row of a call, with its own random numbers, to be written beside rows of other calls.
 
-    shared: the names of the lists of processors and criteria that the other texts use, too.
+    shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
     """
-    lengths = check_call(call, bans)
+    lengths = _check_call(call, bans)
     if call.rows > 1:
         raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
-    spec = make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
+    spec = _make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
     if spec.keep_scores:
         raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
     refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
     return replace(spec, generator=torch.Generator(call.input_ids.device).manual_seed(seed))
 
 
-def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
+def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
     """Raise `InputError` for what can't be done exactly; return the lengths of the prompts."""
     refuse_tokenizer(call.model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
@@ -109,7 +109,7 @@ def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
     return lengths
 
 
-def make_specs(
+def _make_specs(
     call: Call,
     bans: CompiledBans,
     *,
@@ -117,7 +117,6 @@ def make_specs(
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
 ) -> list[TextSpec]:
-    """Return the texts of a call, which share all but their prompts."""
     assistants = [_draft_by_assistant(call, bans, place) for place in range(call.rows)]
     settings = Settings(
         logits_processor=call.logits_processor,
@@ -145,7 +144,6 @@ def make_specs(
 
 
 def _draft_by_assistant(call: Call, bans: CompiledBans, place: int) -> list[CandidateDrafter]:
-    """Return the drafter that a call asks for, for one of its texts, or none."""
     return make_assistant_drafters(
         call.model,
         assistant=call.assistant,
@@ -158,21 +156,20 @@ def _draft_by_assistant(call: Call, bans: CompiledBans, place: int) -> list[Cand
 
 
 def _read_tokens(call: Call, place: int) -> list[int]:
-    """Return the tokens of a prompt, without padding."""
     ids, mask = call.input_ids[place], _mask_of(call, place)
     tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
     return tokens
 
 
 def _mask_of(call: Call, place: int) -> Tensor | None:
-    """Return the mask of a prompt, [tokens]; None if there is none that tells its padding."""
+    """Return the mask of a prompt, [tokens]; None if the call has no mask of this shape."""
     mask = call.mask
     if mask is None or mask.ndim != 2 or mask.shape[1] != call.input_ids.shape[1]:
         return None
     return mask[min(place, mask.shape[0] - 1)]
 
 
-def refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
+def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
     """Raise `InputError` for what a controller can't be combined with."""
     spec, needs = specs[0], control.controller.needs
     if spec.policy.method != "exact":
@@ -191,7 +188,7 @@ def refuse_control(control: Control, specs: Sequence[TextSpec], cache: Rewindabl
 
 
 def share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:
-    """Have texts share the first one's settings if these depend on no text: they are processed together then."""
+    """Have rows share the first one's settings if these fit any prompt: they are then processed together."""
     shared: Settings | None = None
     for spec in specs:
         shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)

@@ -122,7 +122,7 @@ def refuse_states(requested: Mapping[str, Any], method: str) -> None:
 
 
 def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
-    """Raise `InputError` for a model or settings with which the sampler would be inexact or ignore a request."""
+    """Raise `InputError` for a model or settings with which the sampler would be inexact, or ignore one of them."""
     _refuse_cache(config.cache_implementation)
     if model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         raise InputError(
@@ -147,10 +147,10 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
 
 
 def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `InputError` for a tokenizer that can't be the model's: no ban would be found in the model's texts.
+    """Raise `InputError` for a tokenizer whose size can't be the model's: no ban would be found.
 
     A model may have more ids than its tokenizer, since vocabularies are padded, and a tokenizer may have been given
-    tokens that the model never writes. A tokenizer of another model with equally many tokens is not detected.
+    tokens that the model never writes.
     """
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
@@ -198,7 +198,7 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
 def measure_prompts(
     input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> PromptLengths:
-    """Return the lengths of prompts [rows, tokens], or of their embeddings; a mask includes the tokens in a cache."""
+    """Return the lengths of prompts [rows, tokens], or of their embeddings; a mask also covers tokens in a cache."""
     embeds = model_kwargs.get("inputs_embeds")
     tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
     cache = model_kwargs.get("past_key_values", model_kwargs.get("cache_params"))
@@ -238,10 +238,7 @@ def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, 
 
 
 def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
-    """Return whether a model looks its positions up in a table of that size, by the names and sizes of its tensors.
-
-    Tables of images and sounds, and those of an encoder, don't count.
-    """
+    """Return whether the decoder looks its positions up in a table of that size, by names and sizes of its tensors."""
     if model.config.model_type == "mpt":  # its slopes are computed for this number of positions in each forward
         return True
     for name, module in model.get_decoder().named_modules():
@@ -257,7 +254,7 @@ def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
 
 
 def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
-    """Warn of a text of `length` tokens, its prompt included, that exceeds the positions that a model was made for."""
+    """Warn if a text of `length` tokens, its prompt included, exceeds the positions that a model was made for."""
     limit = max_positions(model)
     if limit is not None and length - 1 > limit:
         warnings.warn(
@@ -268,14 +265,14 @@ def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
-    """Return the number of positions that a model was made for, by its configuration; None if it names none."""
+    """Return the number of positions that a model's configuration names, if any."""
     config = model.config.get_text_config(decoder=True)
     positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
     return positions if isinstance(positions, int) else None
 
 
 def _find_boundary(model: PreTrainedModel) -> int | None:
-    """Return the number of tokens above which `longrope` has other frequencies, for all tokens of the text."""
+    """Return the number of tokens above which `longrope` changes the frequencies of the whole text."""
     ropes = [rope for rope in _list_ropes(model) if rope.get("rope_type") == "longrope"]
     if not ropes:
         return None
@@ -285,6 +282,6 @@ def _find_boundary(model: PreTrainedModel) -> int | None:
 
 
 def _list_ropes(model: PreTrainedModel) -> list[dict[str, Any]]:
-    """Return the parameters of a model's rotary embeddings, those of each kind of layer included."""
+    """Return the parameters of a model's rotary embeddings, including those of each kind of layer."""
     ropes = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     return [ropes, *(part for part in ropes.values() if isinstance(part, dict))]

@@ -86,12 +86,12 @@ class EventStream(Iterator[Event]):
         return next(self._events)
 
     def close(self) -> None:
-        """End the text here, and give the model back."""
+        """End the text here."""
         self._events.close()
 
     @property
     def trace(self) -> Trace | None:
-        """The events so far with the facts of the call; None with record="none"."""
+        """What has happened so far; None with record="none"."""
         return self._run.trace
 
 
@@ -123,7 +123,7 @@ class Run:
         self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield what happens to the only row."""
+        """Yield what happens to the only row. Raises `InputError` if there are several."""
         if len(self.rows) > 1:
             raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
@@ -134,7 +134,7 @@ class Run:
                 yield event
 
     def numbered_events(self) -> Generator[tuple[int, Event], None, None]:
-        """Yield what happens, with the number of the row; events after the last token are in `trace` only."""
+        """Yield row numbers and events; those after the last token are in `trace` only."""
         with self._borrowed_model():
             yield from self._decode()
             self._finish()
@@ -176,7 +176,7 @@ class Run:
         return Trace(rows, self.bans.bans, self.bans.vocabulary, self.describe)
 
     def _finish(self) -> None:
-        """Leave a whole text but its last token in a cache that the caller will see; count the tokens that were cut."""
+        """Feed the rest of a text, but its last token, to a cache that the caller will see; count tokens cut."""
         is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
         is_seen = is_seen or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
@@ -200,7 +200,6 @@ class Run:
             yield row.number, event
 
     def _note(self, number: int, event: Event) -> None:
-        """Count an event of a row, and keep it if events are recorded."""
         report = self._reports[number]
         if self.recording.level == "none":
             report.count(event)
@@ -208,7 +207,7 @@ class Run:
             report.add(event)
 
     def _add_fork(self, row: Row, fork: Forked) -> None:
-        """Add a text that was forked, with the events of the one that it was forked from."""
+        """Add a forked row, with the events of the row that it was forked from."""
         self.rows.append(row)
         parent = self._reports[fork.parent]
         report = Report(surfaces=self.bans.vocabulary, events=list(parent.events), let_through=list(parent.let_through))
@@ -216,7 +215,7 @@ class Run:
         self._reports.append(report)
 
     def _sequences(self) -> Tensor:
-        """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
+        """Return prompts and generated tokens [rows, tokens], padded on the right."""
         longest = max(len(row.tokens) for row in self.rows)
         ids = self.rows[0].ids
         sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
@@ -240,7 +239,7 @@ class Run:
         return self._report(fields)
 
     def with_reports(self, output: CallOutput) -> CallOutput:
-        """Return what `complete` returned, with the reports that it leaves out for a model's own `generate`."""
+        """Add reports to what `complete` returned, which leaves them out for a model with a `generate` of its own."""
         if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
             return output
         return self._report(output)
@@ -254,7 +253,7 @@ class Run:
     def _borrowed_model(self) -> Iterator[None]:
         """Give the model and transformers' cache back to the caller afterwards.
 
-        The cache then holds the texts; after an error, or if the rows differ in length, it is as it was before.
+        The cache then holds the texts; after an error, or if rows differ in length, what it held before.
         """
         is_complete = False
         try:
@@ -281,7 +280,7 @@ def _refuse_fork(event: Event) -> None:
 
 
 def _list_masks(mask: Tensor | None, rows: list[Row]) -> list[tuple[int, ...] | None]:
-    """Return the mask of each prompt; None for a prompt without padding, or if the mask is for other inputs."""
+    """Return the mask of each prompt; None without padding, or if the mask is for other inputs."""
     if mask is None or mask.ndim != 2 or mask.shape[1] != rows[0].prompt_length or bool(mask.all()):
         return [None] * len(rows)
     lists = [tuple(int(value) for value in values) for values in mask.tolist()]

@@ -1,7 +1,7 @@
 """The surface of each token: the bytes that it adds to the text.
 
-Surfaces are read from the vocabulary once, as the tokenizer's decoder would decode them. Joined and decoded as UTF-8
-they are the text, except for the one space that SentencePiece decoders remove from its beginning.
+Surfaces, joined and decoded as UTF-8, are the text, except for the one space that SentencePiece decoders remove from
+its beginning.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Surfaces by token id.
 
-    breaks: the special tokens, which have no surface and separate words, each with the text that
-        `decode(…, skip_special_tokens=False)` returns for it, such as "<think>". Scopes read it.
-    drops_space: whether the decoder removes the space in front of a text's first token, as those of SentencePiece and
-        WordPiece do.
-    byte_tokens: the tokens of byte fallback, each of which is a byte. A run of them is text if it is valid UTF-8, and
-        otherwise U+FFFD for each byte.
+    breaks: the special tokens, which have no surface and separate words, with their names, such as "<think>".
+    drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
+    byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
     count: the number of tokens of the tokenizer.
     """
 
@@ -42,10 +39,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-        """Read the surfaces of a tokenizer that is backed by the `tokenizers` library.
+        """Read a tokenizer that is backed by the `tokenizers` library.
 
-        Raises `InputError` for a decoder whose surfaces are not known: anything but byte-level BPE, SentencePiece
-        (BPE or Unigram, with byte fallback or without) and WordPiece.
+        Raises `InputError` for any other than byte-level BPE, SentencePiece (BPE or Unigram) and WordPiece.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise InputError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
@@ -70,7 +66,7 @@ class Vocabulary:
         return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
 
     def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise `InputError` if a tokenizer was given tokens after it was read: their text would be unknown."""
+        """Raise `InputError` if the tokenizer was given tokens since, whose text would be unknown."""
         count = len(tokenizer)
         if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
             return
@@ -81,39 +77,35 @@ class Vocabulary:
         )
 
     def join(self, token_ids: Iterable[int]) -> bytes:
-        """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""
+        """Return the bytes that tokens add to a text."""
         return b"".join(map(self.surface, token_ids))
 
     def surface(self, token_id: int) -> bytes:
-        """Return the bytes of one token."""
+        """Return the bytes of one token; none for special tokens and ids beyond the tokenizer."""
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
 
     def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
-        """Return the text that tokens add after those of a prompt, so that prompt + text is the whole text.
+        """Return the text that tokens add after a prompt's, so that prompt + text is the whole text.
 
-        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. At the beginning of a
-        text, with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing;
-        bytes that are no character become U+FFFD.
+        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. Bytes that are not a
+        character become U+FFFD.
         """
         text = decode(self, token_ids)
         return text.removeprefix(" ") if self.drops_space_after(after) else text
 
     def drops_space_after(self, prompt: Sequence[int]) -> bool:
-        """Return whether a text begins after a prompt, so that its first space is dropped."""
+        """Return whether a text begins anew after a prompt, so that its first space is dropped."""
         return self.drops_space and (not prompt or prompt[-1] in self.breaks)
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of the vocabulary: the same for all tokenizers with the same tokens under the same ids."""
+    """Return a hash of the tokens and their ids."""
     tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]
 
 
 def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
-    """Return the tokens of a text that continues other text, without a space before it.
-
-    Empty if the tokenizer would write another text.
-    """
+    """Return the tokens of a text that follows other text without a space; none if they would decode differently."""
     anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
     tokens: list[int] = ids[len(anchor) :]
     is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
@@ -121,14 +113,12 @@ def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, tex
 
 
 def _find_decoders(backend: Any) -> list[dict[str, Any]]:
-    """Return the steps of a tokenizer's decoder, as its file describes them."""
     decoder = json.loads(backend.to_str()).get("decoder") or {}
     parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
     return parts
 
 
 def _drops_space(part: dict[str, Any]) -> bool:
-    """Return whether a step of a decoder removes the space in front of a text's first token."""
     if part.get("type") == "Metaspace":
         return bool(part.get("prepend_scheme", "always") != "never")
     return part.get("type") == "WordPiece" or (part.get("content"), bool(part.get("start"))) == (" ", True)
@@ -150,7 +140,7 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
 
 
 def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
-    """Yield the text that each part turns into a space, None if it makes anything else or is a regular expression."""
+    """Yield the text that each part turns into a space; None for a part that replaces anything else."""
     for part in parts:
         if part.get("type") == "Metaspace":
             yield part["replacement"]
@@ -190,7 +180,7 @@ class _Spaced:
 
 @dataclass(frozen=True)
 class _Following:
-    """WordPiece: whether a token is joined to the one before it is up to its decoder, clean-up included."""
+    """WordPiece: its decoder decides whether a token is joined to the one before it."""
 
     decoder: Any
 

@@ -20,7 +20,7 @@ from antislop.hf.private import attention_of, uncompiled
 from antislop.interpret.clean_pass import prepare_inputs, read
 
 NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
-"""Which outputs to store: all, one, several, or those whose names a function accepts."""
+"""Which outputs to store: all (None), one, several, or those whose names a function accepts."""
 
 PATTERN = ".pattern"
 
@@ -28,10 +28,11 @@ PATTERN = ".pattern"
 class ActivationCache(Mapping[str, Tensor]):
     """The outputs of a model's modules in one forward pass, by the paths of `model.named_modules()`.
 
-    A module's output is its first tensor if it returns several, in the shape that the module returns: mostly [rows,
-    tokens, …]. The second call of a module in the same pass is stored as `path@2`, the third as `path@3`. With eager
-    attention, `path.pattern` holds the attention weights [rows, heads, queries, keys] of an attention module. Shared
-    modules have the first of their paths. All tensors are copies without gradients.
+    path: the first tensor that the module returns, in its shape: mostly [rows, tokens, …].
+    path@2, path@3: the same of further calls of the module in the same pass.
+    path.pattern: attention weights [rows, heads, queries, keys] of an attention module, with eager attention.
+
+    Shared modules have the first of their paths. All tensors are copies without gradients.
     """
 
     def __init__(self, outputs: Mapping[str, Tensor]) -> None:
@@ -62,7 +63,7 @@ class ActivationCache(Mapping[str, Tensor]):
         return sum(tensor.nbytes for tensor in self._outputs.values())
 
     def to(self, device: torch.device | str) -> ActivationCache:
-        """Return a cache with all tensors on a device; those that are there already are not copied."""
+        """Return a cache with all tensors on a device."""
         return ActivationCache({name: tensor.to(device) for name, tensor in self._outputs.items()})
 
 
@@ -77,21 +78,19 @@ def run_with_cache(
 ) -> tuple[Tensor, ActivationCache]:
     """Read texts in one forward pass; return the logits [rows, tokens, vocab] and the outputs of the modules.
 
-    input_ids: ids [rows, tokens]. attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; None for no padding.
-        Positions are counted by it, as in `generate`.
-    names_filter: a name, several, or a function that is called with each name and returns whether to store it; None
-        stores all. A name stands for all calls of its module. A function that accepts a module together with its
-        pattern gets the pattern only if it is computed.
-    device: where the copies go, "cpu" for instance; None leaves them where the outputs are. The model stays on its own.
+    input_ids: ids [rows, tokens].
+    attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; positions are counted by it, as in `generate`.
+    names_filter: a name, several, or a function of each name that returns whether to store it; None stores all. A name
+        stands for all calls of its module.
+    device: where the copies go; None leaves them where the outputs are. The model is not moved.
     model_kwargs: other arguments of the model's forward pass, such as images, `decoder_input_ids`, or `inputs_embeds`
-        in the place of ids; beside images, positions are the model's own unless `position_ids` is passed.
+        in place of ids; beside images, positions are the model's own unless `position_ids` is passed.
 
-    The pass has no cache, no gradients and no dropout. Afterwards, also if it raises an error, the hooks are removed,
-    and each module is in training or evaluation mode as before.
+    The pass has no cache, no gradients and no dropout. Afterwards the hooks are removed, and each module is in training
+    or evaluation mode as before, also after an error.
 
-    Memory: an output takes tokens x width x bytes per number. All outputs of a Llama layer together are 8 of the hidden
-    size, 3 of the MLP's and 2 of the keys': for Llama 3 8B in bfloat16 152 KiB per token and layer, 4.8 MiB per token.
-    With `names_filter` one of the hidden size takes 8 KiB per token; a pattern takes heads x tokens numbers per token.
+    Memory: for Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token, one of the hidden size 8 KiB; a pattern
+    takes heads x tokens numbers per token.
 
     Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
     attention does not compute; after it, for a named module that was not called or returned no tensor.
@@ -106,7 +105,7 @@ def run_with_cache(
 
 
 def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
-    """Return a cache of stored outputs. Raises `InputError` if one is missing that was asked for by its name."""
+    """Return a cache of stored outputs. Raises `InputError` if a required one is missing."""
     if not outputs:
         raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):
@@ -122,8 +121,10 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
 
 @dataclass(frozen=True)
 class Selection:
-    """The modules to hook, and the names under which their outputs and attention patterns are stored.
+    """What to store.
 
+    modules: to hook, by their paths.
+    names: of the outputs and patterns to store.
     required: names that were asked for one by one, so that a missing one is an error.
     """
 
@@ -133,7 +134,7 @@ class Selection:
 
 
 def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
-    """Return what a filter selects. Raises `InputError` if that is nothing, or a pattern that is not computed."""
+    """Return what a filter selects. Raises `InputError` for nothing, and for a pattern that is not computed."""
     modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply(names_filter, sorted(modules.keys() | patterns))
@@ -150,7 +151,7 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
 
 
 def require_patterns(model: PreTrainedModel) -> None:
-    """Raise `InputError` for a model that computes no attention pattern, of which `generate` is to return some."""
+    """Raise `InputError` for a model without the attention patterns that `output_attentions` asks for."""
     if _attention_name(model) != "eager":
         _refuse_patterns(model, "output_attentions is set")
     if not _find_attention(dict(model.named_modules())):
@@ -193,12 +194,12 @@ def _list(names: Collection[str]) -> str:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Return whether a module can be called; a list of modules can't."""
+    """Return whether a module can be called; a `ModuleList` can't."""
     return type(module).forward is not nn.Module.forward
 
 
 def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
-    """Return the paths of attention modules, which transformers names by their class: the innermost ones."""
+    """Return the paths of the innermost attention modules, which transformers names by their class."""
     found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
 
@@ -220,10 +221,7 @@ def check_device(device: torch.device | str | None) -> None:
 
 @contextmanager
 def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
-    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards.
-
-    device: where the copies go; None for the device of each output.
-    """
+    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards."""
     outputs: dict[str, Tensor] = {}
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
@@ -250,7 +248,6 @@ def _store(
 
 
 def _number(name: str, outputs: Collection[str]) -> str:
-    """Return a name that is free: that of the second call of a module ends in `@2`, the third's in `@3`."""
     call = 1
     while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
         call += 1
@@ -258,7 +255,6 @@ def _number(name: str, outputs: Collection[str]) -> str:
 
 
 def _first_tensor(output: Any) -> Tensor | None:
-    """Return the first tensor of an output, in the order of its fields, also within nested tuples."""
     if isinstance(output, Tensor):
         return output
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
@@ -266,10 +262,8 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 def _find_pattern(output: Any) -> Tensor | None:
-    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output.
-
-    T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
-    """
+    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output."""
+    # T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
     parts = output[1:] if isinstance(output, tuple) else ()
     tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
     return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

@@ -1,4 +1,4 @@
-"""The result of a call that explains its tokens afterwards: first generate, then ask for chosen steps."""
+"""The result of `AntiSlop.forward_pass`, which explains chosen tokens afterwards."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from antislop.trace.report import Report
 from antislop.trace.trace import Trace
 
 InlineFormat = Literal["html", "svg", "text"]
-"""A page of its own, a picture of one text, or one text with brackets around withdrawn parts."""
+"""A page, a picture of one text, or one text with brackets around withdrawn parts."""
 
 _SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".svg": "svg", ".txt": "text", ".text": "text"}
 _TYPES: dict[InlineFormat, str] = {"html": "text/html", "svg": "image/svg+xml", "text": "text/plain"}
 
 _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
-"""Arguments of `generate` that ask for tensors which a `ForwardResult` does not hold."""
+"""Arguments of `generate` that ask for tensors, which a `ForwardResult` does not hold."""
 
 
 def refuse_tensors(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for arguments of `generate` that a `ForwardResult` has no place for."""
+    """Raise `InputError` for arguments of `generate` whose result a `ForwardResult` does not hold."""
     for name in _TENSORS:
         if arguments.get(name):
             raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
@@ -48,14 +48,14 @@ def refuse_tensors(arguments: Mapping[str, Any]) -> None:
 
 
 class ForwardResult:
-    """Texts that were generated, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
+    """Generated texts, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
 
-    complete_sequence: prompts and kept tokens [rows, tokens], filled with the pad token on the right, as `sequences` of
-        `generate`'s output. generated_token_ids: the same without the prompts [rows, new tokens].
-    report: counts of all rows together. reports: one for each row.
+    complete_sequence: prompts and kept tokens [rows, tokens], as `sequences` of `generate`'s output.
+    generated_token_ids: the same without the prompts [rows, new tokens].
+    report: counts of all rows together.
+    reports: one for each row.
 
-    Holds the trace and the model until `clear_traces`, and no tensor but the sequences. Results know nothing of each
-    other or of the sampler.
+    Holds the trace and the model until `clear_traces`, and no tensor but the sequences.
     """
 
     def __init__(self, run: Run, output: CallOutput) -> None:
@@ -80,17 +80,14 @@ class ForwardResult:
 
     @property
     def trace(self) -> Trace:
-        """All that happened. Raises `RuntimeError` if nothing was recorded, or if it was cleared."""
+        """All that happened. Raises `RuntimeError` if it was not recorded, or was cleared."""
         if self._trace is None:
             raise RuntimeError(self._explain_absence("trace"))
         return self._trace
 
     @property
     def num_steps(self) -> int:
-        """The tokens drawn for all rows together, withdrawn ones included; known after `clear_traces`, too.
-
-        Raises `RuntimeError` with record="none".
-        """
+        """Tokens drawn for all rows together, including withdrawn ones. Raises `RuntimeError` with record="none"."""
         if self._recording.level == "none":
             raise RuntimeError(self._explain_absence("number of steps"))
         return self._steps
@@ -105,17 +102,17 @@ class ForwardResult:
     ) -> list[Explanation]:
         """Explain kept tokens: their probability, what was left beside them, and what was rejected in their place.
 
-        token_indices: places among the kept tokens of the row, in any order and number; negative ones count from the
-            end; None for all.
+        token_indices: indices among the kept tokens of the row, in any order; negative ones count from the end; None
+            for all.
         relevance: how much each earlier token contributed to the token's own logit, before processors.
-            "input_x_gradient" runs the model forward once and backward once for each distinct place,
-            "integrated_gradients" 50 rows of both for each place; None runs nothing. Needs `antislop[explain]`.
-        top_k: the maximum number of alternatives.
+            "input_x_gradient" runs the model forward once, and backward once for each token; "integrated_gradients" 50
+            rows of both for each token; None runs nothing. Needs `antislop[explain]`.
+        top_k: maximum number of alternatives.
 
-        A row is read alone for its relevance, without the padding of its prompt, by the model as it is now: in
-        evaluation mode, with gradients of the embeddings only. Parameters and their gradients remain as they are.
+        For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
+        Parameters and their gradients remain as they are.
 
-        Before the model runs, raises `IndexError` for a row or place that there is not, `ValueError` for more
+        Before the model runs, raises `IndexError` for a row or token that doesn't exist, `InputError` for more
         alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
         or if they were cleared, and `NotImplementedError` for relevance of texts that depend on more than their ids.
         """
@@ -127,7 +124,7 @@ class ForwardResult:
         return [explain(kept[i], trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
 
     def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
-        """Return the attempts that were withdrawn behind the last kept token, before the text ended there."""
+        """Return the attempts that were withdrawn after the last kept token, before the text ended there."""
         trace = self.trace
         history = trace.rows[self._check_row(row)].history
         return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
@@ -141,11 +138,11 @@ class ForwardResult:
     ) -> str:
         """Return the texts as a page, as a picture or with brackets, with what was withdrawn in its place.
 
-        path: a file to write the same to. inline_format: "html", a page of its own, on which all relevance that this
-        result has computed by now appears as shading; "svg" and "text" for a single text.
+        path: a file to write the same to.
+        inline_format: "html": a page, with shading for all relevance computed so far; "svg" or "text": a single text.
         show: show it in the notebook, or else in a browser; "text" on standard output.
 
-        Raises `ValueError` for a path with the suffix of another format and for a picture of several texts, and
+        Raises `InputError` for a path with the suffix of another format and for "svg" or "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
         check_format(inline_format, path)
@@ -171,12 +168,12 @@ class ForwardResult:
         return None if self._trace is None else frame(self._render("html"))
 
     def clear_traces(self) -> None:
-        """Drop the trace, the model and all relevance; sequences and counts remain.
+        """Drop the trace, the model and all relevance.
 
-        The reports keep the events that record="none" keeps: bans that were conceded or admitted.
+        Sequences, counts and the events of bans that were conceded or admitted remain.
         """
         self._trace, self._model, self._relevance, self._is_cleared = None, None, {}, True
-        self.report, *self.reports = map(_drop_events, (self.report, *self.reports))
+        self.report, *self.reports = (replace(report, events=[]) for report in (self.report, *self.reports))
 
     def _attribute(self, row: int, indices: Sequence[int], method: RelevanceMethod) -> dict[int, list[float]]:
         check_method(method)
@@ -217,12 +214,7 @@ class ForwardResult:
             )
 
 
-def _drop_events(report: Report) -> Report:
-    return replace(report, events=[])
-
-
 def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
-    """Return places from 0 to count - 1. Raises `IndexError` for others and `InputError` for what is no list."""
     if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
         raise InputError(f"token_indices is {token_indices!r}; a list of places was expected, or None for all")
     return [_read_index(place, count) for place in token_indices]
@@ -238,7 +230,6 @@ def _read_index(place: int, count: int) -> int:
 
 
 def check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
-    """Raise `InputError` for an unknown format, and for a path whose suffix belongs to another one."""
     if inline_format not in get_args(InlineFormat):
         raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
     suffix = "" if path is None else Path(path).suffix.lower()
@@ -250,7 +241,7 @@ def check_format(inline_format: str, path: str | os.PathLike[str] | None) -> Non
 
 
 def frame(page: str) -> str:
-    """Return a page as an element for a notebook, apart from the notebook's own styles."""
+    """Return a page as an element for a notebook, isolated from the notebook's styles."""
     style = "width: 100%; height: 36em; border: 0"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
@@ -258,7 +249,7 @@ def frame(page: str) -> str:
 def show_rendered(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
     """Show a result in the notebook that runs this, else in a browser, or as text on standard output.
 
-    path: the file that holds it; a browser reads a temporary one without it. Raises `RuntimeError` if no browser opens.
+    path: the file that holds it; None: a browser gets a temporary one. Raises `RuntimeError` if no browser opens.
     """
     if Console().is_jupyter:
         shown = frame(rendered) if inline_format == "html" else rendered
@@ -272,7 +263,7 @@ def show_rendered(rendered: str, inline_format: InlineFormat, path: str | os.Pat
 
 
 def _write_temporary(rendered: str, suffix: str) -> Path:
-    """Write a file that stays, since the browser reads it later."""
+    # It stays, since the browser reads it later.
     with NamedTemporaryFile(prefix="antislop-", suffix=suffix, delete=False) as file:
         path = Path(file.name)
     replace_text(path, rendered)

@@ -1,8 +1,4 @@
-"""What a call of `generate` returns beside its text: activations, hidden states and attentions of the kept text.
-
-A rewind can't take back the hidden states of withdrawn tokens step by step, and needn't: when the text is finished, one
-clean forward pass over it gives the same.
-"""
+"""Activations, hidden states and attentions of the kept text, by one clean forward pass when the text is finished."""
 
 from __future__ import annotations
 
@@ -40,7 +36,11 @@ _PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params"
 
 @dataclass(frozen=True)
 class CacheRequest:
-    """The activations that a call of `generate` is asked for. model: the one whose modules are named."""
+    """The activations that a call of `generate` is asked for.
+
+    model: whose modules are named.
+    device: where the copies go.
+    """
 
     model: PreTrainedModel
     selection: Selection
@@ -55,11 +55,13 @@ def request_cache(
     names_filter: NamesFilter,
     device: torch.device | str | None,
 ) -> CacheRequest | None:
-    """Return the cache that `generate` is asked for. arguments: all others, by name.
+    """Return the cache that `generate` is asked for, if any.
 
-    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions:
-    `generate` runs an encoder, of a text or of images, before it hands a call over.
+    arguments: all other arguments of `generate`.
+
+    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
     """
+    # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
     states = STATES if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
         _refuse(_find_encoded(model, arguments, name))
@@ -114,13 +116,13 @@ def _refuse(obstacle: str | None) -> None:
 def find_obstacle(call: Call, name: str) -> str | None:
     """Return why a text can't be read again by its ids and mask alone, and what to do instead; None if it can.
 
-    name: of the argument that asks for it.
+    name: the argument that asks for it.
     """
     return _find_encoded(call.model, call.model_kwargs, name) or _find_other_input(call, name)
 
 
 def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Return why a text is not determined by ids if an encoder or the caller has made states of its input."""
+    """Return the obstacle if an encoder or the caller has made states of the input."""
     if model.config.is_encoder_decoder:
         return (
             f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
@@ -134,17 +136,19 @@ def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: st
         other, advice = "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
     else:
         return None
-    return _advise(name, other, advice)
+    return _describe_obstacle(name, other, advice)
 
 
 def _find_other_input(call: Call, name: str) -> str | None:
-    """Return why a text is not determined by ids if other tensors are passed, or fewer ids than tokens."""
+    """Return the obstacle if other tensors are passed, or fewer ids than tokens."""
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
     others = sorted(tensors.keys() - _PREPARED)
     if not others and not are_counted(tensors.get("position_ids"), call.mask):
         others = ["position_ids"]
     if others:
-        return _advise(name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences")
+        return _describe_obstacle(
+            name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
+        )
     columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
     if columns > call.input_ids.shape[1]:
         return (
@@ -154,7 +158,7 @@ def _find_other_input(call: Call, name: str) -> str | None:
     return None
 
 
-def _advise(name: str, other: str, advice: str) -> str:
+def _describe_obstacle(name: str, other: str, advice: str) -> str:
     return (
         f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
         f"antislop.interpret.run_with_cache({advice}"
@@ -162,9 +166,9 @@ def _advise(name: str, other: str, advice: str) -> str:
 
 
 def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[str, Any]:
-    """Return the input by which a pass computes the logits of one token only, if no module behind them is asked for.
+    """Return the input that limits a pass to the logits of one token, if the modules asked for allow it.
 
-    With a large vocabulary, those of a whole text may take more memory than all that is stored.
+    With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
     """
     decoder = model.get_decoder()
     inside = set() if decoder is model else set(decoder.modules())
@@ -174,7 +178,7 @@ def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[s
 
 
 def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
-    """Return the mask of finished texts: that of the prompts, 1 for kept tokens and 0 for padding behind a text."""
+    """Return the mask of finished texts: the prompts', then 1 for kept tokens and 0 for padding."""
     call = run.call
     prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
     lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
@@ -183,10 +187,8 @@ def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
 
 
 def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
-    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …].
-
-    The first step reads the prompt, and each later one a token; the last token is never read.
-    """
+    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …]."""
+    # The first step reads the prompt, and each later one a token; the last token is never read.
     call = run.call
     prompt = call.input_ids.shape[1]
     spans = [(min(run.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
@@ -210,7 +212,7 @@ def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
 
 
 def _find_windows(model: PreTrainedModel, *, layers: int) -> Sequence[int | None]:
-    """Return the number of tokens that each attention layer's cache keeps in `generate`; None for all."""
+    """Return the number of tokens that each attention layer's cache keeps in `generate`; None: all."""
     caches = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     windows = [getattr(cache, "sliding_window", None) for cache in caches]
     return windows if len(windows) == layers else [None] * layers
