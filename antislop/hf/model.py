@@ -153,24 +153,24 @@ class TransformersModel:
         """Read a recurrent model's queries one at a time: in one pass its states might differ."""
         queries, before = ids.shape[1], {}
         for row, count in enumerate(counts):
-            for place in range(queries - count, queries - 1):
+            for column in range(queries - count, queries - 1):
                 with cache.feeding_alone(row):
-                    before[row, place] = self._run(ids[row : row + 1, place : place + 1], cache, row=row)[0, 0]
+                    before[row, column] = self._run(ids[row : row + 1, column : column + 1], cache, row=row)[0, 0]
         with cache.feeding([1] * cache.rows):
             last = self._run(ids[:, -1:], cache)
         logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
         logits[:, -1:] = last
-        for (row, place), row_logits in before.items():
-            logits[row, place] = row_logits
+        for (row, column), row_logits in before.items():
+            logits[row, column] = row_logits
         return logits
 
     def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         """Read queries one column at a time; a row without a token there is fed padding, which is then forgotten."""
         logits = []
-        for place in range(ids.shape[1]):
+        for column in range(ids.shape[1]):
             with cache.feeding([1] * cache.rows):
-                logits.append(self._run(ids[:, place : place + 1].clamp(min=0), cache))
-            for row in (ids[:, place] == PAD).nonzero()[:, 0].tolist():
+                logits.append(self._run(ids[:, column : column + 1].clamp(min=0), cache))
+            for row in (ids[:, column] == PAD).nonzero()[:, 0].tolist():
                 cache.forget(row)
         return torch.cat(logits, dim=1)
 
@@ -207,8 +207,10 @@ def device_of(model: PreTrainedModel) -> torch.device:
     """Return the device of a model's ids, also if its first parameters are offloaded."""
     device: torch.device = model.device
     if device.type == "meta":
-        placed = (place for place in getattr(model, "hf_device_map", {}).values() if place not in ("cpu", "disk"))
-        device = torch.device(next(placed, "cpu"))  # as accelerate chooses
+        devices = getattr(model, "hf_device_map", {}).values()
+        device = torch.device(
+            next((name for name in devices if name not in ("cpu", "disk")), "cpu")
+        )  # as accelerate chooses
     return device
 
 

@@ -183,7 +183,7 @@ class ForwardResult:
         text = self.trace.rows[row]
         start = len(text.prompt_tokens)
         numbers = attribute(self._model, text.sequence, [start + i for i in indices], method=method)
-        by_index = {place - start: values for place, values in numbers.items()}
+        by_index = {i - start: values for i, values in numbers.items()}
         self._relevance |= {(row, i): values for i, values in by_index.items()}
         return by_index
 
@@ -216,14 +216,14 @@ class ForwardResult:
 
 def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
     if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
-        raise InputError(f"token_indices is {token_indices!r}; a list of places was expected, or None for all")
-    return [_read_index(place, count) for place in token_indices]
+        raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
+    return [_read_index(i, count) for i in token_indices]
 
 
-def _read_index(place: int, count: int) -> int:
-    if not -count <= index(place) < count:
-        raise IndexError(f"token index {place}: {count} {'token was' if count == 1 else 'tokens were'} generated")
-    return index(place) % count
+def _read_index(token_index: int, count: int) -> int:
+    if not -count <= index(token_index) < count:
+        raise IndexError(f"token index {token_index}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+    return index(token_index) % count
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------

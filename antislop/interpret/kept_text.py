@@ -182,8 +182,8 @@ def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
     call = run.call
     prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
     lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
-    places = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
-    return torch.cat([prompt, (places < lengths[:, None]).to(prompt.dtype)], dim=1)
+    columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
+    return torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)
 
 
 def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:

@@ -45,19 +45,19 @@ def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list
         raise InputError("a prompt has no token, and the first token's probability depends on one: pass at least one")
     order = sorted(range(len(texts)), key=lambda i: texts[i].length)
     scores: dict[int, float] = {}
-    for places in _split(order, texts):
-        scores.update(zip(places, _score(model, [texts[i] for i in places]), strict=True))
+    for indices in _split(order, texts):
+        scores.update(zip(indices, _score(model, [texts[i] for i in indices]), strict=True))
     return [scores[i] for i in range(len(texts))]
 
 
 def _split(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[list[int]]:
     """Yield indices of texts that fit into one pass together. order: indices by length."""
     batch: list[int] = []
-    for place in order:
-        if batch and (len(batch) + 1) * texts[place].length > PASS:
+    for i in order:
+        if batch and (len(batch) + 1) * texts[i].length > PASS:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(i)
     if batch:
         yield batch
 

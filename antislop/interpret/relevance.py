@@ -37,12 +37,12 @@ def check_method(method: str) -> None:
 
 
 def attribute(
-    model: PreTrainedModel, tokens: Sequence[int], places: Iterable[int], *, method: RelevanceMethod
+    model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int], *, method: RelevanceMethod
 ) -> dict[int, list[float]]:
-    """Return the relevance of all earlier tokens for each token at `places`.
+    """Return the relevance of all earlier tokens for each token at `indices`.
 
     tokens: a text without padding.
-    places: indices into it, from 1.
+    indices: indices into it, from 1.
 
     The attributed number is the token's own logit, without processors; the numbers of one embedding are added up.
     "integrated_gradients" add up to the difference between the logit and the logit for embeddings of zero, but for the
@@ -55,24 +55,26 @@ def attribute(
     check_method(method)
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise InputError("the model was loaded within torch.inference_mode, which allows no gradients: load it outside")
-    distinct = sorted(set(places))
+    distinct = sorted(set(indices))
     if not distinct:
         return {}
     with torch.inference_mode(False), torch.no_grad(), without_dropout(model):
         if method == "input_x_gradient":
             return _multiply_gradients(model, tokens, distinct)
-        return {place: _integrate_gradients(model, tokens, place) for place in distinct}
+        return {index: _integrate_gradients(model, tokens, index) for index in distinct}
 
 
-def _multiply_gradients(model: PreTrainedModel, tokens: Sequence[int], places: Sequence[int]) -> dict[int, list[float]]:
-    reader = _EmbeddedText(model, tokens[: max(places)])
+def _multiply_gradients(
+    model: PreTrainedModel, tokens: Sequence[int], indices: Sequence[int]
+) -> dict[int, list[float]]:
+    reader = _EmbeddedText(model, tokens[: max(indices)])
     embeddings = reader.embeddings.requires_grad_()
-    targets = [tokens[place] for place in places]
+    targets = [tokens[index] for index in indices]
     with torch.enable_grad():
-        logits = reader.read(embeddings, before=places)[:, range(len(places)), targets]  # [1, places]
+        logits = reader.read(embeddings, before=indices)[:, range(len(indices)), targets]  # [1, indices]
     method = _import_captum().InputXGradient(lambda _: logits)
     method.gradient_func = _differentiate
-    return {place: _add_up(method.attribute(embeddings, target=i)[:, :place]) for i, place in enumerate(places)}
+    return {index: _add_up(method.attribute(embeddings, target=i)[:, :index]) for i, index in enumerate(indices)}
 
 
 def _differentiate(
@@ -83,14 +85,14 @@ def _differentiate(
         return torch.autograd.grad(forward(*inputs)[0, target_ind], inputs, retain_graph=True)
 
 
-def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], place: int) -> list[float]:
-    reader = _EmbeddedText(model, tokens[:place])
+def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], index: int) -> list[float]:
+    reader = _EmbeddedText(model, tokens[:index])
 
     def read(embeddings: Tensor) -> Tensor:
-        return reader.read(embeddings, before=[place])[:, 0, tokens[place]]
+        return reader.read(embeddings, before=[index])[:, 0, tokens[index]]
 
     method = _import_captum().IntegratedGradients(read)
-    rows = max(1, PASS // place)
+    rows = max(1, PASS // index)
     return _add_up(method.attribute(reader.embeddings, n_steps=STEPS, internal_batch_size=rows))
 
 
@@ -114,7 +116,7 @@ class _EmbeddedText:
         self.embeddings: Tensor = self._module(self._ids).detach().clone()
 
     def read(self, embeddings: Tensor, *, before: Sequence[int]) -> Tensor:
-        """Return the logits from which the tokens at `before` are drawn, [rows, places, vocabulary].
+        """Return the logits from which the tokens at `before` are drawn, [rows, indices, vocabulary].
 
         embeddings: [rows, tokens, width].
         """

@@ -210,13 +210,6 @@ def test_a_streamer_and_an_applied_sampler() -> None:
     assert_equal(cache, other)
 
 
-def test_the_hooks_and_modes_of_a_model_are_as_before() -> None:
-    model = build("llama").train()
-    before = read_state(model)
-    PICKY.generate(model, **INPUTS, **SAMPLED, return_cache=True)
-    assert read_state(model) == before
-
-
 TEXT = {"input_ids": INPUTS["input_ids"][1:]}
 EMBEDS = {"inputs_embeds": torch.zeros((1, 3, 32))}
 CACHE = {"return_cache": True, "max_new_tokens": 3}
