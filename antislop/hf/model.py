@@ -7,7 +7,6 @@ rewind has nothing to restore here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -196,11 +195,9 @@ class TransformersModel:
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        logits: Tensor = self._choose_call(cache)(**kwargs, return_dict=True).logits
+        run = compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
+        logits: Tensor = run(**kwargs, return_dict=True).logits
         return logits
-
-    def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
-        return compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
 
 
 def device_of(model: PreTrainedModel) -> torch.device:

@@ -123,20 +123,18 @@ class Run:
         self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield what happens to the only row. Raises `InputError` if there are several."""
+        """Yield what happens to the only row; events after its last token are in `trace` only.
+
+        Raises `InputError` if there are several rows.
+        """
         if len(self.rows) > 1:
             raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
             )
-        with closing(self.numbered_events()) as events:
-            for _, event in events:
+        with self._borrowed_model(), closing(self._decode()) as events:
+            for event in events:
                 _refuse_fork(event)
                 yield event
-
-    def numbered_events(self) -> Generator[tuple[int, Event], None, None]:
-        """Yield row numbers and events; those after the last token are in `trace` only."""
-        with self._borrowed_model():
-            yield from self._decode()
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
@@ -153,7 +151,7 @@ class Run:
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
-            for _, event in self._decode():
+            for event in self._decode():
                 if streamer is not None:
                     _refuse_fork(event)
                     for token in event.tokens if isinstance(event, Settled) else ():
@@ -187,7 +185,7 @@ class Run:
             if fed or cut:
                 self._note(0, Forwarded(fed, cut))
 
-    def _decode(self) -> Iterator[tuple[int, Event]]:
+    def _decode(self) -> Generator[Event, None, None]:
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
             if isinstance(event, Forked):
                 self._add_fork(row, event)
@@ -197,7 +195,7 @@ class Run:
             elif isinstance(event, Finished):
                 self._excess[row.number] = self.engine.excess(row)  # another text may take its place
                 warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
-            yield row.number, event
+            yield event
 
     def _note(self, number: int, event: Event) -> None:
         report = self._reports[number]

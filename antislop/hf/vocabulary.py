@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -124,15 +125,15 @@ def _drops_space(part: dict[str, Any]) -> bool:
     return part.get("type") == "WordPiece" or (part.get("content"), bool(part.get("start"))) == (" ", True)
 
 
-def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Any:
+def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Callable[[str], bytes]:
     kinds = {part.get("type") for part in parts}
     if kinds == {"ByteLevel"}:
         return _read_byte_level
     if kinds == {"WordPiece"}:
-        return _Following(backend.decoder).read
+        return partial(_read_word_piece, backend.decoder)
     space, *others = {*_find_spaces(parts)} or {None}
     if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
-        return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
+        return partial(_read_sentence_piece, space, "ByteFallback" in kinds)
     raise InputError(
         f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
         "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
@@ -165,24 +166,11 @@ def _read_byte_level(token: str) -> bytes:
         return token.encode()
 
 
-@dataclass(frozen=True)
-class _Spaced:
-    """SentencePiece: one character represents the space."""
-
-    space: str
-    has_byte_fallback: bool
-
-    def read(self, token: str) -> bytes:
-        if self.has_byte_fallback and (byte := _BYTE.fullmatch(token)):
-            return bytes([int(byte[1], 16)])
-        return token.replace(self.space, " ").encode()
+def _read_sentence_piece(space: str, has_byte_fallback: bool, token: str) -> bytes:
+    if has_byte_fallback and (byte := _BYTE.fullmatch(token)):
+        return bytes([int(byte[1], 16)])
+    return token.replace(space, " ").encode()
 
 
-@dataclass(frozen=True)
-class _Following:
-    """WordPiece: its decoder decides whether a token is joined to the one before it."""
-
-    decoder: Any
-
-    def read(self, token: str) -> bytes:
-        return str(self.decoder.decode(["a", token]))[1:].encode()
+def _read_word_piece(decoder: Any, token: str) -> bytes:
+    return str(decoder.decode(["a", token]))[1:].encode()  # it decides whether a token is joined to the one before it

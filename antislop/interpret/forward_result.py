@@ -116,7 +116,9 @@ class ForwardResult:
         alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
         or if they were cleared, and `NotImplementedError` for relevance of texts that depend on more than their ids.
         """
-        trace = self._require_choices()
+        trace = self.trace
+        if not self._recording.has_choices:
+            raise RuntimeError(self._explain_absence("distribution of any token"))
         kept = trace.rows[self._check_row(row)].history.kept
         indices = range(len(kept)) if token_indices is None else _read_indices(token_indices, len(kept))
         self._check_top_k(top_k)
@@ -145,12 +147,12 @@ class ForwardResult:
         Raises `InputError` for a path with the suffix of another format and for "svg" or "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
-        check_format(inline_format, path)
+        _check_format(inline_format, path)
         rendered = self._render(inline_format)
         if path is not None:
             replace_text(path, rendered)
         if show:
-            show_rendered(rendered, inline_format, path)
+            _show(rendered, inline_format, path)
         return rendered
 
     def _render(self, inline_format: InlineFormat) -> str:
@@ -165,7 +167,7 @@ class ForwardResult:
         return trace.to_svg() if inline_format == "svg" else trace.to_text()
 
     def _repr_html_(self) -> str | None:
-        return None if self._trace is None else frame(self._render("html"))
+        return None if self._trace is None else _frame(self._render("html"))
 
     def clear_traces(self) -> None:
         """Drop the trace, the model and all relevance.
@@ -186,12 +188,6 @@ class ForwardResult:
         by_index = {i - start: values for i, values in numbers.items()}
         self._relevance |= {(row, i): values for i, values in by_index.items()}
         return by_index
-
-    def _require_choices(self) -> Trace:
-        trace = self.trace
-        if not self._recording.has_choices:
-            raise RuntimeError(self._explain_absence("distribution of any token"))
-        return trace
 
     def _explain_absence(self, name: str) -> str:
         if self._is_cleared:
@@ -229,7 +225,7 @@ def _read_index(token_index: int, count: int) -> int:
 # -- showing it --------------------------------------------------------------------------------------------------------
 
 
-def check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
+def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
     if inline_format not in get_args(InlineFormat):
         raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
     suffix = "" if path is None else Path(path).suffix.lower()
@@ -240,19 +236,19 @@ def check_format(inline_format: str, path: str | os.PathLike[str] | None) -> Non
         )
 
 
-def frame(page: str) -> str:
+def _frame(page: str) -> str:
     """Return a page as an element for a notebook, isolated from the notebook's styles."""
     style = "width: 100%; height: 36em; border: 0"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
-def show_rendered(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
+def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
     """Show a result in the notebook that runs this, else in a browser, or as text on standard output.
 
     path: the file that holds it; None: a browser gets a temporary one. Raises `RuntimeError` if no browser opens.
     """
     if Console().is_jupyter:
-        shown = frame(rendered) if inline_format == "html" else rendered
+        shown = _frame(rendered) if inline_format == "html" else rendered
         import_module("IPython.display").display({_TYPES[inline_format]: shown}, raw=True)
     elif inline_format == "text":
         sys.stdout.write(rendered + "\n")
