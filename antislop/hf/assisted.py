@@ -6,51 +6,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.decoding.drafts import count_shared
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.errors import InputError
+from antislop.hf.calls import Call
 from antislop.hf.private import cache_of, make_candidate_generator
 from antislop.processors.memory import is_of_transformers
 from antislop.processors.processors import COUNTING
 
 
-class Assistant(NamedTuple):
-    """A model that drafts, and its tokenizer if that is another one."""
-
-    model: PreTrainedModel | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
-
-
-NO_ASSISTANT = Assistant()
-
-
-def make_assistant_drafters(
-    model: PreTrainedModel,
-    *,
-    assistant: Assistant,
-    tokenizer: PreTrainedTokenizerBase,
-    logits_processor: LogitsProcessorList,
-    generation_config: GenerationConfig,
-    mask: Tensor | None,
-    rows: int,
-) -> list[CandidateDrafter]:
+def make_assistant_drafters(call: Call, index: int, tokenizer: PreTrainedTokenizerBase) -> list[CandidateDrafter]:
     """Return a row's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
-    mask: of the row's prompt, [tokens]; None if it has no padding.
-    rows: size of the batch that the processors were made for.
+    index: of the row.
+    tokenizer: the model's.
 
     Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
-    config = copy(generation_config)
+    model, assistant = call.model, call.assistant
+    config = copy(call.config)
     config.num_return_sequences = 1
     by_model = assistant.model is not None or config.assistant_early_exit is not None
     if not by_model and config.prompt_lookup_num_tokens is None:
@@ -59,8 +42,9 @@ def make_assistant_drafters(
         raise InputError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if assistant.model is not None and assistant.tokenizer is None:
         _refuse_other_vocabulary(model, assistant.model)
-    processors = LogitsProcessorList(p for p in logits_processor if _is_for_drafts(p, rows=rows))
+    processors = LogitsProcessorList(p for p in call.logits_processor if _is_for_drafts(p, rows=call.rows))
     tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
+    mask = call.mask_of(index)
 
     def make(row: Row) -> CandidateGenerator:
         # Without a mask, an assistant would take pad tokens in the text for padding.

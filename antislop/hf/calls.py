@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from transformers import (
 from transformers.generation import StopStringCriteria
 
 from antislop.errors import InputError
-from antislop.hf.assisted import NO_ASSISTANT, Assistant
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, refuse_arguments
@@ -38,6 +37,16 @@ _OWN_GENERATE = (
     "{name} has a generate() of its own, which changes the output and returns it only as a whole: "
     "call sampler.generate(model, …) instead"
 )
+
+
+class Assistant(NamedTuple):
+    """A model that drafts, and its tokenizer if that is another one."""
+
+    model: PreTrainedModel | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+
+NO_ASSISTANT = Assistant()
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,19 @@ class Call:
     def mask(self) -> Tensor | None:
         """The attention mask of the prompts, if there is one."""
         return prompt_mask(self.model, self.model_kwargs)
+
+    def mask_of(self, row: int) -> Tensor | None:
+        """Return the mask of a prompt, [tokens]; None if the call has no mask of the prompts' shape."""
+        mask = self.mask
+        if mask is None or mask.ndim != 2 or mask.shape[1] != self.input_ids.shape[1]:
+            return None
+        return mask[min(row, mask.shape[0] - 1)]
+
+    def tokens_of(self, row: int) -> list[int]:
+        """Return the tokens of a prompt, without padding."""
+        ids, mask = self.input_ids[row], self.mask_of(row)
+        tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
+        return tokens
 
     @property
     def requested_states(self) -> dict[str, Any]:

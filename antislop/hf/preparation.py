@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
@@ -17,7 +16,7 @@ from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.errors import InputError
-from antislop.hf.assisted import CandidateDrafter, make_assistant_drafters
+from antislop.hf.assisted import make_assistant_drafters
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import DecodeMode, split_arguments
@@ -64,7 +63,7 @@ def prepare_run(
     )
     if control is not None:
         _refuse_control(control, specs, cache)
-        controllers = control.begin([_read_tokens(call, place) for place in range(call.rows)])
+        controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
         specs = [
             replace(spec, controller=controller, max_forks=control.max_forks)
             for spec, controller in zip(specs, controllers, strict=True)
@@ -117,7 +116,7 @@ def _make_specs(
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
 ) -> list[TextSpec]:
-    assistants = [_draft_by_assistant(call, bans, place) for place in range(call.rows)]
+    assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]
     settings = Settings(
         logits_processor=call.logits_processor,
         stopping_criteria=call.stopping_criteria,
@@ -132,7 +131,7 @@ def _make_specs(
         TextSpec(
             prompt=call.input_ids[place : place + 1],
             matcher=bans.matcher,
-            state=bans.read_prompt(_read_tokens(call, place)),
+            state=bans.read_prompt(call.tokens_of(place)),
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
             capacity=call.max_new_tokens,
@@ -141,32 +140,6 @@ def _make_specs(
         )
         for place in range(call.rows)
     ]
-
-
-def _draft_by_assistant(call: Call, bans: CompiledBans, place: int) -> list[CandidateDrafter]:
-    return make_assistant_drafters(
-        call.model,
-        assistant=call.assistant,
-        tokenizer=bans.tokenizer,
-        logits_processor=call.logits_processor,
-        generation_config=call.config,
-        mask=_mask_of(call, place),
-        rows=call.rows,
-    )
-
-
-def _read_tokens(call: Call, place: int) -> list[int]:
-    ids, mask = call.input_ids[place], _mask_of(call, place)
-    tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
-    return tokens
-
-
-def _mask_of(call: Call, place: int) -> Tensor | None:
-    """Return the mask of a prompt, [tokens]; None if the call has no mask of this shape."""
-    mask = call.mask
-    if mask is None or mask.ndim != 2 or mask.shape[1] != call.input_ids.shape[1]:
-        return None
-    return mask[min(place, mask.shape[0] - 1)]
 
 
 def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
