@@ -8,7 +8,6 @@ active, and is refused if there are several.
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -78,7 +77,7 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
         _ENTERED.set(tuple(application for application in _ENTERED.get() if application.is_active))
 
 
-class _Replacement(ABC):
+class _Replacement:
     """Replaces a method of one model. Copies of the model get the original.
 
     own: what the model's `__dict__` held under that name, if anything.
@@ -95,10 +94,6 @@ class _Replacement(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         return _return, (self.original,)
 
-    @abstractmethod
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Stand in for the method."""
-
     def restore(self) -> None:
         """Restore the original, unless somebody else has replaced it since."""
         if vars(self.model).get(self.name) is self:
@@ -108,8 +103,6 @@ class _Replacement(ABC):
 
 
 class _RefusedBatch(_Replacement):
-    """A model's `generate_batch` while samplers are applied to it."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         raise InputError(
             "generate_batch asks no sampler, and nothing would be banned: call generate, or leave antislop.applied_to"

@@ -74,7 +74,6 @@ def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel)
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
-    """Return whether a processor is called for drafts, each of which is one row."""
     if not is_of_transformers(processor):
         return False  # a draft would show it tokens that are never written
     if rows == 1 or type(processor).__name__ not in COUNTING:
@@ -118,11 +117,8 @@ class CandidateDrafter:
         self._sources[row].generator.update_candidate_strategy(row.ids, scores, accepted)
 
     def _follow(self, row: Row, ids: list[int]) -> _DraftSource:
-        """Return the row's generator, its cache truncated to what it shares with the ids.
-
-        A generator crops by lengths alone: after a rewind its cache could hold another path of the same length, and
-        nearly every draft would be wrong.
-        """
+        """Return the row's generator, its cache truncated to what it shares with the ids."""
+        # A generator crops by lengths alone: after a rewind, its cache could hold another path of the same length.
         source = self._sources.get(row)
         if source is None:
             return self._begin(row)

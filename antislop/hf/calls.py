@@ -77,12 +77,11 @@ class Call:
         assistant: Assistant = NO_ASSISTANT,
         **model_kwargs: Any,
     ) -> Call:
-        """Return a call of the arguments that `generate` passes."""
+        """Return a call from the arguments that `generate` passes."""
         return cls(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, assistant)
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return int(self.input_ids.shape[0])
 
     @property
@@ -130,7 +129,6 @@ class CallInterceptor:
     was_called: bool = False
 
     def __call__(self, model: PreTrainedModel, input_ids: Tensor, **prepared: Any) -> Any:
-        """Use what `generate` has prepared."""
         self.was_called = True
         return self.use(Call.from_generate(model, input_ids, assistant=self.assistant, **prepared))
 
@@ -169,7 +167,7 @@ def prepare_call(
     *,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Call:
-    """Have `generate` prepare a call, and return it before the first forward pass.
+    """Return what `generate` prepares, before the first forward pass.
 
     Raises `InputError` as `call_generate` does, and for a model whose `generate` changes what its loop returns.
     """

@@ -143,7 +143,6 @@ def _make_specs(
 
 
 def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
-    """Raise `InputError` for what a controller can't be combined with."""
     spec, needs = specs[0], control.controller.needs
     if spec.policy.method != "exact":
         raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")

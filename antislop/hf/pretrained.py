@@ -53,12 +53,10 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """The name of the model in messages."""
         return BUNDLED if self.name is None else f"the model {self.name!r}"
 
     @property
     def source(self) -> str | Path:
-        """The name or folder that transformers loads."""
         return FOLDER / "tiny" if self.name is None else self.name
 
     @property
@@ -71,8 +69,8 @@ class ModelSpec:
 def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
     """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
 
-    It was trained by this project to show and test the sampler. 512 positions, prompt included; float32 on the CPU.
-    Each call loads anew. The model's type is `Any`, as for `from_pretrained`.
+    Trained by this project to show and test the sampler. 512 positions, including the prompt; float32 on the CPU.
+    The model's type is `Any`, as for `from_pretrained`.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -101,7 +99,10 @@ def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return a device; "auto": the first available of cuda, mps and cpu. Raises `InputError` for one that is not."""
+    """Return the device of a name; "auto": the first available of cuda, mps and cpu.
+
+    Raises `InputError` for a device that is not available.
+    """
     import torch
 
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []

@@ -198,7 +198,7 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
 def measure_prompts(
     input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> PromptLengths:
-    """Return the lengths of prompts [rows, tokens], or of their embeddings; a mask also covers tokens in a cache."""
+    """Return the lengths of prompts [rows, tokens] or their embeddings. A mask also covers tokens in a cache."""
     embeds = model_kwargs.get("inputs_embeds")
     tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
     cache = model_kwargs.get("past_key_values", model_kwargs.get("cache_params"))
@@ -212,9 +212,9 @@ def measure_prompts(
 
 
 def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, in_flight: bool = False) -> None:
-    """Raise `InputError` if texts with up to `new` more tokens can't be written, or not with one kind of positions.
+    """Raise `InputError` if a model has too few positions for `new` more tokens, or changes their kind on the way.
 
-    in_flight: whether texts of any other length may share a batch with these.
+    in_flight: whether texts of other lengths may share a batch with these.
     """
     longest, limit = max(prompts.tokens), max_positions(model)
     needed = longest + new - 1
@@ -282,6 +282,6 @@ def _find_boundary(model: PreTrainedModel) -> int | None:
 
 
 def _list_ropes(model: PreTrainedModel) -> list[dict[str, Any]]:
-    """Return the parameters of a model's rotary embeddings, including those of each kind of layer."""
+    """Return the parameters of rotary embeddings, for the model and for each kind of layer."""
     ropes = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     return [ropes, *(part for part in ropes.values() if isinstance(part, dict))]

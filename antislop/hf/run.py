@@ -38,8 +38,6 @@ from antislop.trace.traced_row import TracedRow
 
 @dataclass
 class _Reported:
-    """The fields that reports add to an output of `generate`."""
-
     report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
     reports: list[Report] = None  # type: ignore[assignment]
     trace: Trace | None = None
@@ -138,10 +136,7 @@ class Run:
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
-        """Run to the end and return what `generate` returns.
-
-        Raises `InputError` if distributions are recorded and the trace would not be returned.
-        """
+        """Run to the end. Raises `InputError` if distributions are recorded and the trace would not be returned."""
         config = self.call.config
         if self.recording.has_choices and not config.return_dict_in_generate:
             raise InputError(
@@ -163,7 +158,7 @@ class Run:
 
     @property
     def trace(self) -> Trace | None:
-        """What has happened so far; None if that is not recorded."""
+        """What has happened so far; None if it is not recorded."""
         if self.recording.level == "none":
             return None
         masks = _list_masks(self.call.mask, self.rows)
@@ -205,7 +200,6 @@ class Run:
             report.add(event)
 
     def _add_fork(self, row: Row, fork: Forked) -> None:
-        """Add a forked row, with the events of the row that it was forked from."""
         self.rows.append(row)
         parent = self._reports[fork.parent]
         report = Report(surfaces=self.bans.vocabulary, events=list(parent.events), let_through=list(parent.let_through))
@@ -249,7 +243,7 @@ class Run:
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:
-        """Give the model and transformers' cache back to the caller afterwards.
+        """Give the model and the caller's cache back afterwards.
 
         The cache then holds the texts; after an error, or if rows differ in length, what it held before.
         """

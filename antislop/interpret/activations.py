@@ -194,8 +194,7 @@ def _list(names: Collection[str]) -> str:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Return whether a module can be called; a `ModuleList` can't."""
-    return type(module).forward is not nn.Module.forward
+    return type(module).forward is not nn.Module.forward  # a `ModuleList` has none
 
 
 def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:

@@ -29,7 +29,6 @@ class PromptedTokens(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The number of tokens of both."""
         return len(self.prompt) + len(self.tokens)
 
 
