@@ -8,6 +8,7 @@ active, and is refused if there are several.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -77,7 +78,7 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
         _ENTERED.set(tuple(application for application in _ENTERED.get() if application.is_active))
 
 
-class _Replacement:
+class _Replacement(ABC):
     """Replaces a method of one model. Copies of the model get the original.
 
     own: what the model's `__dict__` held under that name, if anything.
@@ -93,6 +94,9 @@ class _Replacement:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _return, (self.original,)
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def restore(self) -> None:
         """Restore the original, unless somebody else has replaced it since."""
