@@ -71,7 +71,7 @@ def _complete_all(
             elif isinstance(event, Finished):
                 report = reports.pop(row.number)
                 report.add(Forwarded(0, engine.excess(row)))
-                yield _complete(call.model, row, report, vocabulary)
+                yield _make_completion(call.model, row, report, vocabulary)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[Bat
         mode.leave()
 
 
-def _complete(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
+def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
     warn_if_too_long(model, len(row.tokens) + row.prompt_length)
     text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
     error = describe_failure(row) if report.reason == "failed" else None

@@ -120,13 +120,13 @@ class TransformersModel:
 
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         is_padded = bool((ids == PAD).any())
-        prompt = cache.prompt or self._describe(ids != PAD, is_padded=is_padded)
+        prompt = cache.prompt or self._describe_prompt(ids != PAD, is_padded=is_padded)
         if is_padded and not cache.prompt:
             cache.mask_prompts(prompt[self._mask_name])
         ids = ids.clamp(min=0).to(self._device)
         token_types = {name: prompt[name] for name in _TYPES if name in prompt}
         cache.positions.start(prompt.get(self._positions_name), token_types)
-        few = {name: _every(value, self._copies) for name, value in prompt.items()}
+        few = {name: _every_nth_row(value, self._copies) for name, value in prompt.items()}
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
         kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
@@ -142,7 +142,7 @@ class TransformersModel:
         logits: Tensor = outputs.logits[:, -1:]
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
-    def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
+    def _describe_prompt(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
         prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
         if self._takes_positions:
             prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
@@ -242,7 +242,7 @@ def _attends_to_all(model: PreTrainedModel) -> bool:
     return attention_of(config) == "sdpa" and not is_limited
 
 
-def _every(value: Any, step: int) -> Any:
+def _every_nth_row(value: Any, step: int) -> Any:
     return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
 
 

@@ -174,17 +174,17 @@ class Run:
         is_seen = is_seen or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
             for row in self.rows:
-                self._note(row.number, Forwarded(0, self._excess[row.number]))
+                self._record(row.number, Forwarded(0, self._excess[row.number]))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
-                self._note(0, Forwarded(fed, cut))
+                self._record(0, Forwarded(fed, cut))
 
     def _decode(self) -> Generator[Event, None, None]:
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
             if isinstance(event, Forked):
                 self._add_fork(row, event)
-            self._note(row.number, event)
+            self._record(row.number, event)
             if isinstance(event, Conceded):
                 self.warn(event)
             elif isinstance(event, Finished):
@@ -192,7 +192,7 @@ class Run:
                 warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
             yield event
 
-    def _note(self, number: int, event: Event) -> None:
+    def _record(self, number: int, event: Event) -> None:
         report = self._reports[number]
         if self.recording.level == "none":
             report.count(event)

@@ -137,10 +137,10 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
     """Return what a filter selects. Raises `InputError` for nothing, and for a pattern that is not computed."""
     modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
     patterns = {path + PATTERN for path in _find_attention(modules)}
-    selected, required = _apply(names_filter, sorted(modules.keys() | patterns))
+    selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
     if _attention_name(model) != "eager":
         # A function that accepts a module's own name as well didn't ask for its pattern in particular.
-        if asked := {name for name in selected & patterns if name in required or _owner(name) not in selected}:
+        if asked := {name for name in selected & patterns if name in required or _module_of(name) not in selected}:
             _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
         selected -= patterns
     return Selection(
@@ -169,14 +169,14 @@ def _attention_name(model: PreTrainedModel) -> str | None:
     return attention_of(model.config.get_text_config(decoder=True))
 
 
-def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
+def _apply_filter(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
     """Return the names that a filter selects, and those among them that it names one by one."""
     if names_filter is None:
         return set(names), set()
     if callable(names_filter):
         selected = {name for name in names if names_filter(name)}
         if not selected:
-            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_list(names)}")
+            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_join_names(names)}")
         return selected, set()
     if not isinstance(names_filter, Iterable):
         raise InputError(f"names_filter is a {type(names_filter).__name__}: pass a name, a list of names or a function")
@@ -185,11 +185,11 @@ def _apply(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str],
         raise InputError("names_filter is empty and selects nothing: leave it out for all outputs")
     for name in required - set(names):
         near = get_close_matches(name, names, n=3, cutoff=0.0)
-        raise InputError(f"names_filter: the model has no module {name!r}; near names are {_list(near)}")
+        raise InputError(f"names_filter: the model has no module {name!r}; near names are {_join_names(near)}")
     return set(required), required
 
 
-def _list(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
 
 
@@ -203,7 +203,7 @@ def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
 
 
-def _owner(pattern: str) -> str:
+def _module_of(pattern: str) -> str:
     return pattern.removesuffix(PATTERN)
 
 
@@ -224,12 +224,12 @@ def stored_outputs(selection: Selection, *, device: torch.device | str | None) -
     outputs: dict[str, Tensor] = {}
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
-            store = partial(_store, path, outputs, selection.names, device, get_ident())
+            store = partial(_store_output, path, outputs, selection.names, device, get_ident())
             hooks.callback(module.register_forward_hook(store).remove)
         yield outputs
 
 
-def _store(
+def _store_output(
     path: str,
     outputs: dict[str, Tensor],
     names: Collection[str],
@@ -243,10 +243,10 @@ def _store(
         return
     for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
         if name in names and (tensor := find(output)) is not None:
-            outputs[_number(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+            outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
 
 
-def _number(name: str, outputs: Collection[str]) -> str:
+def _number_call(name: str, outputs: Collection[str]) -> str:
     call = 1
     while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
         call += 1

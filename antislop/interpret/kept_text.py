@@ -64,7 +64,7 @@ def request_cache(
     # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
     states = STATES if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
-        _refuse(_find_encoded(model, arguments, name))
+        _refuse_obstacle(_find_encoded(model, arguments, name))
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():
             if value is not None:
@@ -83,7 +83,7 @@ def complete_and_read(
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
     call, options = run.call, run.call.requested_states
-    _refuse(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
+    _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
     if options.get("output_attentions"):
         require_patterns(call.model)
     controller = run.rows[0].spec.controller
@@ -108,7 +108,7 @@ def complete_and_read(
     return output, cache
 
 
-def _refuse(obstacle: str | None) -> None:
+def _refuse_obstacle(obstacle: str | None) -> None:
     if obstacle is not None:
         raise NotImplementedError(obstacle)
 

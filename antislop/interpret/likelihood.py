@@ -44,12 +44,12 @@ def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list
         raise InputError("a prompt has no token, and the first token's probability depends on one: pass at least one")
     order = sorted(range(len(texts)), key=lambda i: texts[i].length)
     scores: dict[int, float] = {}
-    for indices in _split(order, texts):
-        scores.update(zip(indices, _score(model, [texts[i] for i in indices]), strict=True))
+    for indices in _split_into_passes(order, texts):
+        scores.update(zip(indices, _score_together(model, [texts[i] for i in indices]), strict=True))
     return [scores[i] for i in range(len(texts))]
 
 
-def _split(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[list[int]]:
+def _split_into_passes(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[list[int]]:
     """Yield indices of texts that fit into one pass together. order: indices by length."""
     batch: list[int] = []
     for i in order:
@@ -62,7 +62,7 @@ def _split(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[li
 
 
 @torch.inference_mode()
-def _score(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[float]:
+def _score_together(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[float]:
     device = device_of(model)
     rows = [torch.tensor([*text.prompt, *text.tokens]) for text in texts]
     # Padding on the right: no token that counts attends to it.
@@ -70,10 +70,10 @@ def _score(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[floa
     lengths = torch.tensor([len(row) for row in rows], device=device)
     mask = (torch.arange(ids.shape[1], device=device) < lengths[:, None]).long()
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # [texts, tokens, vocabulary]
-    return [_sum(logits[row], ids[row], text) for row, text in enumerate(texts)]
+    return [_sum_nll(logits[row], ids[row], text) for row, text in enumerate(texts)]
 
 
-def _sum(logits: Tensor, ids: Tensor, text: PromptedTokens) -> float:
+def _sum_nll(logits: Tensor, ids: Tensor, text: PromptedTokens) -> float:
     """Return −log p of a text. logits: [tokens, vocabulary]; ids: [tokens]; both with padding."""
     start, end = len(text.prompt), text.length
     return float(cross_entropy(logits[start - 1 : end - 1].float(), ids[start:end], reduction="sum"))
