@@ -1,4 +1,4 @@
-"""A language model, minus the phrases you never want to read again, unless nothing else is left to write.
+"""Ban phrases from a language model's output, exactly.
 
     sampler = AntiSlop(tokenizer, ["a testament to", Ban("tapestry", weight=0.1)])
     ids = model.generate(**inputs, custom_generate=sampler, max_new_tokens=400)

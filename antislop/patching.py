@@ -1,8 +1,8 @@
 """`applied_to`: a sampler for every `model.generate(…)` of one model, whoever calls it.
 
-The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active. Which sampler a call
-gets is decided when it begins: the innermost that its own context (thread, asyncio task) has entered, or, in a thread
-that has entered none, the one that the others have.
+The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active. A call uses the
+innermost sampler entered in its own context (thread, asyncio task); a thread without one uses the only one that is
+active, and is refused if there are several.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
 
 from antislop.errors import InputError
-from antislop.hf.calls import CallCatcher
+from antislop.hf.calls import CallInterceptor
 from antislop.hf.private import uncompiled
 from antislop.sampler import AntiSlop
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class _Application:
     """One `with applied_to(…)` that was entered.
 
-    outer: those that were active in the same context when it was entered.
+    outer: the applications that were active in the same context by then.
     """
 
     sampler: AntiSlop
@@ -46,23 +46,20 @@ _LOCK = Lock()
 
 @contextmanager
 def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
-    """Run every `model.generate(…)` inside the block under a sampler's bans, whoever calls it.
+    """Run every `model.generate(…)` inside the block as `sampler.generate(model, …)`, whoever calls it.
 
-    model: a transformers model, also inside a `PeftModel`, `torch.compile` or `DistributedDataParallel`; other models
-        are left alone.
-    sampler: gets all arguments of each call, as `sampler.generate(model, …)` does, and refuses what it does not support
-        with the same sentences. The call returns what `sampler.generate` returns.
+    model: a transformers model, also inside a `PeftModel`, `torch.compile` or `DistributedDataParallel`. Only this
+        object is changed: not a copy of the model, no other process.
 
-    Blocks may be nested: the innermost sampler applies, and the outer one again afterwards. A call with another sampler
-    as its `custom_generate` uses that one; any other `custom_generate` is refused. Afterwards, also after an exception,
-    the model's `__dict__` is as it was before.
+    Blocks may be nested: the innermost sampler applies. A call with another sampler as its `custom_generate` uses that
+    one; any other `custom_generate` is refused. Afterwards, also after an exception, the model's `__dict__` is as it
+    was before.
 
-    Threads and asyncio tasks use the sampler that they have entered themselves. A thread that has entered none, such as
-    one that fills a `TextIteratorStreamer`, uses the sampler of the others; if these are several, its call raises
+    Threads and asyncio tasks use the sampler that they have entered themselves. A thread without one, such as one that
+    fills a `TextIteratorStreamer`, uses the only one that is active; if there are several, its call raises
     `InputError`. A call keeps its sampler to its end; one that begins after the block writes without bans.
 
-    Only this object is changed: not a copy of the model, no other process. Continuous batching, `generate_batch`, is
-    refused inside, since it asks no sampler.
+    Continuous batching (`generate_batch`) is refused inside, since it never calls a sampler.
     """
     if not isinstance(sampler, AntiSlop):
         raise InputError(f"sampler is a {type(sampler).__name__}: pass antislop.AntiSlop(tokenizer, bans)")
@@ -82,7 +79,7 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
 
 
 class _Replacement(ABC):
-    """What a model has in the place of a method of its own. A copy of the model, a model of its own, gets the original.
+    """Replaces a method of one model. Copies of the model get the original.
 
     own: what the model's `__dict__` held under that name, if anything.
     """
@@ -99,11 +96,10 @@ class _Replacement(ABC):
         return _return, (self.original,)
 
     @abstractmethod
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Do what the method does for its caller."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def restore(self) -> None:
-        """Give the model back what it had, unless somebody else has replaced it since."""
+        """Restore the original, unless somebody else has replaced it since."""
         if vars(self.model).get(self.name) is self:
             vars(self.model).update(self.own)  # in its old place
             if not self.own:
@@ -111,8 +107,6 @@ class _Replacement(ABC):
 
 
 class _RefusedBatch(_Replacement):
-    """A model's `generate_batch` while samplers are applied to it."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         raise InputError(
             "generate_batch asks no sampler, and nothing would be banned: call generate, or leave antislop.applied_to"
@@ -130,7 +124,7 @@ class _AppliedGenerate(_Replacement):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs, arguments = _name_arguments(self.original, args, kwargs)
         chosen = arguments.pop("custom_generate", None)
-        sampler = None if isinstance(chosen, (AntiSlop, CallCatcher)) else self._choose()
+        sampler = None if isinstance(chosen, (AntiSlop, CallInterceptor)) else self._choose()
         if sampler is None:
             return self.original(*args, **kwargs)
         if chosen is not None:
@@ -141,7 +135,7 @@ class _AppliedGenerate(_Replacement):
         return sampler.generate(self.model, *inputs, **arguments)
 
     def _choose(self) -> AntiSlop | None:
-        """Return the sampler of this context, or the one of the others if it has none, or None."""
+        """Return this context's sampler, or else the only active one, if any."""
         with _LOCK:
             applications = list(self.applications)
         own = [application for application in _ENTERED.get() if application in applications]
@@ -157,7 +151,7 @@ class _AppliedGenerate(_Replacement):
         return samplers[0] if samplers else None
 
     def remove(self, application: _Application) -> None:
-        """Forget what was left, and give the model its own `generate` back after the last."""
+        """Forget an application that was left; after the last, restore the model."""
         with _LOCK:
             self.applications.remove(application)
             if not self.applications:

@@ -1,90 +1,81 @@
-"""The front door: an object that stands in for `model.generate`'s own loop.
-
-`model.generate(…, custom_generate=sampler)` prepares inputs, processors and criteria as always and hands them over;
-this module passes them on to `antislop.hf`, which prepares a run, and returns what `generate` would. The docstring of
-`AntiSlop.__call__` says which arguments transformers passes and which it drops.
-"""
+"""`AntiSlop`, a replacement for the decoding loop of `model.generate`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import count, repeat
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteriaList,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.control.branches import Control, Controller, take_control
-from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
+from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.decoding.row import TextSpec
 from antislop.display import make_visible, shorten
-from antislop.hf.arguments import (
-    CallInput,
-    PromptError,
-    PromptInput,
-    check_prompts,
-    encode,
-    pair,
-    refuse_one_list,
-    refuse_per_prompt,
-)
-from antislop.hf.batching import Completion, complete_in_flight
-from antislop.hf.calls import Call, add_stop_strings, catch_call, enter
-from antislop.hf.compiled_bans import CompiledBans, CompiledLists, combine_bans
-from antislop.hf.concessions import ConcessionWarner
+from antislop.errors import InputError
+from antislop.hf.batching import complete_in_flight
+from antislop.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
+from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
-from antislop.hf.refusals import refuse_arguments
-from antislop.hf.run import CallOutput, EventStream, ReportedOutput, Run
-from antislop.interpret.activations import ActivationCache
-from antislop.interpret.forward_result import FinishedCall, ForwardResult, refuse_tensors
-from antislop.interpret.kept_text import CacheRequest, complete_and_read, refuse_states, request_cache
-from antislop.interpret.module_outputs import NamesFilter
-from antislop.lists.ban_list import Bans, read_bans
+from antislop.hf.refusals import PromptError, refuse_hidden, refuse_per_prompt, refuse_states
+from antislop.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
+from antislop.interpret.activations import ActivationCache, NamesFilter
+from antislop.interpret.forward_result import ForwardResult, refuse_tensors
+from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
+from antislop.lists.ban_list import Bans, combine_bans, read_bans
 from antislop.matching.errors import BanError
+from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.recording import EVENTS, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
-SEED_STEP = 2654435769
-"""From the seed of one text to that of the next; torch's CPU generators look at the lower 32 bits only."""
+
+class _Finished(NamedTuple):
+    """A finished call of `generate`.
+
+    output: what its decoding loop returned.
+    returned: what the model's `generate` made of it.
+    cache: the activations that were asked for.
+    """
+
+    run: Run
+    output: CallOutput
+    returned: CallOutput
+    cache: ActivationCache | None
 
 
 class AntiSlop:
     """Generate as a model does without writing what is banned, unless almost nothing else is left to write.
 
-    tokenizer: the model's; its vocabulary is read once.
+    tokenizer: the model's.
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
-    method: "exact": the distribution of resampling each banned span from its start until none is left; "token": the
-        first-token rule of published samplers, which multiplies the probability of a ban's first token; "text": the
-        distribution of the model conditioned on the whole text being free of bans. Every violation then rewinds to the
-        first token, and nothing is streamed before the end: for short texts.
-    on_exhausted: the policy if every alternative to a ban is used up: "concede" lets it through, counts it in the
-        report and warns once per sampler (`ConcededWarning`), "stop" ends the text before it, "raise" raises
-        `Exhausted`.
+    method: "exact": the distribution of resampling each banned span from its start until none is left.
+        "token": the first-token rule of published samplers, which multiplies the probability of a ban's first token.
+        "text": the distribution of the model conditioned on the whole text being free of bans. Every violation rewinds
+        to the first token, and nothing is streamed before the end: for short texts.
+    on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
+        and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
-    draft_bans: read the rest of a ban ahead once two of its tokens are written. Violations of long phrases then cost
-        fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
-    banned_strings, banned_regex: more bans under the names that other samplers have: strings that match anywhere,
-        without regard to case, a `*` as it is, and patterns as for `Ban.regex`.
+    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Violations of long phrases then
+        cost fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
+    banned_strings: more bans, which match anywhere, without regard to case, a `*` as it is; other samplers' name.
+    banned_regex: more bans, patterns as for `Ban.regex`; other samplers' name.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
     exempt_prompt: do not apply bans that the prompt contains.
-    max_rewinds: rewinds to one position after which it counts as exhausted. All rewinds together may withdraw 16 tokens
-        for each one asked for; with method="text" only the number of rewinds counts.
-    mass_floor: bans are exact at a position as long as they leave at least this share of its distribution, 0.0 to 1.0.
-    probability_floor: if they leave less, tokens to which the model itself gives less than this are no alternative.
-        With 0.0 for either, the least likely token is preferred to conceding.
+    max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
+        16 × `max_new_tokens` tokens are withdrawn; with method="text" only the number of rewinds counts.
+    mass_floor: bans are exact at a token as long as they leave at least this share of its distribution, 0.0 to 1.0.
+    probability_floor: below `mass_floor`, ignore tokens whose probability under the model is lower than this.
+        0.0 for either: take any token rather than concede.
 
     Compiled once; use one sampler for any number of calls and models with that vocabulary. Raises `BanError` for bans
-    that can't be used and `ValueError` for a tokenizer whose surfaces can't be read.
+    that can't be used and `InputError` for a tokenizer whose surfaces can't be read.
     """
 
     def __init__(
@@ -134,26 +125,24 @@ class AntiSlop:
         model: PreTrainedModel,
         input_ids: Tensor,
         *,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
         stop_strings: str | list[str] | None = None,
         return_cache: bool = False,
-        **model_kwargs: Any,
+        **prepared: Any,
     ) -> CallOutput:
-        """Do as `generate`'s own decoding methods do, for `model.generate(…, custom_generate=sampler)`.
+        """Run one call of `generate`; transformers calls this for `model.generate(…, custom_generate=sampler)`.
 
-        `generate` never hands `streamer` and `assistant_model` to a callable: use `AntiSlop.generate` for those. It
-        hands on `stop_strings` because they are named here, but not those of a generation config. Raises `ValueError`
-        for what is not supported, before the model runs.
+        `generate` never hands over `streamer` and `assistant_model`: use `AntiSlop.generate` for those. `stop_strings`
+        reach this method as an argument, not from a generation config. Raises `InputError` for what is not supported,
+        before the model runs.
         """
-        refuse_arguments(arguments_of_generate("streamer", "assistant_model", "synced_gpus"), hook=True)
+        refuse_hidden(arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
         if return_cache:
-            raise ValueError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
+            raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
+        call = Call.from_generate(model, input_ids, **prepared)
         if stop_strings:
-            stopping_criteria = add_stop_strings(stopping_criteria, stop_strings, self.compiled.tokenizer)
-        call = Call(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
-        return complete_and_read(call, self._prepare(call))[0]
+            criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
+            call = replace(call, stopping_criteria=criteria)
+        return self._complete(self._prepare(call))[0]
 
     @overload
     def generate(
@@ -202,79 +191,86 @@ class AntiSlop:
         max_forks: int = 1,
         **kwargs: Any,
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
-        """Generate with all that `model.generate` takes, streamers and stop strings too, and return the same.
+        """Generate with all that `model.generate` takes, including streamers and stop strings, and return the same.
 
         inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens, or the
             messages of a chat, which its chat template turns into the beginning of the reply.
-        The streamer gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
-        An assistant drafts tokens that are read ahead, under the same bans. With `return_dict_in_generate=True` the
-        output has three fields more: `report`, `reports` with one for each row, and `trace`. Type checkers know the
-        type of the result if that argument is written out, not if it is set in a generation config; beside
-        `return_cache=True` they don't. A model with a `generate` of its own (Whisper) returns the result of that.
-
+        streamer: gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
             each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
         return_cache: return a pair: the result, and an `ActivationCache` of the kept text, in which padding is masked.
             It equals that of `antislop.interpret.run_with_cache`, which describes `names_filter` and `device`.
-
         controller: a rule of one's own that cuts, forces, masks and forks the text step by step; bans hold on top. Each
             further row of a batch gets a `fork` of it.
         max_forks: how many texts a controller may continue at a time for each row. Texts that were forked are further
             rows of the output, whose reports name the text that they were forked from.
 
-        Hidden states and attentions, too, are those of one more forward pass over the kept text.
+        An assistant drafts tokens that are fed ahead of time, under the same bans. With `return_dict_in_generate=True`
+        the output has three fields more: `report`, `reports` with one for each row, and `trace`. Type checkers know the
+        type of the result if that argument is written out, not if it is set in a generation config; beside
+        `return_cache=True` they don't. A model with a `generate` of its own (Whisper) returns the result of that.
+        Hidden states and attentions are those of one more forward pass over the kept text.
         """
         request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
-        recording = Recording(record, record_top_k)
-        kwargs |= {"streamer": streamer, "controller": controller, "max_forks": max_forks}
-        finished, returned = self._complete(model, inputs, recording, request, **kwargs)
-        return returned if finished.cache is None else (returned, finished.cache)
+        kwargs |= {"controller": controller, "max_forks": max_forks}
+        finished = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
+        return finished.returned if finished.cache is None else (finished.returned, finished.cache)
 
     def forward_pass(
         self,
         model: PreTrainedModel,
         inputs: CallInput | None = None,
         *,
+        streamer: BaseStreamer | None = None,
         record: RecordLevel = "top",
         record_top_k: int = 10,
         **kwargs: Any,
     ) -> ForwardResult:
         """Generate as `generate` does, and return a result that explains each token afterwards.
 
-        Takes the arguments of `generate`, except those that ask for scores, states or a cache: nothing of the
+        Takes the arguments of `generate`, except those that ask for scores, states or a cache: no tensor of the
         vocabulary's size is kept, unless `record="full"` records it. The result holds the model until `clear_traces`.
         """
         refuse_tensors(kwargs)
         kwargs["return_dict_in_generate"] = True
-        return ForwardResult(self._complete(model, inputs, Recording(record, record_top_k), **kwargs)[0])
+        finished = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)
+        return ForwardResult(finished.run, finished.output)
 
-    def _complete(
+    def _generate(
         self,
         model: PreTrainedModel,
         inputs: CallInput | None,
+        arguments: dict[str, Any],
         recording: Recording,
-        request: CacheRequest | None = None,
-        *,
         streamer: BaseStreamer | None = None,
-        **kwargs: Any,
-    ) -> tuple[FinishedCall, CallOutput]:
-        """Return a finished call, and what the model's `generate` made of its output."""
-        done: list[FinishedCall] = []
-        control = take_control(kwargs)
+        request: CacheRequest | None = None,
+    ) -> _Finished:
+        """Run the model's `generate` with this sampler as its decoding loop."""
+        control = take_control(arguments)
+        done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
 
-        def complete(call: Call) -> CallOutput:
+        def write(call: Call) -> CallOutput:
             run = self._prepare(call, recording, control)
-            done.append(FinishedCall(call, run, *complete_and_read(call, run, streamer, request=request)))
-            return done[-1].output
+            output, cache = self._complete(run, streamer, request)
+            done.append((run, output, cache))
+            return output
 
-        # Within `generate`, since some models process what it returns.
-        returned: CallOutput = enter(model, inputs, kwargs, complete, tokenizer=self.compiled.tokenizer)
-        finished = done[-1]
-        return finished, finished.run.with_reports(returned) if returned is finished.output else returned
+        returned: CallOutput = call_generate(model, inputs, arguments, write, tokenizer=self.compiled.tokenizer)
+        run, output, cache = done[-1]
+        # Some models process what their loop returns; what they leave as it is gets its reports.
+        return _Finished(run, output, run.with_reports(returned) if returned is output else returned, cache)
+
+    def _complete(
+        self, run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+    ) -> tuple[CallOutput, ActivationCache | None]:
+        """Run to the end; read the kept text once more if states or activations are requested."""
+        if request is None and not run.call.requested_states:
+            return run.complete(streamer), None
+        return complete_and_read(run, streamer, request=request)
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
-        """Yield the text in pieces that are never withdrawn; takes the arguments of `generate`, except the streamer."""
-        run = self._start(model, inputs, **kwargs)
+        """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
+        run = self._prepare_text(model, inputs, EVENTS, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
@@ -288,8 +284,8 @@ class AntiSlop:
         record_top_k: int = 10,
         **kwargs: Any,
     ) -> EventStream:
-        """Yield events as they happen; takes the arguments of `generate`, except the streamer."""
-        return EventStream(self._start(model, inputs, Recording(record, record_top_k), **kwargs))
+        """Yield events as they happen. Takes the arguments of `generate`, except `streamer`."""
+        return EventStream(self._prepare_text(model, inputs, Recording(record, record_top_k), **kwargs))
 
     def generate_many(
         self,
@@ -304,31 +300,29 @@ class AntiSlop:
     ) -> Iterator[Completion]:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
 
-        A finished text's row is taken by the next prompt at once, while the others continue. If the model gives no
-        probabilities, NaN for instance, or if a prompt is empty or has ids that the model does not know, that text has
-        an `error`, and the others continue.
+        The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
+        empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
 
         prompts: texts, which the tokenizer turns into ids with its special tokens, ids [tokens], or the messages of
             chats; read as they are needed.
-        bans: a list for each prompt, read after it, in the place of the sampler's own; None for the sampler's own. The
-            sampler's options and its `exempt` phrases apply to all lists. A list that several prompts share is
-            compiled once if it is the same object.
-        seed: together with a prompt's number it decides its random numbers, so a text does not depend on its batch, but
-            for the last bits of its logits; without a seed, torch's global generator gives one.
-        seeds: one for each prompt, which then decides alone, read after its prompt.
+        bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
+            phrases apply to all. A list that several prompts share is compiled once if it is the same object.
+        seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
+            for the last bits of its logits. None: drawn from torch's global generator.
+        seeds: one for each prompt, which then decides alone.
         kwargs: the settings that `generate` takes; instead of asking for several sequences, repeat a prompt.
-            logits_processor, stopping_criteria: a list for all texts, or, for those that remember a text, a function
-            that makes a list for each.
+            `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
+            for objects that remember a text.
         """
         check_prompts(prompts)
         refuse_one_list(bans)
         refuse_per_prompt(kwargs)
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; at least 1 is expected")
+            raise InputError(f"batch_size is {batch_size}; at least 1 is expected")
         if seed is not None and seeds is not None:
-            raise ValueError("both seed and seeds are given: one seed for all, or one for each prompt")
+            raise InputError("both seed and seeds are given: one seed for all, or one for each prompt")
         if seeds is None:
-            seeds = count(int(torch.randint(2**31, ())) if seed is None else seed, SEED_STEP)
+            seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
         lists = repeat(None) if bans is None else bans
         texts = self._prepare_many(model, pair(pair(prompts, seeds), lists, name="bans"), **kwargs)
         return complete_in_flight(texts, places=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
@@ -336,7 +330,7 @@ class AntiSlop:
     def _prepare_many(
         self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
     ) -> Iterator[tuple[Call, TextSpec] | PromptError]:
-        """Prepare texts of (prompt, seed) and bans one by one; yield the error of a prompt that can't be used."""
+        """Prepare ((prompt, seed), bans) one by one; yield the error of a prompt that can't be used."""
         lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
         callbacks = ("logits_processor", "stopping_criteria")
         shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
@@ -348,21 +342,21 @@ class AntiSlop:
                 inputs = encode(prompt, compiled.tokenizer, device_of(model))[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
-                call = catch_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
-                refuse_states(call, "generate_many")
+                call = prepare_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
+                refuse_states(call.requested_states, "generate_many")
                 policy = self.make_policy()
                 text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
             except PromptError as error:
                 text = PromptError(f"prompt {number}: {error}")
             yield text
 
-    def _start(
-        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
+    def _prepare_text(
+        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording, **kwargs: Any
     ) -> Run:
-        """Prepare a run and return it before the first forward pass."""
+        """Return the run of one text, before the first forward pass."""
         control = take_control(kwargs)
-        call = catch_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
-        refuse_states(call, "stream")
+        call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
+        refuse_states(call.requested_states, "stream")
         return self._prepare(call, recording, control)
 
     def _prepare(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
@@ -384,7 +378,7 @@ class AntiSlop:
         return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:
-        """Return the rules by which the sampler draws, from its options."""
+        """Return the rules by which the sampler draws."""
         return Policy(
             do_sample=do_sample,
             method=self.method,

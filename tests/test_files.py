@@ -257,8 +257,8 @@ ALLOWED = {
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
     "antislop/lists/ban_list.py: tempfile.TemporaryDirectory": "a folder alone",
-    "antislop/interpret/viewer.py: tempfile.NamedTemporaryFile": "a page for a browser that was given no name",
-    "antislop/interpret/viewer.py: webbrowser.open(file.resolve().as_uri())": "a browser opens it",
+    "antislop/interpret/forward_result.py: tempfile.NamedTemporaryFile": "a page for a browser that was given no name",
+    "antislop/interpret/forward_result.py: webbrowser.open(file.resolve().as_uri())": "a browser opens it",
 }
 
 

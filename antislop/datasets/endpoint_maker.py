@@ -12,10 +12,10 @@ from antislop.datasets.samples import Arm, SampleSpec
 from antislop.endpoint.endpoint import Endpoint
 from antislop.endpoint.methods import EndpointMethod
 from antislop.endpoint.sampler import EndpointCompletion, EndpointSampler
-from antislop.hf.batching import Completion
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
+from antislop.trace.completions import Completion
 
 
 class EndpointMaker(RecordMakerBase):

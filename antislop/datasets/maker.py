@@ -28,14 +28,14 @@ from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
 from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
 from antislop.grammar.grammar import Grammar
-from antislop.hf.batching import Completion
-from antislop.hf.lengths import PromptLengths, refuse_lengths
+from antislop.hf.refusals import PromptLengths, refuse_lengths
 from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 from antislop.sampler import AntiSlop
+from antislop.trace.completions import Completion
 from antislop.trace.events import Conceded, Rewound
 
 NO_TOKEN = "the prompt has no token: give it some text"

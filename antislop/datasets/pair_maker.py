@@ -18,11 +18,11 @@ from antislop.datasets.pairs import (
     finish_dpo,
     make_tokens,
 )
-from antislop.hf.batching import Completion
+from antislop.decoding.policy import seed_of
 from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import BanList
 from antislop.records.journal import Record
-from antislop.sampler import SEED_STEP
+from antislop.trace.completions import Completion
 from antislop.trace.events import Event
 
 
@@ -117,7 +117,7 @@ class PairMaker:
     def finish(self, waiting: Iterable[Pairs]) -> None:
         """Continue the withdrawn texts of all drafts together, and finish the pairs."""
         tasks = [
-            _Continuation(pairs, draft, pairs.seed + SEED_STEP * number)
+            _Continuation(pairs, draft, seed_of(pairs.seed, number))
             for pairs in waiting
             for number, draft in enumerate(pairs.drafts, start=1)
         ]

@@ -54,3 +54,11 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_share(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
+
+
+_SEED_STEP = 2654435769
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of one of several texts, from the seed of all of them and its number."""
+    return seed + number * _SEED_STEP  # differs in the lower 32 bits, all that torch's CPU generators read

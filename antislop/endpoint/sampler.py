@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice, repeat
 from typing import Any, get_args
 from weakref import WeakKeyDictionary
@@ -14,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import LogitsProcessorList
 
-from antislop.decoding.policy import Method, Policy
+from antislop.decoding.policy import Method, Policy, seed_of
 from antislop.decoding.row import Row, TextSpec
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.endpoint import Endpoint, EndpointError
@@ -25,12 +26,12 @@ from antislop.endpoint.settings import EndpointSettings
 from antislop.endpoint.streamed_text import EndpointText, Traffic
 from antislop.endpoint.streams import ServerFeatures
 from antislop.errors import InputError
-from antislop.hf.arguments import PromptInput, check_prompts, encode, pair, refuse_one_list
-from antislop.hf.batching import Completion
+from antislop.hf.calls import PromptInput, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.lists.ban_list import Bans
 from antislop.processors.settings import Settings
-from antislop.sampler import SEED_STEP, AntiSlop
+from antislop.sampler import AntiSlop
+from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
@@ -126,7 +127,7 @@ class EndpointSampler:
         if seed is not None and seeds is not None:
             raise InputError("both seed and seeds were passed: pass one seed for all prompts, or one for each")
         if seeds is None:
-            seeds = count(_random_seed() if seed is None else seed, SEED_STEP)
+            seeds = map(partial(seed_of, _random_seed() if seed is None else seed), count())
         lists = CompiledLists(self._bans)
         inputs = enumerate(pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans"))
         requests = (

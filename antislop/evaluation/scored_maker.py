@@ -12,12 +12,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.evaluation.outputs import Output
-from antislop.hf.batching import Completion
 from antislop.hf.vocabulary import Vocabulary
 from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record
+from antislop.trace.completions import Completion
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import TextPieces
 

@@ -6,58 +6,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.decoding.drafts import count_shared
 from antislop.decoding.row import NO_DRAFT, Draft, Row
+from antislop.errors import InputError
+from antislop.hf.calls import Call
 from antislop.hf.private import cache_of, make_candidate_generator
 from antislop.processors.memory import is_of_transformers
 from antislop.processors.processors import COUNTING
 
 
-class Assistant(NamedTuple):
-    """A model that drafts, and its tokenizer if that is another one."""
+def make_assistant_drafters(call: Call, index: int, tokenizer: PreTrainedTokenizerBase) -> list[CandidateDrafter]:
+    """Return a row's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
-    model: PreTrainedModel | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
+    index: of the row.
+    tokenizer: the model's.
 
-
-def speculate(
-    model: PreTrainedModel,
-    *,
-    assistant: Assistant,
-    tokenizer: PreTrainedTokenizerBase,
-    logits_processor: LogitsProcessorList,
-    generation_config: GenerationConfig,
-    mask: Tensor | None,
-    rows: int,
-) -> list[CandidateDrafter]:
-    """Return a text's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
-
-    mask: of the text's prompt, [tokens]; None if it has no padding. rows: the number of texts that the processors were
-    made for. Raises `ValueError` for encoder-decoder models, and for an assistant with another vocabulary.
+    Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
-    config = copy(generation_config)
+    model, assistant = call.model, call.assistant
+    config = copy(call.config)
     config.num_return_sequences = 1
     by_model = assistant.model is not None or config.assistant_early_exit is not None
     if not by_model and config.prompt_lookup_num_tokens is None:
         return []
     if model.config.is_encoder_decoder:
-        raise ValueError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
+        raise InputError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if assistant.model is not None and assistant.tokenizer is None:
         _refuse_other_vocabulary(model, assistant.model)
-    processors = LogitsProcessorList(p for p in logits_processor if _is_for_drafts(p, rows=rows))
+    processors = LogitsProcessorList(p for p in call.logits_processor if _is_for_drafts(p, rows=call.rows))
     tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
+    mask = call.mask_of(index)
 
     def make(row: Row) -> CandidateGenerator:
-        # Without a mask, an assistant would take pad tokens of the text for padding.
+        # Without a mask, an assistant would take pad tokens in the text for padding.
         row_mask = torch.ones_like(row.ids)
         if mask is not None:
             row_mask[:, : len(mask)] = mask
@@ -75,33 +65,28 @@ def speculate(
 
 
 def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:
-    """Raise `ValueError` for an assistant whose ids can't be the model's, as `generate` does."""
     size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant, model))
     if size != expected:
-        raise ValueError(
+        raise InputError(
             f"the assistant has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass its tokenizer "
             "as assistant_tokenizer, or an assistant with the same vocabulary"
         )
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
-    """Return whether a processor is called for drafts, each of which is one row.
-
-    The user's are not, because a draft would show them tokens that are never written, nor those that depend on the
-    index of a row in the batch.
-    """
     if not is_of_transformers(processor):
-        return False
+        return False  # a draft would show it tokens that are never written
     if rows == 1 or type(processor).__name__ not in COUNTING:
-        return True
+        return True  # COUNTING: those that depend on the index of a row in the batch
     prompt_lengths = getattr(processor, "prompt_ignore_length", torch.empty(0))
     return not isinstance(prompt_lengths, Tensor)
 
 
 class CandidateDrafter:
-    """Drafts by transformers' candidate generators, which write one text each and remember it.
+    """Drafts by transformers' candidate generators, one for each row.
 
-    make: returns a new generator for a row. do_sample: whether the generators sample, and return their distributions.
+    make: returns a new generator.
+    do_sample: whether the generators sample, and return their distributions.
     """
 
     def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
@@ -110,7 +95,7 @@ class CandidateDrafter:
         self._sources: WeakKeyDictionary[Row, _DraftSource] = WeakKeyDictionary()
 
     def propose(self, row: Row) -> Draft:
-        """Return a generator's candidates."""
+        """Return the candidates of the row's generator."""
         ids = row.ids
         source = self._follow(row, ids[0].tolist())
         with _own_random_numbers(row):
@@ -124,7 +109,7 @@ class CandidateDrafter:
         return Draft(tokens, torch.softmax(logits[0].float(), dim=-1).to(ids.device))
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Let the generator choose how many tokens to draft from now on; drop that of a finished text."""
+        """Have the generator adapt the length of its drafts; drop the generator of a finished row."""
         if row.is_finished:
             self._sources.pop(row, None)
             return
@@ -132,11 +117,8 @@ class CandidateDrafter:
         self._sources[row].generator.update_candidate_strategy(row.ids, scores, accepted)
 
     def _follow(self, row: Row, ids: list[int]) -> _DraftSource:
-        """Return the row's generator, its cache cut back to what it shares with the ids.
-
-        A generator crops by lengths alone: after a rewind its cache could hold another path of the same length, and
-        nearly every draft would be wrong. A cache that can't be cropped twice is replaced.
-        """
+        """Return the row's generator, its cache truncated to what it shares with the ids."""
+        # A generator crops by lengths alone: after a rewind, its cache could hold another path of the same length.
         source = self._sources.get(row)
         if source is None:
             return self._begin(row)
@@ -145,7 +127,7 @@ class CandidateDrafter:
         if cache is None or cache.get_seq_length() <= shared:
             return source
         if any(type(layer) is not DynamicLayer for layer in cache.layers):
-            return self._begin(row)
+            return self._begin(row)  # others can't be cropped twice
         cache.crop(shared - cache.get_seq_length())
         return source
 
@@ -156,15 +138,13 @@ class CandidateDrafter:
 
 @dataclass
 class _DraftSource:
-    """The generator of one text. read: the ids that its cache may hold, those of its latest candidates."""
-
     generator: CandidateGenerator
-    read: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)  # ids of the latest candidates, which its cache may hold
 
 
 @contextmanager
 def _own_random_numbers(row: Row) -> Iterator[None]:
-    """Have transformers draw a draft by the random numbers of its text, if it has some of its own."""
+    """Have transformers draw a draft by the row's own generator, if it has one."""
     if row.spec.generator is None or not row.spec.policy.do_sample:
         yield
         return

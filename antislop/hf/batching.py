@@ -1,11 +1,11 @@
-"""Many texts in one batch: a finished text's row is taken by the next prompt, while the others continue."""
+"""In-flight batching: the row of a finished text is taken by the next prompt, while the others continue."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
 
@@ -16,35 +16,15 @@ from antislop.decoding.loop import decode
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import find_dense
-from antislop.hf.arguments import PromptError
+from antislop.errors import InputError
 from antislop.hf.calls import Call
-from antislop.hf.lengths import warn_if_too_long
 from antislop.hf.model import DecodeMode, split_arguments
 from antislop.hf.preparation import share_settings
+from antislop.hf.refusals import PromptError, warn_if_too_long
 from antislop.hf.vocabulary import Vocabulary
+from antislop.trace.completions import Completion as Completion
 from antislop.trace.events import Conceded, Finished, Forwarded
 from antislop.trace.report import Report
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A finished text.
-
-    number: its prompt's index among the prompts. text: what follows the prompt's text, with the space between both if
-    there is one. tokens: ids without the prompt's.
-    error: why the text could not be written to its end; None if it was.
-    """
-
-    number: int
-    text: str
-    tokens: list[int]
-    report: Report
-    error: Exception | None = field(default=None, kw_only=True)
-
-    @property
-    def conceded(self) -> int:
-        """How many bans the text contains because nothing else was left to write."""
-        return self.report.conceded
 
 
 def complete_in_flight(
@@ -54,12 +34,12 @@ def complete_in_flight(
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
 ) -> Iterator[Completion]:
-    """Write texts in a batch of up to so many places, and yield each when it is finished.
+    """Write texts in a batch of up to `places` rows, and yield each when it is finished.
 
-    texts: prepared from calls with the same model and settings, or the error of a prompt, which becomes its text's.
+    texts: prepared from calls with the same model and settings; the error of a prompt becomes its completion's.
     """
     refused: list[Completion] = []
-    numbers: dict[int, int] = {}  # the prompt of each text that is being written
+    numbers: dict[int, int] = {}  # of row number: its prompt's number
     rows = count()
 
     def read() -> Iterator[tuple[Call, TextSpec]]:
@@ -83,7 +63,6 @@ def complete_in_flight(
 def _complete_all(
     call: Call, specs: Iterable[TextSpec], *, places: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
 ) -> Iterator[Completion]:
-    """Write the texts of usable prompts, numbered among these."""
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, places=places) as engine:
         for row, event in decode(Scheduler(specs, places=places), engine):
@@ -93,18 +72,20 @@ def _complete_all(
             elif isinstance(event, Finished):
                 report = reports.pop(row.number)
                 report.add(Forwarded(0, engine.excess(row)))
-                yield _complete(call.model, row, report, vocabulary)
+                yield _make_completion(call.model, row, report, vocabulary)
 
 
 @contextmanager
 def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[BatchEngine]:
-    """Yield an engine with an empty cache of `places` rows; the model is returned to its state on exit.
+    """Yield an engine with an empty cache of `places` rows; undo what it changes in the model on exit.
 
-    grows: whether the cache has only as many rows as there are texts, `places` to begin with. call: as for
-    `_complete_all`. Raises `ValueError` for a model whose rows can't be replaced.
+    call: any of those that are written with this engine.
+    grows: whether the cache has as many rows as there are texts, `places` to begin with.
+
+    Raises `InputError` for a model whose rows can't be replaced.
     """
     if call.model.config.is_encoder_decoder:
-        raise ValueError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+        raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
     mode = DecodeMode(call.model)
     language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
     try:
@@ -113,7 +94,7 @@ def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[Bat
         mode.leave()
 
 
-def _complete(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
+def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
     warn_if_too_long(model, len(row.tokens) + row.prompt_length)
     text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
     error = describe_failure(row) if report.reason == "failed" else None

@@ -1,12 +1,14 @@
-"""The inputs, processors, criteria and settings that `generate` prepares for a call, before the first forward pass."""
+"""A call of `generate`: what callers pass, and what `generate` prepares from it before the model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 from transformers import (
     GenerationConfig,
@@ -18,23 +20,41 @@ from transformers import (
 )
 from transformers.generation import StopStringCriteria
 
-from antislop.hf.arguments import CallInput, read_inputs
-from antislop.hf.assisted import Assistant
+from antislop.errors import InputError
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
-from antislop.hf.refusals import refuse_arguments
+from antislop.hf.refusals import PER_PROMPT, PromptError, refuse_arguments
+from antislop.records.chats import is_chat, render_chat
 
+CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
+"""A text, ids [rows, tokens], or the messages of a chat."""
+PromptInput: TypeAlias = str | Sequence[int] | Tensor | Sequence[Mapping[str, Any]]
+"""A text, its ids [tokens], or the messages of a chat."""
+
+STATES = ("output_hidden_states", "output_attentions")
+"""Settings that ask for what each layer computes."""
 _OWN_GENERATE = (
     "{name} has a generate() of its own, which changes the output and returns it only as a whole: "
     "call sampler.generate(model, …) instead"
 )
 
 
+class Assistant(NamedTuple):
+    """A model that drafts, and its tokenizer if that is another one."""
+
+    model: PreTrainedModel | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+
+NO_ASSISTANT = Assistant()
+
+
 @dataclass(frozen=True)
 class Call:
-    """The arguments that `generate` passes to a callable, and the assistant, which it does not pass.
+    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass.
 
-    input_ids: [rows, tokens]. model_kwargs: arguments of the model's forward passes.
+    input_ids: [rows, tokens].
+    model_kwargs: arguments of the model's forward passes.
     """
 
     model: PreTrainedModel
@@ -42,17 +62,31 @@ class Call:
     logits_processor: LogitsProcessorList
     stopping_criteria: StoppingCriteriaList
     config: GenerationConfig
-    model_kwargs: dict[str, Any] = field(default_factory=dict)
-    assistant: Assistant = field(default_factory=Assistant)
+    model_kwargs: dict[str, Any]
+    assistant: Assistant
+
+    @classmethod
+    def from_generate(
+        cls,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        assistant: Assistant = NO_ASSISTANT,
+        **model_kwargs: Any,
+    ) -> Call:
+        """Return a call from the arguments that `generate` passes."""
+        return cls(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, assistant)
 
     @property
     def rows(self) -> int:
-        """The number of texts."""
         return int(self.input_ids.shape[0])
 
     @property
-    def capacity(self) -> int:
-        """The maximum number of generated tokens. A caller's own limit takes the place of the configuration's."""
+    def max_new_tokens(self) -> int:
+        """The maximum number of generated tokens; a caller's own criterion overrides the configuration."""
         limits = (c.max_length for c in self.stopping_criteria if type(c) is MaxLengthCriteria)
         return max(1, int(min(limits, default=self.config.max_length) - self.input_ids.shape[1]))
 
@@ -66,37 +100,40 @@ class Call:
         """The attention mask of the prompts, if there is one."""
         return prompt_mask(self.model, self.model_kwargs)
 
+    def mask_of(self, row: int) -> Tensor | None:
+        """Return the mask of a prompt, [tokens]; None if the call has no mask of the prompts' shape."""
+        mask = self.mask
+        if mask is None or mask.ndim != 2 or mask.shape[1] != self.input_ids.shape[1]:
+            return None
+        return mask[min(row, mask.shape[0] - 1)]
 
-@dataclass(frozen=True)
-class CallCatcher:
-    """A `custom_generate` that returns `use(call)`.
+    def tokens_of(self, row: int) -> list[int]:
+        """Return the tokens of a prompt, without padding."""
+        ids, mask = self.input_ids[row], self.mask_of(row)
+        tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
+        return tokens
 
-    A type of its own, by which `applied_to` knows a sampler's own calls of `generate`.
-    """
+    @property
+    def requested_states(self) -> dict[str, Any]:
+        """The options of a forward pass that return the hidden states or attentions that the call asks for."""
+        names = STATES if self.config.return_dict_in_generate else ()
+        return {name: value for name in names if (value := getattr(self.config, name, None)) not in (None, False)}
+
+
+@dataclass
+class CallInterceptor:
+    """A `custom_generate` that returns `use(call)`. `applied_to` knows a sampler's own calls by this type."""
 
     use: Callable[[Call], Any]
     assistant: Assistant
-    calls: list[Call] = field(default_factory=list)
+    was_called: bool = False
 
-    def __call__(
-        self,
-        model: PreTrainedModel,
-        input_ids: Tensor,
-        *,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **model_kwargs: Any,
-    ) -> Any:
-        """Make a call of what `generate` hands over, and use it."""
-        call = Call(
-            model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, self.assistant
-        )
-        self.calls.append(call)
-        return self.use(call)
+    def __call__(self, model: PreTrainedModel, input_ids: Tensor, **prepared: Any) -> Any:
+        self.was_called = True
+        return self.use(Call.from_generate(model, input_ids, assistant=self.assistant, **prepared))
 
 
-def enter(
+def call_generate(
     model: PreTrainedModel,
     inputs: CallInput | None,
     arguments: Mapping[str, Any],
@@ -104,30 +141,36 @@ def enter(
     *,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Any:
-    """Have `generate` prepare a call from its arguments, and return what it makes of `use(call)`."""
-    refuse_arguments(arguments, tokenizer=tokenizer)
+    """Call the model's `generate` with `use(call)` as its decoding loop.
+
+    Raises `InputError` for arguments that never reach the loop, and for a model that doesn't call it.
+    """
+    refuse_arguments(arguments, tokenizer)
     inputs, kwargs = read_inputs(inputs, arguments, tokenizer, device_of(model))
     assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
-    catcher = CallCatcher(use, assistant)
+    interceptor = CallInterceptor(use, assistant)
     # By position only if they are there: the first parameter of a model's own `generate` may be passed by its name.
     positional = () if inputs is None else (inputs,)
-    out = model.generate(*positional, custom_generate=catcher, **_move_stop_strings(model, kwargs, tokenizer))
-    if not catcher.calls:
-        raise ValueError(
+    out = model.generate(*positional, custom_generate=interceptor, **_move_stop_strings(model, kwargs, tokenizer))
+    if not interceptor.was_called:
+        raise InputError(
             f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
             "leave out what makes it do so, or take another model"
         )
     return out
 
 
-def catch_call(
+def prepare_call(
     model: PreTrainedModel,
     inputs: CallInput | None,
     arguments: Mapping[str, Any],
     *,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Call:
-    """Have `generate` prepare a call and return it before the first forward pass."""
+    """Return what `generate` prepares, before the first forward pass.
+
+    Raises `InputError` as `call_generate` does, and for a model whose `generate` changes what its loop returns.
+    """
     calls: list[Call] = []
 
     def keep(call: Call) -> Call:
@@ -135,14 +178,71 @@ def catch_call(
         return call
 
     try:
-        out = enter(model, inputs, arguments, keep, tokenizer=tokenizer)
+        out = call_generate(model, inputs, arguments, keep, tokenizer=tokenizer)
     except Exception as error:
         if not calls:
             raise
-        raise ValueError(_OWN_GENERATE.format(name=type(model).__name__)) from error
+        raise InputError(_OWN_GENERATE.format(name=type(model).__name__)) from error
     if not isinstance(out, Call):
-        raise ValueError(_OWN_GENERATE.format(name=type(model).__name__))
+        raise InputError(_OWN_GENERATE.format(name=type(model).__name__))
     return out
+
+
+def read_inputs(
+    inputs: CallInput | None, arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> tuple[Tensor | None, dict[str, Any]]:
+    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and their mask.
+
+    Raises `InputError` for anything else, and for a text or chat beside other inputs.
+    """
+    given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
+    for name in ("inputs", "input_ids"):
+        value = given.get(name)
+        is_prompt = name == "inputs" and (isinstance(value, str) or is_chat(value))
+        if not (isinstance(value, Tensor | NoneType) or is_prompt):
+            raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
+        if isinstance(value, Tensor) and value.ndim < 2:
+            raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")
+    if inputs is None or isinstance(inputs, Tensor):
+        return inputs, dict(arguments)
+    if beside := [name for name in PER_PROMPT if name in arguments and name in given]:
+        what = "text" if isinstance(inputs, str) else "chat"
+        raise InputError(
+            f"a {what} and {beside[0]} are passed: leave {beside[0]} out, or pass ids instead of the {what}"
+        )
+    ids = encode(inputs, tokenizer, device)[None]
+    return ids, {**arguments, "attention_mask": torch.ones_like(ids)}
+
+
+def _advise_on_inputs(inputs: object) -> str:
+    if isinstance(inputs, Mapping):
+        return "pass its parts, generate(model, **inputs)"
+    if isinstance(inputs, Sequence) and any(isinstance(part, str) or is_chat(part) for part in inputs):
+        return "pass one text or chat, or several to generate_many"
+    return "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
+
+
+def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
+    """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
+
+    Raises `PromptError` for an empty prompt, and `InputError` for a chat without a template and for any other type.
+    """
+    if isinstance(prompt, str):
+        ids = tokenizer(prompt)["input_ids"]
+    elif is_chat(prompt):
+        ids = tokenizer(render_chat(prompt, tokenizer), add_special_tokens=False)["input_ids"]
+    else:
+        ids = prompt
+    try:
+        tensor = torch.as_tensor(ids, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.zeros((), device=device)
+    if tensor.ndim == 1 and len(tensor) == 0:
+        raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    if tensor.ndim != 1 or tensor.is_floating_point():
+        shape = f" of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else ""
+        raise InputError(f"a prompt is a text, ids [tokens] or a chat, not a {type(ids).__name__}{shape}")
+    return tensor
 
 
 def add_stop_strings(

@@ -10,22 +10,20 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.drafts import PhraseDrafter
 from antislop.hf.vocabulary import Vocabulary, encode_after
-from antislop.lists.ban_list import BanList, Bans, read_bans
-from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
-from antislop.matching.patterns.phrase import Phrase
+from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.matching.token_matcher import Matcher, State
 
 LISTS_KEPT = 64
-"""Compiled lists that are kept for later texts."""
+"""Maximum number of compiled lists that are kept for later texts."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledBans:
-    """Bans and the matcher for them. Equal to itself only, and hashed at once however long the list is.
+    """Bans and the matcher for them; compared and hashed by identity, since lists are long.
 
-    exempt: phrases inside which no ban applies, in addition to those of each ban. prompt_lookback: whether a ban may
-    begin in the prompt. exempt_prompt: whether the bans that the prompt contains may be written.
+    exempt: phrases inside which no ban applies, in addition to those of each ban.
+    prompt_lookback: whether a ban may begin in the prompt.
+    exempt_prompt: whether bans that the prompt contains may be written.
     """
 
     bans: BanList
@@ -46,13 +44,13 @@ class CompiledBans:
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
-        """Compile a list, all of whose bans have the exempt phrases already, and read the tokenizer's vocabulary."""
+        """Compile a list whose bans already have the exempt phrases."""
         vocabulary = Vocabulary.of(tokenizer)
         matcher = Matcher(bans, vocabulary)
         return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), prompt_lookback, exempt_prompt)
 
     def with_bans(self, bans: Bans) -> CompiledBans:
-        """Compile another list in the same way, for the same tokenizer."""
+        """Compile another list with the same options."""
         combined = combine_bans(read_bans(bans), exempt=self.exempt)
         return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary))
 
@@ -61,14 +59,15 @@ class CompiledBans:
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
 
     def make_drafter(self) -> PhraseDrafter:
-        """Return a drafter of the rest of bans."""
+        """Return a drafter that completes bans that were begun."""
         return PhraseDrafter(self.matcher, partial(encode_after, self.tokenizer, self.vocabulary))
 
 
 class CompiledLists:
-    """Lists of bans that texts ask for one after another, each compiled once.
+    """Compiles the lists that texts ask for, each list object once.
 
-    own: for texts that ask for none. is_drafted: whether the rest of bans is drafted.
+    own: used for texts without a list.
+    is_drafted: whether bans that were begun are drafted.
     """
 
     def __init__(self, own: CompiledBans, *, is_drafted: bool = False) -> None:
@@ -77,7 +76,7 @@ class CompiledLists:
         self._compiled: dict[int, tuple[Bans | None, CompiledBans, list[PhraseDrafter]]] = {}
 
     def compile(self, bans: Bans | None) -> tuple[CompiledBans, list[PhraseDrafter]]:
-        """Return the compiled list and its drafters, the same for the same object."""
+        """Return the compiled list and its drafters."""
         if id(bans) not in self._compiled:
             if len(self._compiled) >= LISTS_KEPT:
                 del self._compiled[next(iter(self._compiled))]
@@ -86,21 +85,3 @@ class CompiledLists:
             self._compiled[id(bans)] = bans, compiled, drafters
         _, compiled, drafters = self._compiled[id(bans)]
         return compiled, drafters
-
-
-def combine_bans(
-    bans: BanList, *, strings: Sequence[str] = (), patterns: Sequence[str] = (), exempt: Sequence[str] = ()
-) -> BanList:
-    """Return the bans together with those that came under other names, all with the exempt phrases."""
-    for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
-        if isinstance(value, str):
-            raise BanError(
-                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
-            )
-    if not (strings or patterns or exempt):
-        return bans
-    more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
-    exempted = (
-        replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
-    )
-    return BanList(exempted, source=bans.source)

@@ -1,13 +1,12 @@
 """A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass.
 
-The other arguments of a forward pass (positions, attention mask, token types) follow from where each row starts in the
-cache and how long it is, so a rewind has nothing to restore here.
+Positions, attention mask and token types follow from where each row starts in the cache and how long it is, so a
+rewind has nothing to restore here.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -19,6 +18,7 @@ from antislop.caches.cache import TransformersCache
 from antislop.caches.choice import choose_cache, refuse_unread
 from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
+from antislop.errors import InputError
 from antislop.hf.private import (
     PREFILL_INPUTS,
     attention_of,
@@ -31,13 +31,13 @@ from antislop.hf.private import (
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
-"""Arguments of a forward that belong to one prompt; so does the attention mask of a model without an encoder."""
+"""Arguments of a forward pass that belong to one prompt; so does the attention mask of a model without an encoder."""
 
 
 class DecodeMode:
-    """The changes that transformers makes to a model for decoding: other kernels for experts, on a GPU.
+    """The kernels by which transformers decodes, which differ for experts on a GPU. Does nothing without a model.
 
-    Prompts are read without them, since they would take more memory and give other bits. Does nothing without a model.
+    Prompts are read without them: they would take more memory and give other bits.
     """
 
     def __init__(self, model: PreTrainedModel | None) -> None:
@@ -45,13 +45,13 @@ class DecodeMode:
         self._stack: ExitStack | None = None  # while it is entered
 
     def enter(self) -> None:
-        """Change the model, unless it is changed already."""
+        """Switch the model to them, unless it is switched already."""
         if self._stack is None and self._model is not None:
             self._stack = ExitStack()
             self._stack.enter_context(optimized_for_decoding(self._model))
 
     def leave(self) -> None:
-        """Undo the change, if there is one."""
+        """Switch back."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             stack.close()
@@ -60,9 +60,9 @@ class DecodeMode:
 class TransformersModel:
     """A model and the arguments that all of its forward passes share.
 
-    model_kwargs: the arguments that `generate` prepared, without the cache and those of one prompt; none for a model
-    alone. copies: how often each prompt occurs in a batch, consecutively; it is read once. decode_mode: entered by each
-    forward pass except those that read a prompt, and left by its owner.
+    model_kwargs: what `generate` prepared, without the cache and the arguments of one prompt.
+    copies: how often each prompt occurs in a batch, consecutively; it is read once.
+    decode_mode: entered by forward passes that read no prompt, and left by its owner.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class TransformersModel:
         return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     def new_cache(self, rows: int) -> TransformersCache:
-        """Return an empty cache of `rows` rows."""
+        """Return an empty cache."""
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        """Read more tokens and return logits [rows, queries, vocab]; for a prompt only those after its last token."""
+        """Read tokens and return logits [rows, queries, vocab], or [rows, 1, vocab] after a prompt's last token."""
         if not isinstance(kv_cache, TransformersCache):
-            raise ValueError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
+            raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
         if kv_cache.is_new:
             if not kv_cache.prompt:
                 count_queries(query_token_ids)
@@ -120,13 +120,13 @@ class TransformersModel:
 
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         is_padded = bool((ids == PAD).any())
-        prompt = cache.prompt or self._describe(ids != PAD, is_padded=is_padded)
+        prompt = cache.prompt or self._describe_prompt(ids != PAD, is_padded=is_padded)
         if is_padded and not cache.prompt:
             cache.mask_prompts(prompt[self._mask_name])
         ids = ids.clamp(min=0).to(self._device)
         token_types = {name: prompt[name] for name in _TYPES if name in prompt}
         cache.positions.start(prompt.get(self._positions_name), token_types)
-        few = {name: _every(value, self._copies) for name, value in prompt.items()}
+        few = {name: _every_nth_row(value, self._copies) for name, value in prompt.items()}
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
         kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
@@ -142,40 +142,39 @@ class TransformersModel:
         logits: Tensor = outputs.logits[:, -1:]
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
-    def _describe(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
-        """Return the arguments of a prompt that consists of tokens and padding."""
+    def _describe_prompt(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
         prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
         if self._takes_positions:
             prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         return prompt
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
-        """Read a recurrent model's queries one at a time, as they were drawn: in one pass its states might differ."""
+        """Read a recurrent model's queries one at a time: in one pass its states might differ."""
         queries, before = ids.shape[1], {}
         for row, count in enumerate(counts):
-            for place in range(queries - count, queries - 1):
+            for column in range(queries - count, queries - 1):
                 with cache.feeding_alone(row):
-                    before[row, place] = self._run(ids[row : row + 1, place : place + 1], cache, row=row)[0, 0]
+                    before[row, column] = self._run(ids[row : row + 1, column : column + 1], cache, row=row)[0, 0]
         with cache.feeding([1] * cache.rows):
             last = self._run(ids[:, -1:], cache)
         logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
         logits[:, -1:] = last
-        for (row, place), row_logits in before.items():
-            logits[row, place] = row_logits
+        for (row, column), row_logits in before.items():
+            logits[row, column] = row_logits
         return logits
 
     def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
-        """Read queries one column at a time in all rows; a row without a token there is fed one and then rewound."""
+        """Read queries one column at a time; a row without a token there is fed padding, which is then forgotten."""
         logits = []
-        for place in range(ids.shape[1]):
+        for column in range(ids.shape[1]):
             with cache.feeding([1] * cache.rows):
-                logits.append(self._run(ids[:, place : place + 1].clamp(min=0), cache))
-            for row in (ids[:, place] == PAD).nonzero()[:, 0].tolist():
+                logits.append(self._run(ids[:, column : column + 1].clamp(min=0), cache))
+            for row in (ids[:, column] == PAD).nonzero()[:, 0].tolist():
                 cache.forget(row)
         return torch.cat(logits, dim=1)
 
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
-        """Run the model on ids [rows, queries], or on those of one row, [1, queries]."""
+        """Run the model on ids [rows, queries], or [1, queries] for one row."""
         queries = ids.shape[1]
         if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
@@ -196,27 +195,38 @@ class TransformersModel:
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        logits: Tensor = self._choose_call(cache)(**kwargs, return_dict=True).logits
+        run = compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
+        logits: Tensor = run(**kwargs, return_dict=True).logits
         return logits
-
-    def _choose_call(self, cache: TransformersCache) -> Callable[..., Any]:
-        """Return the model, compiled if `generate` would compile it."""
-        return compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Return the device of a model's ids, also if its first parameters are offloaded and on no device."""
+    """Return the device of a model's ids, also if its first parameters are offloaded."""
     device: torch.device = model.device
     if device.type == "meta":
-        placed = (place for place in getattr(model, "hf_device_map", {}).values() if place not in ("cpu", "disk"))
-        device = torch.device(next(placed, "cpu"))  # as accelerate chooses
+        devices = getattr(model, "hf_device_map", {}).values()
+        device = torch.device(
+            next((name for name in devices if name not in ("cpu", "disk")), "cpu")
+        )  # as accelerate chooses
     return device
 
 
 def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the mask of the prompt that is continued: the decoder's, not that of its encoder's input."""
+    """Return the mask of the prompt that is continued, which is not the mask of an encoder's input."""
     mask: Tensor | None = model_kwargs.get(_mask_name(model))
     return mask
+
+
+def count_positions(mask: Tensor) -> Tensor:
+    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
+    return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
+
+
+def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
+    """Return whether positions [rows, tokens] are those that `generate` counts by the mask of the prompts."""
+    if positions is None or positions.ndim != 2:
+        return True
+    return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
 
 
 def _mask_name(model: PreTrainedModel) -> str:
@@ -224,7 +234,7 @@ def _mask_name(model: PreTrainedModel) -> str:
 
 
 def _attends_to_all(model: PreTrainedModel) -> bool:
-    """Return whether all layers of a model attend to every column that holds a token, by torch's own attention."""
+    """Return whether all layers attend to all tokens, by torch's own attention."""
     config = model.config.get_text_config(decoder=True)
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
     limits = ("sliding_window", "attention_chunk_size", "alibi")
@@ -232,8 +242,7 @@ def _attends_to_all(model: PreTrainedModel) -> bool:
     return attention_of(config) == "sdpa" and not is_limited
 
 
-def _every(value: Any, step: int) -> Any:
-    """Return every step-th row of a tensor that has one row per row of the batch."""
+def _every_nth_row(value: Any, step: int) -> Any:
     return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
 
 
@@ -245,9 +254,9 @@ def split_arguments(
     rows: int,
     decode_mode: DecodeMode | None = None,
 ) -> tuple[LanguageModel, RewindableCache]:
-    """Split what `generate` prepared: into a model, with the arguments of all passes, and a cache, with the first's.
+    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
 
-    Raises `ValueError`, before anything is computed, for a cache that can't be rewound exactly.
+    Raises `InputError`, before the model runs, for a cache that can't be rewound exactly.
     """
     if rows > 1 and _counts_by_cache(model):
         parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
@@ -290,10 +299,9 @@ def _split_row(
     row: int,
     rows: int,
 ) -> tuple[LanguageModel, RewindableCache]:
-    """Split the arguments of one row of an encoder-decoder model's batch."""
     given = choose_cache(model_kwargs.get("past_key_values"), model=model)
     if belongs_to_caller(given):
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
             "leave out past_key_values, or pass one prompt"
         )
@@ -304,7 +312,7 @@ def _split_row(
 
 
 def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
-    """Return how often each prompt occurs in the batch, or 1 if reading it once might not be the same."""
+    """Return how often each prompt occurs in the batch, or 1 if reading it once might give other logits."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
     if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_static:

@@ -1,4 +1,4 @@
-"""Prepare the texts of a call: refuse what can't be done exactly, and make a specification of each text."""
+"""Prepare the rows of a call: refuse what can't be done exactly, and make a specification of each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
@@ -16,15 +15,22 @@ from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.decoding.tables import DenseTable
-from antislop.hf.arguments import PromptError, refuse_ids
-from antislop.hf.assisted import CandidateDrafter, speculate
+from antislop.errors import InputError
+from antislop.hf.assisted import make_assistant_drafters
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.hf.lengths import PromptLengths, measure_prompts, refuse_lengths
 from antislop.hf.model import DecodeMode, split_arguments
-from antislop.hf.refusals import refuse_settings, refuse_tokenizer
+from antislop.hf.refusals import (
+    PromptError,
+    PromptLengths,
+    measure_prompts,
+    refuse_ids,
+    refuse_lengths,
+    refuse_settings,
+    refuse_tokenizer,
+)
 from antislop.hf.run import Run
-from antislop.hf.tracing import CallFacts
+from antislop.hf.tracing import describe_call
 from antislop.processors.settings import Settings
 from antislop.trace.events import Conceded
 from antislop.trace.recording import Recording
@@ -41,13 +47,13 @@ def prepare_run(
     recording: Recording,
     control: Control | None = None,
 ) -> Run:
-    """Return a call's run, ready to begin. Raises `ValueError` for what is not supported.
+    """Return a run that is ready to begin. Raises `InputError` for what is not supported.
 
-    options: the sampler's, for the trace.
+    options: of the sampler, for the trace.
     """
-    lengths = check_call(call, bans)
-    facts = CallFacts.of(call, options=options, recording=recording, control=control)
-    specs = make_specs(call, bans, policy=policy, drafters=drafters)
+    lengths = _check_call(call, bans)
+    describe_facts = describe_call(call, bans, options=options, recording=recording, control=control)
+    specs = _make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
         describe = partial(DenseTable.describe_choice, top_k=recording.limit)
         specs = [replace(spec, record_choice=describe) for spec in specs]
@@ -56,14 +62,14 @@ def prepare_run(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
     )
     if control is not None:
-        refuse_control(control, specs, cache)
-        controllers = control.begin([_read_tokens(call, place) for place in range(call.rows)])
+        _refuse_control(control, specs, cache)
+        controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
         specs = [
             replace(spec, controller=controller, max_forks=control.max_forks)
             for spec, controller in zip(specs, controllers, strict=True)
         ]
     rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
-    return Run(call.model, language_model, cache, mode, rows, lengths, call.config, warn, bans, facts)
+    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe_facts)
 
 
 def prepare_row(
@@ -75,22 +81,22 @@ def prepare_row(
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
 ) -> TextSpec:
-    """Return the text of a call that asks for one, with random numbers of its own, to be written beside others.
+    """Return the only row of a call, with its own random numbers, to be written beside rows of other calls.
 
-    shared: the names of the lists of processors and criteria that the other texts use, too.
+    shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
     """
-    lengths = check_call(call, bans)
+    lengths = _check_call(call, bans)
     if call.rows > 1:
-        raise ValueError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
-    spec = make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
+        raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
+    spec = _make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
     if spec.keep_scores:
-        raise ValueError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
-    refuse_lengths(call.model, lengths, new=call.capacity, in_flight=True)
+        raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
+    refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
     return replace(spec, generator=torch.Generator(call.input_ids.device).manual_seed(seed))
 
 
-def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
-    """Raise `ValueError` for what can't be done exactly; return the lengths of the prompts."""
+def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
+    """Raise `InputError` for what can't be done exactly; return the lengths of the prompts."""
     refuse_tokenizer(call.model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(call.model, call.config, call.logits_processor)
@@ -98,11 +104,11 @@ def check_call(call: Call, bans: CompiledBans) -> PromptLengths:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
     refuse_ids(call.input_ids, call.model)
     lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs)
-    refuse_lengths(call.model, lengths, new=call.capacity)
+    refuse_lengths(call.model, lengths, new=call.max_new_tokens)
     return lengths
 
 
-def make_specs(
+def _make_specs(
     call: Call,
     bans: CompiledBans,
     *,
@@ -110,8 +116,7 @@ def make_specs(
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
 ) -> list[TextSpec]:
-    """Return the texts of a call, which share all but their prompts."""
-    assistants = [_speculate(call, bans, place) for place in range(call.rows)]
+    assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]
     settings = Settings(
         logits_processor=call.logits_processor,
         stopping_criteria=call.stopping_criteria,
@@ -126,10 +131,10 @@ def make_specs(
         TextSpec(
             prompt=call.input_ids[place : place + 1],
             matcher=bans.matcher,
-            state=bans.read_prompt(_read_tokens(call, place)),
+            state=bans.read_prompt(call.tokens_of(place)),
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
-            capacity=call.capacity,
+            capacity=call.max_new_tokens,
             drafter=first_of([*drafters, *assistants[place]]),
             keep_scores=bool(keeps),
         )
@@ -137,45 +142,16 @@ def make_specs(
     ]
 
 
-def _speculate(call: Call, bans: CompiledBans, place: int) -> list[CandidateDrafter]:
-    """Return the drafter that a call asks for, for one of its texts, or none."""
-    return speculate(
-        call.model,
-        assistant=call.assistant,
-        tokenizer=bans.tokenizer,
-        logits_processor=call.logits_processor,
-        generation_config=call.config,
-        mask=_mask_of(call, place),
-        rows=call.rows,
-    )
-
-
-def _read_tokens(call: Call, place: int) -> list[int]:
-    """Return the tokens of a prompt, without padding."""
-    ids, mask = call.input_ids[place], _mask_of(call, place)
-    tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
-    return tokens
-
-
-def _mask_of(call: Call, place: int) -> Tensor | None:
-    """Return the mask of a prompt, [tokens]; None if there is none that tells its padding."""
-    mask = call.mask
-    if mask is None or mask.ndim != 2 or mask.shape[1] != call.input_ids.shape[1]:
-        return None
-    return mask[min(place, mask.shape[0] - 1)]
-
-
-def refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
-    """Raise `ValueError` for what a controller can't be combined with."""
+def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
     spec, needs = specs[0], control.controller.needs
     if spec.policy.method != "exact":
-        raise ValueError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
+        raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
     if spec.drafter is not None:
-        raise ValueError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
+        raise InputError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
     if spec.keep_scores:
-        raise ValueError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
+        raise InputError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
     if isinstance(spec.settings, Settings) and spec.settings.is_together:
-        raise ValueError(
+        raise InputError(
             "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
             "itself: pass one prompt at a time, or leave them out"
         )
@@ -184,7 +160,7 @@ def refuse_control(control: Control, specs: Sequence[TextSpec], cache: Rewindabl
 
 
 def share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:
-    """Have texts share the first one's settings if these depend on no text: they are processed together then."""
+    """Have rows share the first one's settings if these fit any prompt: they are then processed together."""
     shared: Settings | None = None
     for spec in specs:
         shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)

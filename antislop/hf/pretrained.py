@@ -1,4 +1,4 @@
-"""Models by name: the bundled one, one of the hub, or a folder. Imports torch and transformers when one is loaded."""
+"""Load models by name: the bundled one, one of the hub, or a folder. Imports torch only then."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ BUNDLED = "the bundled model"
 class ModelSpec:
     """Which model to load, and how.
 
-    name: a Hugging Face id or a folder; None is the bundled model. revision: a branch, a tag or a commit of the hub.
-    dtype: "float32", "bfloat16" or "float16"; "auto" is that of the checkpoint. device: "cpu", "cuda", "cuda:1", "mps";
-    "auto" is the first available of cuda, mps and cpu. device_map: how accelerate spreads the model over devices,
-    instead of `device`. attention: transformers' `attn_implementation`. trust_remote_code: whether code that comes with
-    the model is run.
+    name: a Hugging Face id or a folder; None: the bundled model.
+    revision: a branch, a tag or a commit of the hub.
+    dtype: "float32", "bfloat16" or "float16"; "auto": the checkpoint's.
+    device: "cpu", "cuda", "cuda:1" or "mps"; "auto": the first available of cuda, mps and cpu.
+    device_map: how accelerate spreads the model over devices, instead of `device`.
+    attention: transformers' `attn_implementation`.
+    trust_remote_code: whether to run code that comes with the model.
 
     Raises `InputError` for options that exclude each other.
     """
@@ -51,17 +53,15 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """The name of the model in messages."""
         return BUNDLED if self.name is None else f"the model {self.name!r}"
 
     @property
     def source(self) -> str | Path:
-        """The name or folder that transformers loads."""
         return FOLDER / "tiny" if self.name is None else self.name
 
     @property
     def content(self) -> dict[str, str | None]:
-        """The options that the texts depend on: the model, its revision and its dtype; None for those not chosen."""
+        """The options that the texts depend on; None for those that were not chosen."""
         dtype = None if self.dtype == "auto" else self.dtype
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 
@@ -69,9 +69,8 @@ class ModelSpec:
 def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
     """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
 
-    It was trained by this project to show and test the sampler and says nothing worth reading. 512 positions, prompt
-    included; float32 on the CPU. Each call loads anew. The model's type is `Any`, as that of `from_pretrained` is: type
-    checkers make nothing of transformers' own annotations of `generate`.
+    Trained by this project to show and test the sampler. 512 positions, including the prompt; float32 on the CPU.
+    The model's type is `Any`, as for `from_pretrained`.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -82,27 +81,27 @@ def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
 
 
 def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load (model, tokenizer); a name alone is a `ModelSpec` of it. Raises `InputError` with a sentence if it can't."""
+    """Load (model, tokenizer). Raises `InputError` if they can't be loaded."""
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-    with _loading(spec.title, advice=_advise(spec)):
+    with _loading(spec.title, advice=_advise_on_model(spec)):
         from transformers import AutoModelForCausalLM
 
         device = None if spec.device_map else choose_device(spec.device)
-        loaded = AutoModelForCausalLM.from_pretrained(spec.source, **_make_options(spec))
+        loaded = AutoModelForCausalLM.from_pretrained(spec.source, **_list_arguments(spec))
         return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
 
 
 def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of `load_model` alone."""
+    """Load the tokenizer alone. Raises `InputError` if it can't be loaded."""
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
     with _loading(f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
         return _load_tokenizer(spec)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" is the first of cuda, mps and cpu that is available.
+    """Return the device of a name; "auto": the first available of cuda, mps and cpu.
 
-    Raises `InputError` for any other that is not available, with a list of those that are.
+    Raises `InputError` for a device that is not available.
     """
     import torch
 
@@ -115,7 +114,7 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def _loading(what: str, *, advice: str) -> Iterator[None]:
-    """Silence transformers inside, and turn its errors into one sentence that ends with advice."""
+    """Silence transformers inside, and turn its errors into an `InputError` that ends with advice."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -127,14 +126,13 @@ def _loading(what: str, *, advice: str) -> Iterator[None]:
         raise InputError(f"{what} can't be loaded ({first_line(error)}): {advice}") from error
 
 
-def _advise(spec: ModelSpec) -> str:
+def _advise_on_model(spec: ModelSpec) -> str:
     if spec.name is not None:
         return "pass a causal language model's Hugging Face id or folder, and options that it supports"
     return "install antislop again" if spec == ModelSpec() else "change the options of the model"
 
 
-def _make_options(spec: ModelSpec) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained`."""
+def _list_arguments(spec: ModelSpec) -> dict[str, Any]:
     chosen = {
         "revision": spec.revision,
         "device_map": spec.device_map,

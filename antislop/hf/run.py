@@ -1,7 +1,9 @@
-"""One call of `generate`, prepared and not begun: rows, engine and loop, and what comes out in the end."""
+"""One call of `generate`, ready to begin: rows, engine and loop, and what comes out in the end."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.generation.streamers import BaseStreamer
@@ -21,23 +23,21 @@ from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
+from antislop.errors import InputError
+from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.hf.lengths import PromptLengths, warn_if_too_long
 from antislop.hf.model import DecodeMode
-from antislop.hf.private import belongs_to_caller, pad_token_of
-from antislop.hf.tracing import CallFacts, make_trace, read_random_state
-from antislop.trace.events import Conceded, Event, Finished, Forked, Forwarded, Settled
+from antislop.hf.private import belongs_to_caller
+from antislop.hf.refusals import PromptLengths, warn_if_too_long
+from antislop.trace.events import Conceded, ConcededWarning, Event, Finished, Forked, Forwarded, Settled
+from antislop.trace.recording import Recording
 from antislop.trace.report import Report
 from antislop.trace.trace import Trace
+from antislop.trace.traced_row import TracedRow
 
 
 @dataclass
-class DecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # its base is not read by mypy
-    """`generate`'s output of decoder-only models, with reports: their sum, and one for each row.
-
-    trace: all that happened; None with record="none".
-    """
-
+class _Reported:
     report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
     reports: list[Report] = None  # type: ignore[assignment]
     trace: Trace | None = None
@@ -48,19 +48,23 @@ class DecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]  # its
 
 
 @dataclass
-class EncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """`generate`'s output of encoder-decoder models, with reports: their sum, and one for each row.
+class DecoderOnlyOutput(_Reported, GenerateDecoderOnlyOutput):  # type: ignore[misc]  # mypy does not read its base
+    """`generate`'s output of decoder-only models, with three more fields.
 
+    report: counts of all rows together.
+    reports: one for each row.
     trace: all that happened; None with record="none".
     """
 
-    report: Report = None  # type: ignore[assignment]
-    reports: list[Report] = None  # type: ignore[assignment]
-    trace: Trace | None = None
 
-    def _repr_html_(self) -> str:
-        """Return the texts with their withdrawn parts, if they were recorded, else the report, for a notebook."""
-        return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
+@dataclass
+class EncoderDecoderOutput(_Reported, GenerateEncoderDecoderOutput):  # type: ignore[misc]
+    """`generate`'s output of encoder-decoder models, with three more fields.
+
+    report: counts of all rows together.
+    reports: one for each row.
+    trace: all that happened; None with record="none".
+    """
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
@@ -80,68 +84,69 @@ class EventStream(Iterator[Event]):
         return next(self._events)
 
     def close(self) -> None:
-        """End the text here, and give the model back."""
+        """End the text here."""
         self._events.close()
 
     @property
     def trace(self) -> Trace | None:
-        """The events so far with the facts of the call; None with record="none"."""
+        """What has happened so far; None with record="none"."""
         return self._run.trace
 
 
 @dataclass
 class Run:
-    """A generation that is ready to go.
+    """A call that is ready to begin.
 
-    warn: called with each violation that is conceded. bans: those of all rows. facts: of the call, for its trace.
+    prompts: lengths of the prompts.
+    warn: called with each violation that is conceded.
+    describe: returns the facts of the call, for its trace.
     """
 
-    model: PreTrainedModel
+    call: Call
     language_model: LanguageModel
     cache: RewindableCache
     decode_mode: DecodeMode
     rows: list[Row]
     prompts: PromptLengths
-    config: GenerationConfig
-    warn: Callable[[Conceded], None]
     bans: CompiledBans
-    facts: CallFacts
+    warn: Callable[[Conceded], None]
+    recording: Recording
+    describe: Callable[[], Mapping[str, Any]]
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # the cache that is returned with the sequences
         self._reports = [Report(surfaces=self.bans.vocabulary) for _ in self.rows]
-        self._excess: dict[int, int] = {}  # per text the tokens in the cache that were withdrawn
-        self._random_state = dict[str, bytes]()
-        self.engine = BatchEngine(self.language_model, self.cache, filler=self.pad)
-
-    @property
-    def pad(self) -> int:
-        """The token that finished rows are filled with."""
-        return pad_token_of(self.config) or 0
+        self._excess: dict[int, int] = {}  # by row, the tokens in the cache that were withdrawn
+        self._pad = self.call.pad or 0
+        self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield what happens to the only row."""
+        """Yield what happens to the only row; events after its last token are in `trace` only.
+
+        Raises `InputError` if there are several rows.
+        """
         if len(self.rows) > 1:
-            raise ValueError(
+            raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
             )
-        with closing(self.numbered_events()) as events:
-            for _, event in events:
+        with self._borrowed_model(), closing(self._decode()) as events:
+            for event in events:
                 _refuse_fork(event)
                 yield event
-
-    def numbered_events(self) -> Generator[tuple[int, Event], None, None]:
-        """Yield what happens, with the number of the row; events after the last token are in `trace` only."""
-        with self._borrowed_model():
-            yield from self._decode()
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
-        """Run to the end and return what `generate` returns."""
+        """Run to the end. Raises `InputError` if distributions are recorded and the trace would not be returned."""
+        config = self.call.config
+        if self.recording.has_choices and not config.return_dict_in_generate:
+            raise InputError(
+                f"record={self.recording.level!r} records for a trace, and a tensor has none: pass "
+                "return_dict_in_generate=True"
+            )
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
-            for _, event in self._decode():
+            for event in self._decode():
                 if streamer is not None:
                     _refuse_fork(event)
                     for token in event.tokens if isinstance(event, Settled) else ():
@@ -149,51 +154,52 @@ class Run:
             self._finish()
         if streamer is not None:
             streamer.end()
-        return self._output() if self.config.return_dict_in_generate else self._sequences()
+        return self._output() if config.return_dict_in_generate else self._sequences()
 
     @property
     def trace(self) -> Trace | None:
-        """What has happened so far; None if that is not recorded."""
-        if self.facts.recording.level == "none":
+        """What has happened so far; None if it is not recorded."""
+        if self.recording.level == "none":
             return None
-        return make_trace(self.facts, self.bans, self.rows, self._reports, self._random_state)
+        masks = _list_masks(self.call.mask, self.rows)
+        rows = tuple(
+            TracedRow(tuple(row.ids_up_to(0)[0].tolist()), tuple(report.events), mask)
+            for row, report, mask in zip(self.rows, self._reports, masks, strict=True)
+        )
+        return Trace(rows, self.bans.bans, self.bans.vocabulary, self.describe)
 
     def _finish(self) -> None:
-        """Leave a whole text but its last token in a cache that the caller will see; count the tokens that were cut."""
+        """Feed the rest of a text, but its last token, to a cache that the caller will see; count tokens cut."""
         is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
-        is_seen = is_seen or self.config.return_dict_in_generate
+        is_seen = is_seen or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
             for row in self.rows:
-                self._note(row.number, Forwarded(0, self._excess[row.number]))
+                self._record(row.number, Forwarded(0, self._excess[row.number]))
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
-                self._note(0, Forwarded(fed, cut))
+                self._record(0, Forwarded(fed, cut))
 
-    def _decode(self) -> Iterator[tuple[int, Event]]:
-        if self.config.do_sample:
-            self._random_state = read_random_state(self.rows[0].spec.prompt.device)
+    def _decode(self) -> Generator[Event, None, None]:
         for row, event in decode(Scheduler(rows=self.rows), self.engine):
             if isinstance(event, Forked):
                 self._add_fork(row, event)
-            self._note(row.number, event)
+            self._record(row.number, event)
             if isinstance(event, Conceded):
                 self.warn(event)
             elif isinstance(event, Finished):
                 self._excess[row.number] = self.engine.excess(row)  # another text may take its place
-                warn_if_too_long(self.model, self.prompts.tokens[row.root] + len(row.tokens))
-            yield row.number, event
+                warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
+            yield event
 
-    def _note(self, number: int, event: Event) -> None:
-        """Count an event of a row, and keep it if events are recorded."""
+    def _record(self, number: int, event: Event) -> None:
         report = self._reports[number]
-        if self.facts.recording.level == "none":
+        if self.recording.level == "none":
             report.count(event)
         else:
             report.add(event)
 
     def _add_fork(self, row: Row, fork: Forked) -> None:
-        """Add a text that was forked, with the events of the one that it was forked from."""
         self.rows.append(row)
         parent = self._reports[fork.parent]
         report = Report(surfaces=self.bans.vocabulary, events=list(parent.events), let_through=list(parent.let_through))
@@ -201,44 +207,45 @@ class Run:
         self._reports.append(report)
 
     def _sequences(self) -> Tensor:
-        """Return prompts and tokens, [rows, tokens], filled with the pad token on the right."""
+        """Return prompts and generated tokens [rows, tokens], padded on the right."""
         longest = max(len(row.tokens) for row in self.rows)
         ids = self.rows[0].ids
-        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self.pad)
+        sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
         for sequence, row in zip(sequences, self.rows, strict=True):
             sequence[: row.ids.shape[1]] = row.ids[0]
         return sequences
 
     def _output(self) -> ReportedOutput:
+        model, config = self.call.model, self.call.config
         fields: dict[str, Any] = {
             "sequences": self._sequences(),
-            "scores": self._steps(1) if self.config.output_scores else None,
-            "logits": self._steps(0) if self.config.output_logits else None,
+            "scores": self._steps(1) if config.output_scores else None,
+            "logits": self._steps(0) if config.output_logits else None,
             "past_key_values": self._past,
         }
-        if type(self.model).generate is not GenerationMixin.generate:
+        if type(model).generate is not GenerationMixin.generate:
             # Its own `generate` may expect a tensor in every field; see `with_reports`.
-            is_encoder_decoder = self.model.config.is_encoder_decoder
+            is_encoder_decoder = model.config.is_encoder_decoder
             plain: Any = GenerateEncoderDecoderOutput if is_encoder_decoder else GenerateDecoderOnlyOutput
             return cast(ReportedOutput, plain(**fields))
         return self._report(fields)
 
     def with_reports(self, output: CallOutput) -> CallOutput:
-        """Return what `complete` returned, with the reports that it leaves out for a model's own `generate`."""
+        """Add reports to what `complete` returned, which leaves them out for a model with a `generate` of its own."""
         if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
             return output
         return self._report(output)
 
     def _report(self, fields: Mapping[str, Any]) -> ReportedOutput:
         report = self._reports[0] if len(self._reports) == 1 else Report.total(self._reports)
-        kind = EncoderDecoderOutput if self.model.config.is_encoder_decoder else DecoderOnlyOutput
+        kind = EncoderDecoderOutput if self.call.model.config.is_encoder_decoder else DecoderOnlyOutput
         return kind(**fields, report=report, reports=self._reports, trace=self.trace)
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:
-        """Give the model and transformers' cache back to the caller afterwards.
+        """Give the model and the caller's cache back afterwards.
 
-        The cache then holds the texts; after an error, or if the rows differ in length, it is as it was before.
+        The cache then holds the texts; after an error, or if rows differ in length, what it held before.
         """
         is_complete = False
         try:
@@ -262,3 +269,47 @@ class Run:
 def _refuse_fork(event: Event) -> None:
     if isinstance(event, Forked):
         raise CapabilityError("the controller forks the text, and one text can be streamed at a time: use generate")
+
+
+def _list_masks(mask: Tensor | None, rows: list[Row]) -> list[tuple[int, ...] | None]:
+    """Return the mask of each prompt; None without padding, or if the mask is for other inputs."""
+    if mask is None or mask.ndim != 2 or mask.shape[1] != rows[0].prompt_length or bool(mask.all()):
+        return [None] * len(rows)
+    lists = [tuple(int(value) for value in values) for values in mask.tolist()]
+    return [lists[min(row.root, len(lists) - 1)] for row in rows]
+
+
+class ConcessionWarner:
+    """Warns of the first concession that it is called with, in the line of the code that called the library."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()  # copies warn again: they may be in another process
+
+    def __call__(self, event: Conceded) -> None:
+        """Warn, if this is the first concession."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        violation = event.violation
+        cause = f"{event.forced_by} rules out all else" if event.forced_by else "nothing else was left to write"
+        warnings.warn(
+            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since {cause}: "
+            "report.conceded and Completion.conceded count such places, of which this is the sampler's "
+            "first; on_exhausted='stop' or 'raise' lets none through",
+            ConcededWarning,
+            stacklevel=_find_caller(),
+        )
+
+
+_LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
+
+
+def _find_caller() -> int:
+    """Return the stack level of the code that called the library, as `warnings.warn` counts in the function above."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    return level

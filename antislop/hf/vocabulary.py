@@ -1,7 +1,7 @@
 """The surface of each token: the bytes that it adds to the text.
 
-Surfaces are read from the vocabulary once, as the tokenizer's decoder would decode them. Joined and decoded as UTF-8
-they are the text, except for the one space that SentencePiece decoders remove from its beginning.
+Surfaces, joined and decoded as UTF-8, are the text, except for the one space that SentencePiece decoders remove from
+its beginning.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.errors import InputError
 from antislop.matching.characters import decode
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -24,12 +26,9 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Surfaces by token id.
 
-    breaks: the special tokens, which have no surface and separate words, each with the text that
-        `decode(…, skip_special_tokens=False)` returns for it, such as "<think>". Scopes read it.
-    drops_space: whether the decoder removes the space in front of a text's first token, as those of SentencePiece and
-        WordPiece do.
-    byte_tokens: the tokens of byte fallback, each of which is a byte. A run of them is text if it is valid UTF-8, and
-        otherwise U+FFFD for each byte.
+    breaks: the special tokens, which have no surface and separate words, with their names, such as "<think>".
+    drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
+    byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
     count: the number of tokens of the tokenizer.
     """
 
@@ -41,16 +40,15 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-        """Read the surfaces of a tokenizer that is backed by the `tokenizers` library.
+        """Read a tokenizer that is backed by the `tokenizers` library.
 
-        Raises `ValueError` for a decoder whose surfaces are not known: anything but byte-level BPE, SentencePiece
-        (BPE or Unigram, with byte fallback or without) and WordPiece.
+        Raises `InputError` for any other than byte-level BPE, SentencePiece (BPE or Unigram) and WordPiece.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise ValueError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
+            raise InputError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ValueError(
+            raise InputError(
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
@@ -69,50 +67,46 @@ class Vocabulary:
         return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
 
     def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise `ValueError` if a tokenizer was given tokens after it was read: their text would be unknown."""
+        """Raise `InputError` if the tokenizer was given tokens since, whose text would be unknown."""
         count = len(tokenizer)
         if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
             return
         what = f"has {count:,} tokens and had {self.count:,}" if count != self.count else "has more special tokens than"
-        raise ValueError(
+        raise InputError(
             f"the tokenizer {what} when the sampler was made from it, and bans would misread them: add tokens first, "
             "then make the sampler"
         )
 
     def join(self, token_ids: Iterable[int]) -> bytes:
-        """Return the bytes that the tokens add to a text; special tokens and ids beyond the tokenizer add none."""
+        """Return the bytes that tokens add to a text."""
         return b"".join(map(self.surface, token_ids))
 
     def surface(self, token_id: int) -> bytes:
-        """Return the bytes of one token."""
+        """Return the bytes of one token; none for special tokens and ids beyond the tokenizer."""
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
 
     def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
-        """Return the text that tokens add after those of a prompt, so that prompt + text is the whole text.
+        """Return the text that tokens add after a prompt's, so that prompt + text is the whole text.
 
-        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. At the beginning of a
-        text, with an empty prompt or after a special token, that space is no part of it. Special tokens add nothing;
-        bytes that are no character become U+FFFD.
+        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. Bytes that are not a
+        character become U+FFFD.
         """
         text = decode(self, token_ids)
         return text.removeprefix(" ") if self.drops_space_after(after) else text
 
     def drops_space_after(self, prompt: Sequence[int]) -> bool:
-        """Return whether a text begins after a prompt, so that its first space is dropped."""
+        """Return whether a text begins anew after a prompt, so that its first space is dropped."""
         return self.drops_space and (not prompt or prompt[-1] in self.breaks)
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of the vocabulary: the same for all tokenizers with the same tokens under the same ids."""
+    """Return a hash of the tokens and their ids."""
     tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]
 
 
 def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
-    """Return the tokens of a text that continues other text, without a space before it.
-
-    Empty if the tokenizer would write another text.
-    """
+    """Return the tokens of a text that follows other text without a space; none if they would decode differently."""
     anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
     tokens: list[int] = ids[len(anchor) :]
     is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
@@ -120,36 +114,34 @@ def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, tex
 
 
 def _find_decoders(backend: Any) -> list[dict[str, Any]]:
-    """Return the steps of a tokenizer's decoder, as its file describes them."""
     decoder = json.loads(backend.to_str()).get("decoder") or {}
     parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
     return parts
 
 
 def _drops_space(part: dict[str, Any]) -> bool:
-    """Return whether a step of a decoder removes the space in front of a text's first token."""
     if part.get("type") == "Metaspace":
         return bool(part.get("prepend_scheme", "always") != "never")
     return part.get("type") == "WordPiece" or (part.get("content"), bool(part.get("start"))) == (" ", True)
 
 
-def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Any:
+def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Callable[[str], bytes]:
     kinds = {part.get("type") for part in parts}
     if kinds == {"ByteLevel"}:
         return _read_byte_level
     if kinds == {"WordPiece"}:
-        return _Following(backend.decoder).read
+        return partial(_read_word_piece, backend.decoder)
     space, *others = {*_find_spaces(parts)} or {None}
     if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
-        return _Spaced(space, has_byte_fallback="ByteFallback" in kinds).read
-    raise ValueError(
+        return partial(_read_sentence_piece, space, "ByteFallback" in kinds)
+    raise InputError(
         f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
         "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
     )
 
 
 def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
-    """Yield the text that each part turns into a space, None if it makes anything else or is a regular expression."""
+    """Yield the text that each part turns into a space; None for a part that replaces anything else."""
     for part in parts:
         if part.get("type") == "Metaspace":
             yield part["replacement"]
@@ -174,24 +166,11 @@ def _read_byte_level(token: str) -> bytes:
         return token.encode()
 
 
-@dataclass(frozen=True)
-class _Spaced:
-    """SentencePiece: one character represents the space."""
-
-    space: str
-    has_byte_fallback: bool
-
-    def read(self, token: str) -> bytes:
-        if self.has_byte_fallback and (byte := _BYTE.fullmatch(token)):
-            return bytes([int(byte[1], 16)])
-        return token.replace(self.space, " ").encode()
+def _read_sentence_piece(space: str, has_byte_fallback: bool, token: str) -> bytes:
+    if has_byte_fallback and (byte := _BYTE.fullmatch(token)):
+        return bytes([int(byte[1], 16)])
+    return token.replace(space, " ").encode()
 
 
-@dataclass(frozen=True)
-class _Following:
-    """WordPiece: whether a token is joined to the one before it is up to its decoder, clean-up included."""
-
-    decoder: Any
-
-    def read(self, token: str) -> bytes:
-        return str(self.decoder.decode(["a", token]))[1:].encode()
+def _read_word_piece(decoder: Any, token: str) -> bytes:
+    return str(decoder.decode(["a", token]))[1:].encode()  # it decides whether a token is joined to the one before it

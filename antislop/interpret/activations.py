@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from functools import partial
+from threading import get_ident
+from typing import Any, NoReturn, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.errors import InputError
-from antislop.hf.private import uncompiled
+from antislop.errors import InputError, first_line
+from antislop.hf.private import attention_of, uncompiled
 from antislop.interpret.clean_pass import prepare_inputs, read
-from antislop.interpret.module_outputs import NamesFilter, Selection, check_device, select_outputs, stored_outputs
+
+NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
+"""Which outputs to store: all (None), one, several, or those whose names a function accepts."""
+
+PATTERN = ".pattern"
 
 
 class ActivationCache(Mapping[str, Tensor]):
     """The outputs of a model's modules in one forward pass, by the paths of `model.named_modules()`.
 
-    A module's output is its first tensor if it returns several, in the shape that the module returns: mostly [rows,
-    tokens, …]. The second call of a module in the same pass is stored as `path@2`, the third as `path@3`. With eager
-    attention, `path.pattern` holds the attention weights [rows, heads, queries, keys] of an attention module. Shared
-    modules have the first of their paths. All tensors are copies without gradients.
+    path: the first tensor that the module returns, in its shape: mostly [rows, tokens, …].
+    path@2, path@3: the same of further calls of the module in the same pass.
+    path.pattern: attention weights [rows, heads, queries, keys] of an attention module, with eager attention.
+
+    Shared modules have the first of their paths. All tensors are copies without gradients.
     """
 
     def __init__(self, outputs: Mapping[str, Tensor]) -> None:
@@ -53,7 +63,7 @@ class ActivationCache(Mapping[str, Tensor]):
         return sum(tensor.nbytes for tensor in self._outputs.values())
 
     def to(self, device: torch.device | str) -> ActivationCache:
-        """Return a cache with all tensors on a device; those that are there already are not copied."""
+        """Return a cache with all tensors on a device."""
         return ActivationCache({name: tensor.to(device) for name, tensor in self._outputs.items()})
 
 
@@ -68,21 +78,19 @@ def run_with_cache(
 ) -> tuple[Tensor, ActivationCache]:
     """Read texts in one forward pass; return the logits [rows, tokens, vocab] and the outputs of the modules.
 
-    input_ids: ids [rows, tokens]. attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; None for no padding.
-        Positions are counted by it, as in `generate`.
-    names_filter: a name, several, or a function that is called with each name and returns whether to store it; None
-        stores all. A name stands for all calls of its module. A function that accepts a module together with its
-        pattern gets the pattern only if it is computed.
-    device: where the copies go, "cpu" for instance; None leaves them where the outputs are. The model stays on its own.
+    input_ids: ids [rows, tokens].
+    attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; positions are counted by it, as in `generate`.
+    names_filter: a name, several, or a function of each name that returns whether to store it; None stores all. A name
+        stands for all calls of its module.
+    device: where the copies go; None leaves them where the outputs are. The model is not moved.
     model_kwargs: other arguments of the model's forward pass, such as images, `decoder_input_ids`, or `inputs_embeds`
-        in the place of ids; beside images, positions are the model's own unless `position_ids` is passed.
+        in place of ids; beside images, positions are the model's own unless `position_ids` is passed.
 
-    The pass has no cache, no gradients and no dropout. Afterwards, also if it raises an error, the hooks are removed,
-    and each module is in training or evaluation mode as before.
+    The pass has no cache, no gradients and no dropout. Afterwards the hooks are removed, and each module is in training
+    or evaluation mode as before, also after an error.
 
-    Memory: an output takes tokens x width x bytes per number. All outputs of a Llama layer together are 8 of the hidden
-    size, 3 of the MLP's and 2 of the keys': for Llama 3 8B in bfloat16 152 KiB per token and layer, 4.8 MiB per token.
-    With `names_filter` one of the hidden size takes 8 KiB per token; a pattern takes heads x tokens numbers per token.
+    Memory: for Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token, one of the hidden size 8 KiB; a pattern
+    takes heads x tokens numbers per token.
 
     Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
     attention does not compute; after it, for a named module that was not called or returned no tensor.
@@ -97,7 +105,7 @@ def run_with_cache(
 
 
 def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
-    """Return a cache of stored outputs. Raises `InputError` if one is missing that was asked for by its name."""
+    """Return a cache of stored outputs. Raises `InputError` if a required one is missing."""
     if not outputs:
         raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):
@@ -106,3 +114,155 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
             "leave it out"
         )
     return ActivationCache(outputs)
+
+
+# -- choosing modules by name ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to store.
+
+    modules: to hook, by their paths.
+    names: of the outputs and patterns to store.
+    required: names that were asked for one by one, so that a missing one is an error.
+    """
+
+    modules: Mapping[str, nn.Module]
+    names: frozenset[str]
+    required: frozenset[str] = frozenset()
+
+
+def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
+    """Return what a filter selects. Raises `InputError` for nothing, and for a pattern that is not computed."""
+    modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
+    patterns = {path + PATTERN for path in _find_attention(modules)}
+    selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
+    if _attention_name(model) != "eager":
+        # A function that accepts a module's own name as well didn't ask for its pattern in particular.
+        if asked := {name for name in selected & patterns if name in required or _module_of(name) not in selected}:
+            _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
+        selected -= patterns
+    return Selection(
+        {path: module for path, module in modules.items() if {path, path + PATTERN} & selected},
+        frozenset(selected),
+        frozenset(required),
+    )
+
+
+def require_patterns(model: PreTrainedModel) -> None:
+    """Raise `InputError` for a model without the attention patterns that `output_attentions` asks for."""
+    if _attention_name(model) != "eager":
+        _refuse_patterns(model, "output_attentions is set")
+    if not _find_attention(dict(model.named_modules())):
+        raise InputError(f"{type(model).__name__} has no attention: leave output_attentions out")
+
+
+def _refuse_patterns(model: PreTrainedModel, request: str) -> NoReturn:
+    raise InputError(
+        f"{request}, and attn_implementation={_attention_name(model)!r} computes no attention pattern: load the model "
+        'with attn_implementation="eager"'
+    )
+
+
+def _attention_name(model: PreTrainedModel) -> str | None:
+    return attention_of(model.config.get_text_config(decoder=True))
+
+
+def _apply_filter(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return the names that a filter selects, and those among them that it names one by one."""
+    if names_filter is None:
+        return set(names), set()
+    if callable(names_filter):
+        selected = {name for name in names if names_filter(name)}
+        if not selected:
+            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_join_names(names)}")
+        return selected, set()
+    if not isinstance(names_filter, Iterable):
+        raise InputError(f"names_filter is a {type(names_filter).__name__}: pass a name, a list of names or a function")
+    required = {names_filter} if isinstance(names_filter, str) else {str(name) for name in names_filter}
+    if not required:
+        raise InputError("names_filter is empty and selects nothing: leave it out for all outputs")
+    for name in required - set(names):
+        near = get_close_matches(name, names, n=3, cutoff=0.0)
+        raise InputError(f"names_filter: the model has no module {name!r}; near names are {_join_names(near)}")
+    return set(required), required
+
+
+def _join_names(names: Collection[str]) -> str:
+    return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward  # a `ModuleList` has none
+
+
+def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
+    """Return the paths of the innermost attention modules, which transformers names by their class."""
+    found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
+    return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
+
+
+def _module_of(pattern: str) -> str:
+    return pattern.removesuffix(PATTERN)
+
+
+# -- storing their outputs ---------------------------------------------------------------------------------------------
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise `InputError` for a device that holds no tensors here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
+        raise InputError(f"device={device!r} can't be used: {first_line(error)}") from error
+
+
+@contextmanager
+def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
+    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards."""
+    outputs: dict[str, Tensor] = {}
+    with ExitStack() as hooks:
+        for path, module in selection.modules.items():
+            store = partial(_store_output, path, outputs, selection.names, device, get_ident())
+            hooks.callback(module.register_forward_hook(store).remove)
+        yield outputs
+
+
+def _store_output(
+    path: str,
+    outputs: dict[str, Tensor],
+    names: Collection[str],
+    device: torch.device | str | None,
+    thread: int,
+    _module: nn.Module,
+    _arguments: Any,
+    output: Any,
+) -> None:
+    if get_ident() != thread:  # another call of the same model
+        return
+    for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
+        if name in names and (tensor := find(output)) is not None:
+            outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+
+
+def _number_call(name: str, outputs: Collection[str]) -> str:
+    call = 1
+    while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
+        call += 1
+    return numbered
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return next((tensor for tensor in map(_first_tensor, parts) if tensor is not None), None)
+
+
+def _find_pattern(output: Any) -> Tensor | None:
+    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output."""
+    # T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
+    parts = output[1:] if isinstance(output, tuple) else ()
+    tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
+    return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
-from antislop.hf.model import device_of
+from antislop.hf.model import count_positions, device_of
 from antislop.hf.private import PREFILL_INPUTS
 
 
@@ -24,8 +24,8 @@ def prepare_inputs(
 ) -> dict[str, Any]:
     """Return the arguments of a forward pass over ids [rows, tokens], with positions counted by the mask.
 
-    As in `generate`, a mask of ones is left out, and padding has position 0. Positions are left to the model beside
-    images and sounds, which have positions of their own. Raises `InputError` for ids and masks of other shapes.
+    As in `generate`, a mask of ones is left out. Beside images and sounds, positions are left to the model.
+    Raises `InputError` for ids and masks of other shapes.
     """
     device = device_of(model)
     inputs = {
@@ -51,13 +51,8 @@ def prepare_inputs(
     return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
 
 
-def count_positions(mask: Tensor) -> Tensor:
-    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
-    return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
-
-
 def input_names(model: PreTrainedModel) -> Mapping[str, Parameter]:
-    """Return a model's inputs by their names; those of the model inside a `PeftModel`."""
+    """Return the parameters of a model's forward, or of the model inside a `PeftModel`."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return signature(inner.forward).parameters
 
@@ -74,7 +69,7 @@ def _check_ids(input_ids: object) -> Tensor:
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Set modules in training mode to evaluation, and each of them back afterwards."""
+    """Set modules in training mode to evaluation, and back afterwards."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:

@@ -12,7 +12,10 @@ from antislop.trace.traced_row import Attempt, KeptToken
 
 
 class Alternative(TypedDict):
-    """A token that was left to draw. share: its part of what bans had left of the distribution by then."""
+    """A token that was left to draw.
+
+    share: its part of what bans had left of the distribution by then.
+    """
 
     token_id: int
     token: str
@@ -20,12 +23,12 @@ class Alternative(TypedDict):
 
 
 class RejectedAttempt(TypedDict):
-    """Tokens that were withdrawn together, in the place of a kept token.
+    """Tokens that were withdrawn together, in place of a kept token.
 
-    tokens, text: all of them. ban: the text of the ban that they completed; None if the text was cut because of the
-        other rows of its batch.
-    probability, share, step_index: of the first of them, as in `Explanation`; the first two are None if they were not
-        recorded.
+    ban: the text of the ban that they completed; None if other rows of the batch caused the rewind.
+    probability: of the first token, as in `Explanation`; None if it was not recorded.
+    share: of the first token, as in `Explanation`; None if it was not recorded.
+    step_index: of the first token, as in `Explanation`.
     """
 
     tokens: list[int]
@@ -39,16 +42,16 @@ class RejectedAttempt(TypedDict):
 class Explanation(TypedDict):
     """Why a token is in the text, as plain data for JSON.
 
-    step_index: the number of tokens that were drawn for this text before it, withdrawn ones included.
-    token_index: its place among the kept tokens, from 0.
-    token_id, token: its id and its text; a part of a character is U+FFFD, a special token has its name.
-    probability: of the token under the processed scores, which is what `generate` would draw from.
+    step_index: number of tokens drawn for this text before it, including withdrawn ones.
+    token_index: index among the kept tokens, from 0.
+    token: its text; a part of a character is U+FFFD, a special token has its name.
+    probability: under the processed scores, which `generate` would draw from.
     share: its part of what bans had left of that distribution by then.
-    rank: its place among the tokens left, 1 for the likeliest.
-    alternatives: the likeliest tokens left, likeliest first; the token itself is among them if it is likely enough.
-    rejected: the attempts that were withdrawn at this place after the same tokens, in order.
+    rank: among the tokens left, 1 for the likeliest.
+    alternatives: the likeliest tokens left, likeliest first, including the token itself if it is likely enough.
+    rejected: attempts that were withdrawn here after the same tokens, in order.
     relevance: a number for each earlier token, the prompt's without padding and then the kept ones; None if it was not
-        asked for.
+        requested.
     """
 
     step_index: int
@@ -66,7 +69,7 @@ class Explanation(TypedDict):
 def explain(
     kept: KeptToken, surfaces: Surfaces, *, top_k: int, relevance: Iterable[float] | None = None
 ) -> Explanation:
-    """Return the explanation of a token whose distribution was recorded, with up to `top_k` alternatives."""
+    """Explain a token whose distribution was recorded, with up to `top_k` alternatives."""
     choice = kept.choice
     assert choice is not None, "the distribution of this token was not recorded"
     return Explanation(
@@ -87,7 +90,6 @@ def explain(
 
 
 def describe_attempt(attempt: Attempt, surfaces: Surfaces) -> RejectedAttempt:
-    """Return an attempt as plain data."""
     return RejectedAttempt(
         tokens=list(attempt.tokens),
         text=show_tokens(surfaces, attempt.tokens),
@@ -99,7 +101,7 @@ def describe_attempt(attempt: Attempt, surfaces: Surfaces) -> RejectedAttempt:
 
 
 def show_tokens(surfaces: Surfaces, tokens: Iterable[int]) -> str:
-    """Return the text of tokens, special ones by their names."""
+    """Return the text of tokens, with the names of special ones."""
     runs = groupby(tokens, key=lambda token: token in surfaces.breaks)
     return "".join(
         "".join(map(surfaces.breaks.__getitem__, run)) if is_special else decode(surfaces, run)

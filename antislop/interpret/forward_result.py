@@ -1,45 +1,45 @@
-"""The result of a call that explains its tokens afterwards: first generate, then ask for chosen steps."""
+"""The result of `AntiSlop.forward_pass`, which explains chosen tokens afterwards."""
 
 from __future__ import annotations
 
+import html
 import os
+import sys
+import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from operator import index
-from typing import Any, NamedTuple
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Literal, get_args
 
+from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
 from antislop.files import replace_text
-from antislop.hf.calls import Call
 from antislop.hf.run import CallOutput, Run
-from antislop.interpret.activations import ActivationCache
 from antislop.interpret.explanation import Explanation, RejectedAttempt, describe_attempt, explain
 from antislop.interpret.kept_text import find_obstacle
 from antislop.interpret.relevance import RelevanceMethod, attribute, check_method
-from antislop.interpret.viewer import InlineFormat, check_format, frame, show_rendered
 from antislop.trace.events import Drawn
 from antislop.trace.report import Report
 from antislop.trace.trace import Trace
 
+InlineFormat = Literal["html", "svg", "text"]
+"""A page, a picture of one text, or one text with brackets around withdrawn parts."""
 
-class FinishedCall(NamedTuple):
-    """A call of `generate` that has finished. cache: the activations that it was asked for."""
-
-    call: Call
-    run: Run
-    output: CallOutput
-    cache: ActivationCache | None
-
+_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".svg": "svg", ".txt": "text", ".text": "text"}
+_TYPES: dict[InlineFormat, str] = {"html": "text/html", "svg": "image/svg+xml", "text": "text/plain"}
 
 _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
-"""Arguments of `generate` that ask for tensors which a `ForwardResult` does not hold."""
+"""Arguments of `generate` that ask for tensors, which a `ForwardResult` does not hold."""
 
 
 def refuse_tensors(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for arguments of `generate` that a `ForwardResult` has no place for."""
+    """Raise `InputError` for arguments of `generate` whose result a `ForwardResult` does not hold."""
     for name in _TENSORS:
         if arguments.get(name):
             raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
@@ -48,29 +48,28 @@ def refuse_tensors(arguments: Mapping[str, Any]) -> None:
 
 
 class ForwardResult:
-    """Texts that were generated, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
+    """Generated texts, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
 
-    complete_sequence: prompts and kept tokens [rows, tokens], filled with the pad token on the right, as `sequences` of
-        `generate`'s output. generated_token_ids: the same without the prompts [rows, new tokens].
-    report: counts of all rows together. reports: one for each row.
+    complete_sequence: prompts and kept tokens [rows, tokens], as `sequences` of `generate`'s output.
+    generated_token_ids: the same without the prompts [rows, new tokens].
+    report: counts of all rows together.
+    reports: one for each row.
 
-    Holds the trace and the model until `clear_traces`, and no tensor but the sequences. Results know nothing of each
-    other or of the sampler.
+    Holds the trace and the model until `clear_traces`, and no tensor but the sequences.
     """
 
-    def __init__(self, finished: FinishedCall) -> None:
-        call, run, output, _ = finished
+    def __init__(self, run: Run, output: CallOutput) -> None:
         reported = run.with_reports(output)
         assert not isinstance(reported, Tensor)
         self.complete_sequence: Tensor = reported.sequences
         self.generated_token_ids: Tensor = reported.sequences[:, run.rows[0].prompt_length :]
         self.report: Report = reported.report
         self.reports: list[Report] = reported.reports
-        self._model: PreTrainedModel | None = run.model
+        self._model: PreTrainedModel | None = run.call.model
         self._trace: Trace | None = reported.trace
         self._is_cleared = False
-        self._recording = run.facts.recording
-        self._obstacle = find_obstacle(call, "relevance")
+        self._recording = run.recording
+        self._obstacle = find_obstacle(run.call, "relevance")
         self._steps = sum(isinstance(event, Drawn) for report in self.reports for event in report.events)
         self._relevance: dict[tuple[int, int], list[float]] = {}
 
@@ -81,17 +80,14 @@ class ForwardResult:
 
     @property
     def trace(self) -> Trace:
-        """All that happened. Raises `RuntimeError` if nothing was recorded, or if it was cleared."""
+        """All that happened. Raises `RuntimeError` if it was not recorded, or was cleared."""
         if self._trace is None:
             raise RuntimeError(self._explain_absence("trace"))
         return self._trace
 
     @property
     def num_steps(self) -> int:
-        """The tokens drawn for all rows together, withdrawn ones included; known after `clear_traces`, too.
-
-        Raises `RuntimeError` with record="none".
-        """
+        """Tokens drawn for all rows together, including withdrawn ones. Raises `RuntimeError` with record="none"."""
         if self._recording.level == "none":
             raise RuntimeError(self._explain_absence("number of steps"))
         return self._steps
@@ -106,21 +102,23 @@ class ForwardResult:
     ) -> list[Explanation]:
         """Explain kept tokens: their probability, what was left beside them, and what was rejected in their place.
 
-        token_indices: places among the kept tokens of the row, in any order and number; negative ones count from the
-            end; None for all.
+        token_indices: indices among the kept tokens of the row, in any order; negative ones count from the end; None
+            for all.
         relevance: how much each earlier token contributed to the token's own logit, before processors.
-            "input_x_gradient" runs the model forward once and backward once for each distinct place,
-            "integrated_gradients" 50 rows of both for each place; None runs nothing. Needs `antislop[explain]`.
-        top_k: the maximum number of alternatives.
+            "input_x_gradient" runs the model forward once, and backward once for each token; "integrated_gradients" 50
+            rows of both for each token; None runs nothing. Needs `antislop[explain]`.
+        top_k: maximum number of alternatives.
 
-        A row is read alone for its relevance, without the padding of its prompt, by the model as it is now: in
-        evaluation mode, with gradients of the embeddings only. Parameters and their gradients remain as they are.
+        For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
+        Parameters and their gradients remain as they are.
 
-        Before the model runs, raises `IndexError` for a row or place that there is not, `ValueError` for more
+        Before the model runs, raises `IndexError` for a row or token that doesn't exist, `InputError` for more
         alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
         or if they were cleared, and `NotImplementedError` for relevance of texts that depend on more than their ids.
         """
-        trace = self._require_choices()
+        trace = self.trace
+        if not self._recording.has_choices:
+            raise RuntimeError(self._explain_absence("distribution of any token"))
         kept = trace.rows[self._check_row(row)].history.kept
         indices = range(len(kept)) if token_indices is None else _read_indices(token_indices, len(kept))
         self._check_top_k(top_k)
@@ -128,7 +126,7 @@ class ForwardResult:
         return [explain(kept[i], trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
 
     def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
-        """Return the attempts that were withdrawn behind the last kept token, before the text ended there."""
+        """Return the attempts that were withdrawn after the last kept token, before the text ended there."""
         trace = self.trace
         history = trace.rows[self._check_row(row)].history
         return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
@@ -142,19 +140,19 @@ class ForwardResult:
     ) -> str:
         """Return the texts as a page, as a picture or with brackets, with what was withdrawn in its place.
 
-        path: a file to write the same to. inline_format: "html", a page of its own, on which all relevance that this
-        result has computed by now appears as shading; "svg" and "text" for a single text.
+        path: a file to write the same to.
+        inline_format: "html": a page, with shading for all relevance computed so far; "svg" or "text": a single text.
         show: show it in the notebook, or else in a browser; "text" on standard output.
 
-        Raises `ValueError` for a path with the suffix of another format and for a picture of several texts, and
+        Raises `InputError` for a path with the suffix of another format and for "svg" or "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
-        check_format(inline_format, path)
+        _check_format(inline_format, path)
         rendered = self._render(inline_format)
         if path is not None:
             replace_text(path, rendered)
         if show:
-            show_rendered(rendered, inline_format, path)
+            _show(rendered, inline_format, path)
         return rendered
 
     def _render(self, inline_format: InlineFormat) -> str:
@@ -169,15 +167,15 @@ class ForwardResult:
         return trace.to_svg() if inline_format == "svg" else trace.to_text()
 
     def _repr_html_(self) -> str | None:
-        return None if self._trace is None else frame(self._render("html"))
+        return None if self._trace is None else _frame(self._render("html"))
 
     def clear_traces(self) -> None:
-        """Drop the trace, the model and all relevance; sequences and counts remain.
+        """Drop the trace, the model and all relevance.
 
-        The reports keep the events that record="none" keeps: bans that were conceded or admitted.
+        Sequences, counts and the events of bans that were conceded or admitted remain.
         """
         self._trace, self._model, self._relevance, self._is_cleared = None, None, {}, True
-        self.report, *self.reports = map(_drop_events, (self.report, *self.reports))
+        self.report, *self.reports = (replace(report, events=[]) for report in (self.report, *self.reports))
 
     def _attribute(self, row: int, indices: Sequence[int], method: RelevanceMethod) -> dict[int, list[float]]:
         check_method(method)
@@ -187,15 +185,9 @@ class ForwardResult:
         text = self.trace.rows[row]
         start = len(text.prompt_tokens)
         numbers = attribute(self._model, text.sequence, [start + i for i in indices], method=method)
-        by_index = {place - start: values for place, values in numbers.items()}
+        by_index = {i - start: values for i, values in numbers.items()}
         self._relevance |= {(row, i): values for i, values in by_index.items()}
         return by_index
-
-    def _require_choices(self) -> Trace:
-        trace = self.trace
-        if not self._recording.has_choices:
-            raise RuntimeError(self._explain_absence("distribution of any token"))
-        return trace
 
     def _explain_absence(self, name: str) -> str:
         if self._is_cleared:
@@ -218,18 +210,57 @@ class ForwardResult:
             )
 
 
-def _drop_events(report: Report) -> Report:
-    return replace(report, events=[])
-
-
 def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
-    """Return places from 0 to count - 1. Raises `IndexError` for others and `InputError` for what is no list."""
     if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
-        raise InputError(f"token_indices is {token_indices!r}; a list of places was expected, or None for all")
-    return [_read_index(place, count) for place in token_indices]
+        raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
+    return [_read_index(i, count) for i in token_indices]
 
 
-def _read_index(place: int, count: int) -> int:
-    if not -count <= index(place) < count:
-        raise IndexError(f"token index {place}: {count} {'token was' if count == 1 else 'tokens were'} generated")
-    return index(place) % count
+def _read_index(token_index: int, count: int) -> int:
+    if not -count <= index(token_index) < count:
+        raise IndexError(f"token index {token_index}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+    return index(token_index) % count
+
+
+# -- showing it --------------------------------------------------------------------------------------------------------
+
+
+def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
+    if inline_format not in get_args(InlineFormat):
+        raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
+    suffix = "" if path is None else Path(path).suffix.lower()
+    if _SUFFIXES.get(suffix, inline_format) != inline_format:
+        raise InputError(
+            f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
+            f"inline_format={_SUFFIXES[suffix]!r}, or another path"
+        )
+
+
+def _frame(page: str) -> str:
+    """Return a page as an element for a notebook, isolated from the notebook's styles."""
+    style = "width: 100%; height: 36em; border: 0"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
+
+
+def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
+    """Show a result in the notebook that runs this, else in a browser, or as text on standard output.
+
+    path: the file that holds it; None: a browser gets a temporary one. Raises `RuntimeError` if no browser opens.
+    """
+    if Console().is_jupyter:
+        shown = _frame(rendered) if inline_format == "html" else rendered
+        import_module("IPython.display").display({_TYPES[inline_format]: shown}, raw=True)
+    elif inline_format == "text":
+        sys.stdout.write(rendered + "\n")
+    else:
+        file = Path(path) if path is not None else _write_temporary(rendered, f".{inline_format}")
+        if not webbrowser.open(file.resolve().as_uri()):
+            raise RuntimeError(f"no browser could be opened: open {file} yourself")
+
+
+def _write_temporary(rendered: str, suffix: str) -> Path:
+    # It stays, since the browser reads it later.
+    with NamedTemporaryFile(prefix="antislop-", suffix=suffix, delete=False) as file:
+        path = Path(file.name)
+    replace_text(path, rendered)
+    return path

@@ -1,8 +1,4 @@
-"""What a call of `generate` returns beside its text: activations, hidden states and attentions of the kept text.
-
-A rewind can't take back the hidden states of withdrawn tokens step by step, and needn't: when the text is finished, one
-clean forward pass over it gives the same.
-"""
+"""Activations, hidden states and attentions of the kept text, by one clean forward pass when the text is finished."""
 
 from __future__ import annotations
 
@@ -18,30 +14,33 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.control.branches import CapabilityError
 from antislop.errors import InputError
-from antislop.hf.calls import Call
+from antislop.hf.calls import STATES, Call
+from antislop.hf.model import are_counted
 from antislop.hf.private import PREFILL_INPUTS, mask_length_of, uncompiled
 from antislop.hf.run import CallOutput, Run
-from antislop.interpret.activations import ActivationCache, make_cache
-from antislop.interpret.clean_pass import count_positions, input_names, prepare_inputs, read
-from antislop.interpret.module_outputs import (
+from antislop.interpret.activations import (
+    ActivationCache,
     NamesFilter,
     Selection,
     check_device,
+    make_cache,
     require_patterns,
     select_outputs,
     stored_outputs,
 )
+from antislop.interpret.clean_pass import input_names, prepare_inputs, read
 
 _PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
 """Tensors and caches that `generate` prepares for each call of a plain decoder."""
 
 
-_STATES = ("output_hidden_states", "output_attentions")
-
-
 @dataclass(frozen=True)
 class CacheRequest:
-    """The activations that a call of `generate` is asked for. model: the one whose modules are named."""
+    """The activations that a call of `generate` is asked for.
+
+    model: whose modules are named.
+    device: where the copies go.
+    """
 
     model: PreTrainedModel
     selection: Selection
@@ -56,14 +55,16 @@ def request_cache(
     names_filter: NamesFilter,
     device: torch.device | str | None,
 ) -> CacheRequest | None:
-    """Return the cache that `generate` is asked for. arguments: all others, by name.
+    """Return the cache that `generate` is asked for, if any.
 
-    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions:
-    `generate` runs an encoder, of a text or of images, before it hands a call over.
+    arguments: all other arguments of `generate`.
+
+    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
     """
-    states = _STATES if arguments.get("return_dict_in_generate") else ()
+    # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
+    states = STATES if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
-        _refuse(_find_encoded(model, arguments, name))
+        _refuse_obstacle(_find_encoded(model, arguments, name))
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():
             if value is not None:
@@ -75,17 +76,14 @@ def request_cache(
 
 
 def complete_and_read(
-    call: Call, run: Run, streamer: BaseStreamer | None = None, *, request: CacheRequest | None = None
+    run: Run, streamer: BaseStreamer | None = None, *, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
-    """Run to the end and read the kept text once more if the call asks for its activations, states or attentions.
+    """Run to the end, and read the kept text once more for the activations, states or attentions that are asked for.
 
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
-    _refuse_lost_record(call, run)
-    options = asked_states(call)
-    if not options and request is None:
-        return run.complete(streamer), None
-    _refuse(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
+    call, options = run.call, run.call.requested_states
+    _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
     if options.get("output_attentions"):
         require_patterns(call.model)
     controller = run.rows[0].spec.controller
@@ -97,7 +95,7 @@ def complete_and_read(
     output = run.complete(streamer)
     sequences = output if isinstance(output, Tensor) else output.sequences
     model = call.model if request is None else request.model
-    inputs = prepare_inputs(model, sequences, _mask_kept(call, run, sequences)) | _skip_logits(model, request)
+    inputs = prepare_inputs(model, sequences, _mask_kept(run, sequences)) | _skip_logits(model, request)
     cache: ActivationCache | None = None
     if request is None:
         clean = read(model, inputs, **options)
@@ -106,32 +104,11 @@ def complete_and_read(
             clean = read(model, inputs, **options)
         cache = make_cache(outputs, request.selection)
     if options and not isinstance(output, Tensor):
-        output = replace(output, **_split_steps(clean, call, run, sequences.shape[1]))
+        output = replace(output, **_split_steps(clean, run, sequences.shape[1]))
     return output, cache
 
 
-def _refuse_lost_record(call: Call, run: Run) -> None:
-    """Raise `InputError` for a recording of distributions whose trace would not be returned."""
-    recording = run.facts.recording
-    if recording.has_choices and not call.config.return_dict_in_generate:
-        raise InputError(
-            f"record={recording.level!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
-        )
-
-
-def asked_states(call: Call) -> dict[str, Any]:
-    """Return the options of a forward pass that give what `generate` is to return step by step."""
-    names = _STATES if call.config.return_dict_in_generate else ()
-    return {name: value for name in names if (value := getattr(call.config, name, None)) not in (None, False)}
-
-
-def refuse_states(call: Call, method: str) -> None:
-    """Raise `InputError` for hidden states or attentions asked of a method that returns no such fields."""
-    for name in asked_states(call):
-        raise InputError(f"{method} returns no hidden states and attentions: leave {name} out, or use generate")
-
-
-def _refuse(obstacle: str | None) -> None:
+def _refuse_obstacle(obstacle: str | None) -> None:
     if obstacle is not None:
         raise NotImplementedError(obstacle)
 
@@ -139,13 +116,13 @@ def _refuse(obstacle: str | None) -> None:
 def find_obstacle(call: Call, name: str) -> str | None:
     """Return why a text can't be read again by its ids and mask alone, and what to do instead; None if it can.
 
-    name: of the argument that asks for it.
+    name: the argument that asks for it.
     """
     return _find_encoded(call.model, call.model_kwargs, name) or _find_other_input(call, name)
 
 
 def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Return why a text is not determined by ids if an encoder or the caller has made states of its input."""
+    """Return the obstacle if an encoder or the caller has made states of the input."""
     if model.config.is_encoder_decoder:
         return (
             f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
@@ -159,17 +136,19 @@ def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: st
         other, advice = "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
     else:
         return None
-    return _advise(name, other, advice)
+    return _describe_obstacle(name, other, advice)
 
 
 def _find_other_input(call: Call, name: str) -> str | None:
-    """Return why a text is not determined by ids if other tensors are passed, or fewer ids than tokens."""
+    """Return the obstacle if other tensors are passed, or fewer ids than tokens."""
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
     others = sorted(tensors.keys() - _PREPARED)
-    if not others and not _are_counted(tensors.get("position_ids"), call.mask):
+    if not others and not are_counted(tensors.get("position_ids"), call.mask):
         others = ["position_ids"]
     if others:
-        return _advise(name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences")
+        return _describe_obstacle(
+            name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
+        )
     columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
     if columns > call.input_ids.shape[1]:
         return (
@@ -179,24 +158,17 @@ def _find_other_input(call: Call, name: str) -> str | None:
     return None
 
 
-def _advise(name: str, other: str, advice: str) -> str:
+def _describe_obstacle(name: str, other: str, advice: str) -> str:
     return (
         f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
         f"antislop.interpret.run_with_cache({advice}"
     )
 
 
-def _are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
-    """Return whether positions [rows, tokens] are those that `generate` counts by the mask of the prompts."""
-    if positions is None or positions.ndim != 2:
-        return True
-    return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
-
-
 def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[str, Any]:
-    """Return the input by which a pass computes the logits of one token only, if no module behind them is asked for.
+    """Return the input that limits a pass to the logits of one token, if the modules asked for allow it.
 
-    With a large vocabulary, those of a whole text may take more memory than all that is stored.
+    With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
     """
     decoder = model.get_decoder()
     inside = set() if decoder is model else set(decoder.modules())
@@ -205,23 +177,23 @@ def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[s
     return {"logits_to_keep": 1} if is_possible else {}
 
 
-def _mask_kept(call: Call, run: Run, sequences: Tensor) -> Tensor:
-    """Return the mask of finished texts: that of the prompts, 1 for kept tokens and 0 for padding behind a text."""
+def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
+    """Return the mask of finished texts: the prompts', then 1 for kept tokens and 0 for padding."""
+    call = run.call
     prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
     lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
-    places = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
-    return torch.cat([prompt, (places < lengths[:, None]).to(prompt.dtype)], dim=1)
+    columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
+    return torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)
 
 
-def _split_steps(clean: Any, call: Call, run: Run, length: int) -> dict[str, Any]:
-    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …].
-
-    The first step reads the prompt, and each later one a token; the last token is never read.
-    """
+def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
+    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …]."""
+    # The first step reads the prompt, and each later one a token; the last token is never read.
+    call = run.call
     prompt = call.input_ids.shape[1]
     spans = [(min(run.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
     fields: dict[str, Any] = {}
-    options = asked_states(call)
+    options = call.requested_states
     if "output_hidden_states" in options:
         fields["hidden_states"] = tuple(
             tuple(None if layer is None else layer[:, start:end] for layer in clean.hidden_states)
@@ -240,7 +212,7 @@ def _split_steps(clean: Any, call: Call, run: Run, length: int) -> dict[str, Any
 
 
 def _find_windows(model: PreTrainedModel, *, layers: int) -> Sequence[int | None]:
-    """Return the number of tokens that each attention layer's cache keeps in `generate`; None for all."""
+    """Return the number of tokens that each attention layer's cache keeps in `generate`; None: all."""
     caches = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     windows = [getattr(cache, "sliding_window", None) for cache in caches]
     return windows if len(windows) == layers else [None] * layers

@@ -1,8 +1,4 @@
-"""How likely texts are under a model alone.
-
-The cost of bans in quality shows here: a text that the model itself would hardly have written is unlikely under it.
-Token ids are scored, not texts, which could be tokenized in other ways.
-"""
+"""How likely texts are under a model without bans. Token ids are scored, not texts."""
 
 from __future__ import annotations
 
@@ -14,56 +10,59 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from antislop.errors import InputError
 from antislop.hf.model import device_of
 
 PASS = 2048
-"""Limit of the tokens in one scoring pass, padding included: its logits take most of the memory."""
+"""Maximum number of tokens in one scoring pass, including padding: its logits take most of the memory."""
 
 
 class PromptedTokens(NamedTuple):
-    """A text to score: the ids of its prompt, at least one, and its own."""
+    """A text to score.
+
+    prompt: ids, at least one.
+    tokens: the ids that are scored.
+    """
 
     prompt: Sequence[int]
     tokens: Sequence[int]
 
     @property
     def length(self) -> int:
-        """The tokens of both."""
         return len(self.prompt) + len(self.tokens)
 
 
 def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[float]:
-    """Return −log p of each text given its prompt, in nats: the sum over its tokens, an end token included.
+    """Return −log p of each text given its prompt, in nats: the sum over its tokens.
 
-    Uses the model's own probabilities, at temperature 1 and without truncation; sums in float32 whatever the model's
-    dtype. Texts are batched, which changes the last bits. Raises `ValueError` for encoder-decoder models and for an
-    empty prompt.
+    At temperature 1 and without truncation; summed in float32. Texts are batched, which changes the last bits.
+    Raises `InputError` for encoder-decoder models and for an empty prompt.
     """
     if model.config.is_encoder_decoder:
-        raise ValueError("texts of encoder-decoder models are not scored: pass a causal language model")
+        raise InputError("texts of encoder-decoder models are not scored: pass a causal language model")
     if any(not text.prompt for text in texts):
-        raise ValueError("a prompt has no token, and the first token's probability depends on one: pass at least one")
+        raise InputError("a prompt has no token, and the first token's probability depends on one: pass at least one")
     order = sorted(range(len(texts)), key=lambda i: texts[i].length)
     scores: dict[int, float] = {}
-    for places in _split(order, texts):
-        scores.update(zip(places, _score(model, [texts[i] for i in places]), strict=True))
+    for indices in _split_into_passes(order, texts):
+        scores.update(zip(indices, _score_together(model, [texts[i] for i in indices]), strict=True))
     return [scores[i] for i in range(len(texts))]
 
 
-def _split(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[list[int]]:
-    """Yield indices of texts that fit into one pass together. order: by length."""
+def _split_into_passes(order: Sequence[int], texts: Sequence[PromptedTokens]) -> Iterator[list[int]]:
+    """Yield indices of texts that fit into one pass together. order: indices by length."""
     batch: list[int] = []
-    for place in order:
-        if batch and (len(batch) + 1) * texts[place].length > PASS:
+    for i in order:
+        if batch and (len(batch) + 1) * texts[i].length > PASS:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(i)
     if batch:
         yield batch
 
 
 @torch.inference_mode()
-def _score(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[float]:
+def _score_together(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[float]:
     device = device_of(model)
     rows = [torch.tensor([*text.prompt, *text.tokens]) for text in texts]
     # Padding on the right: no token that counts attends to it.
@@ -71,10 +70,10 @@ def _score(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list[floa
     lengths = torch.tensor([len(row) for row in rows], device=device)
     mask = (torch.arange(ids.shape[1], device=device) < lengths[:, None]).long()
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # [texts, tokens, vocabulary]
-    return [_sum(logits[row], ids[row], text) for row, text in enumerate(texts)]
+    return [_sum_nll(logits[row], ids[row], text) for row, text in enumerate(texts)]
 
 
-def _sum(logits: Tensor, ids: Tensor, text: PromptedTokens) -> float:
-    """Return −log p of a text in one row: logits [tokens, vocabulary], ids [tokens], both with padding."""
+def _sum_nll(logits: Tensor, ids: Tensor, text: PromptedTokens) -> float:
+    """Return −log p of a text. logits: [tokens, vocabulary]; ids: [tokens]; both with padding."""
     start, end = len(text.prompt), text.length
     return float(cross_entropy(logits[start - 1 : end - 1].float(), ids[start:end], reduction="sum"))

@@ -1,7 +1,7 @@
 """How much each earlier token contributed to the logit of a token: gradients of one forward pass, by captum.
 
-The model runs as it is: a hook on its token embeddings gives it the embeddings by which captum differentiates, so that
-models that scale them, or add positions to them, are read as in `generate`.
+A hook on the token embeddings gives the model the embeddings by which captum differentiates, so that models that scale
+them, or add positions to them, are read as in `generate`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from antislop.hf.model import device_of
 from antislop.interpret.clean_pass import input_names, prepare_inputs, without_dropout
 
 RelevanceMethod = Literal["input_x_gradient", "integrated_gradients"]
-"""How relevance is computed: the gradient at the text, or its mean on the way from embeddings of zero to the text."""
+"""The gradient at the text, or its mean on the way from embeddings of zero to the text."""
 
 STEPS = 50
-"""Points on the way from zero to the text at which `integrated_gradients` differentiates; captum's default."""
+"""Number of points between zero and the text at which `integrated_gradients` differentiates; captum's default."""
 PASS = 2048
-"""Limit of the tokens in one forward pass of several such points: each point is a row of its own."""
+"""Maximum number of tokens in one forward pass over several such points, each of which is a row."""
 
 
 def check_method(method: str) -> None:
@@ -37,63 +37,62 @@ def check_method(method: str) -> None:
 
 
 def attribute(
-    model: PreTrainedModel, tokens: Sequence[int], places: Iterable[int], *, method: RelevanceMethod
+    model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int], *, method: RelevanceMethod
 ) -> dict[int, list[float]]:
-    """Return the relevance of all earlier tokens for each token at `places`.
+    """Return the relevance of all earlier tokens for each token at `indices`.
 
-    tokens: a text without padding. places: indices into it, from 1.
+    tokens: a text without padding.
+    indices: indices into it, from 1.
 
     The attributed number is the token's own logit, without processors; the numbers of one embedding are added up.
-    "input_x_gradient" runs one forward pass for all places, and one backward pass for each. "integrated_gradients"
-    runs `STEPS` rows of both for each place; its numbers add up to the difference between the logit and that of
-    embeddings of zero, but for the error of a sum of `STEPS` terms.
+    "integrated_gradients" add up to the difference between the logit and the logit for embeddings of zero, but for the
+    error of a sum of `STEPS` terms.
 
-    Only the token embeddings are differentiated: a model that reads ids in another way, too, has relevance that is left
-    out. Parameters, their gradients and modes are as before afterwards, also within `torch.inference_mode`.
-    Raises `InputError` for a model that was loaded within it, and `NotImplementedError` for one that does not read ids
-    through its input embeddings.
+    Relevance is computed for token embeddings only; other inputs are ignored. Parameters, their gradients and modes are
+    as before afterwards. Raises `InputError` for a model that was loaded within `torch.inference_mode`, and
+    `NotImplementedError` for one that does not read ids through its input embeddings.
     """
     check_method(method)
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise InputError("the model was loaded within torch.inference_mode, which allows no gradients: load it outside")
-    distinct = sorted(set(places))
+    distinct = sorted(set(indices))
     if not distinct:
         return {}
     with torch.inference_mode(False), torch.no_grad(), without_dropout(model):
         if method == "input_x_gradient":
             return _multiply_gradients(model, tokens, distinct)
-        return {place: _integrate_gradients(model, tokens, place) for place in distinct}
+        return {index: _integrate_gradients(model, tokens, index) for index in distinct}
 
 
-def _multiply_gradients(model: PreTrainedModel, tokens: Sequence[int], places: Sequence[int]) -> dict[int, list[float]]:
-    """Return captum's input x gradient for several logits of one forward pass."""
-    reader = _EmbeddedText(model, tokens[: max(places)])
+def _multiply_gradients(
+    model: PreTrainedModel, tokens: Sequence[int], indices: Sequence[int]
+) -> dict[int, list[float]]:
+    reader = _EmbeddedText(model, tokens[: max(indices)])
     embeddings = reader.embeddings.requires_grad_()
-    targets = [tokens[place] for place in places]
+    targets = [tokens[index] for index in indices]
     with torch.enable_grad():
-        logits = reader.read(embeddings, before=places)[:, range(len(places)), targets]  # [1, places]
+        logits = reader.read(embeddings, before=indices)[:, range(len(indices)), targets]  # [1, indices]
     method = _import_captum().InputXGradient(lambda _: logits)
     method.gradient_func = _differentiate
-    return {place: _add_up(method.attribute(embeddings, target=i)[:, :place]) for i, place in enumerate(places)}
+    return {index: _add_up(method.attribute(embeddings, target=i)[:, :index]) for i, index in enumerate(indices)}
 
 
 def _differentiate(
     forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], target_ind: Any, _arguments: object = None
 ) -> tuple[Tensor, ...]:
-    """Do as captum's own gradient function, but keep the graph for other targets."""
+    """Replace captum's gradient function: keep the graph for other targets."""
     with torch.enable_grad():
         return torch.autograd.grad(forward(*inputs)[0, target_ind], inputs, retain_graph=True)
 
 
-def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], place: int) -> list[float]:
-    """Return captum's integrated gradients for one logit; the baseline is zero."""
-    reader = _EmbeddedText(model, tokens[:place])
+def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], index: int) -> list[float]:
+    reader = _EmbeddedText(model, tokens[:index])
 
     def read(embeddings: Tensor) -> Tensor:
-        return reader.read(embeddings, before=[place])[:, 0, tokens[place]]
+        return reader.read(embeddings, before=[index])[:, 0, tokens[index]]
 
     method = _import_captum().IntegratedGradients(read)
-    rows = max(1, PASS // place)
+    rows = max(1, PASS // index)
     return _add_up(method.attribute(reader.embeddings, n_steps=STEPS, internal_batch_size=rows))
 
 
@@ -107,7 +106,7 @@ def _add_up(attributions: Tensor) -> list[float]:
 class _EmbeddedText:
     """A text that a model reads by given embeddings instead of its own.
 
-    embeddings: its own [1, tokens, width], as the module of the input embeddings returns them.
+    embeddings: its own, [1, tokens, width].
     """
 
     def __init__(self, model: PreTrainedModel, tokens: Sequence[int]) -> None:
@@ -117,11 +116,11 @@ class _EmbeddedText:
         self.embeddings: Tensor = self._module(self._ids).detach().clone()
 
     def read(self, embeddings: Tensor, *, before: Sequence[int]) -> Tensor:
-        """Return the logits for the tokens at the places `before` [rows, places, vocabulary].
+        """Return the logits from which the tokens at `before` are drawn, [rows, indices, vocabulary].
 
-        embeddings: [rows, tokens, width]. The other logits are not computed if the model allows it: with a large
-        vocabulary they would take most of the memory, and most of the time of a backward pass.
+        embeddings: [rows, tokens, width].
         """
+        # The other logits would take most of the memory, and most of the time of a backward pass.
         positions = torch.tensor(before, device=self._ids.device) - 1
         option = input_names(self._model).get("logits_to_keep")
         has_option = option is not None and "Tensor" in str(option.annotation)

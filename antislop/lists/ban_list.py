@@ -22,6 +22,7 @@ from antislop.matching.bans import Ban, Match, distinct
 from antislop.matching.errors import BanError, SlowError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.incremental_regex import TIME_LIMIT
+from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.regex_size import measure
 from antislop.matching.text_matcher import TextMatcher
@@ -351,6 +352,24 @@ def read_bans(bans: Bans) -> BanList:
             f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
         )
     return BanList(bans)
+
+
+def combine_bans(
+    bans: BanList, *, strings: Sequence[str] = (), patterns: Sequence[str] = (), exempt: Sequence[str] = ()
+) -> BanList:
+    """Return the bans together with strings that match anywhere and regexes, all with more exempt phrases."""
+    for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
+        if isinstance(value, str):
+            raise BanError(
+                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
+            )
+    if not (strings or patterns or exempt):
+        return bans
+    more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
+    exempted = (
+        replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
+    )
+    return BanList(exempted, source=bans.source)
 
 
 def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:

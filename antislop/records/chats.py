@@ -6,7 +6,7 @@ Plain data: the template of a tokenizer turns a chat into text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from antislop.errors import InputError, first_line
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant"}
+
+
+def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Report whether a value is a list of messages."""
+    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(part, Mapping) for part in value)
 
 
 def read_chat(value: Any) -> list[Message]:

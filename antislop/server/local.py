@@ -28,7 +28,7 @@ from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.hf.batching import describe_failure, open_engine
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.hf.lengths import count_positions
+from antislop.hf.refusals import max_positions
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.server.backend import BackendError, Busy, PromptChoices, TextRequest
 from antislop.server.request_preparer import RequestGrammar, SpecMaker
@@ -289,7 +289,7 @@ def _arrive(arrivals: Sequence[tuple[_TextInFlight, Sequence[Item]]]) -> None:
 
 
 def _choose_context_length(model: PreTrainedModel, limit: int | None) -> int:
-    positions = count_positions(model)
+    positions = max_positions(model)
     if limit is None and positions is None:
         raise InputError(f"{type(model).__name__} names no limit of its length: pass max_model_len")
     if limit is not None and (limit < 2 or (positions is not None and limit > positions)):

@@ -23,7 +23,7 @@ from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError, first_line
 from antislop.grammar.compilation import compile_for, read_json_schema, read_vocabulary
 from antislop.grammar.grammar import Grammar
-from antislop.hf.calls import Call, catch_call
+from antislop.hf.calls import Call, prepare_call
 from antislop.hf.model import TransformersModel, device_of
 from antislop.hf.preparation import prepare_row
 from antislop.matching.token_matcher import Matcher
@@ -151,7 +151,7 @@ class SpecMaker:
             arguments["logits_processor"] = [grammar]
         if request.stop:
             arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
-        return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
+        return prepare_call(self._model, ids, arguments, tokenizer=self._tokenizer)
 
     def _restore_slow(self, matcher: Matcher) -> None:
         """Have a matcher search again for what took too long a while ago: a text of one client must not end a ban."""

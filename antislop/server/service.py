@@ -13,11 +13,11 @@ from random import SystemRandom
 from sys import maxsize
 from typing import Any
 
+from antislop.decoding.policy import seed_of
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
-from antislop.sampler import SEED_STEP
 from antislop.server.backend import Backend, BackendError, Busy, TextRequest
 from antislop.server.ban_cache import BanCache
 from antislop.server.bodies.bans import BanLimits, collect_bans, digest_bans
@@ -134,7 +134,7 @@ class Service:
                 max_new_tokens=length,
                 sampling=body.sampling,
                 stop=tuple(body.stop),
-                seed=(seed + number * SEED_STEP) % 2**63,
+                seed=seed_of(seed, number) % 2**63,
                 method=body.ban_method,
                 schema=body.response_format.schema_text,
                 logit_bias=body.logit_bias,

@@ -18,10 +18,10 @@ from antislop.caches import cache as cache_module, layers as layers_module
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
 from antislop.caches.masks import AttentionMask
+from antislop.decoding.policy import seed_of
 from antislop.decoding.protocols import fill_left
-from antislop.hf.batching import Completion
 from antislop.hf.model import TransformersModel
-from antislop.sampler import SEED_STEP
+from antislop.trace.completions import Completion
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
@@ -337,7 +337,7 @@ def test_a_text_does_not_depend_on_its_batch(model: PreTrainedModel, number: int
     """More prompts than places, and fewer; each text is that of its prompt alone with the same random numbers."""
     prompts = unequal_prompts(number)
     alone = [
-        complete(model, [prompt], batch_size=1, seed=MANY["seed"] + SEED_STEP * place)[0]
+        complete(model, [prompt], batch_size=1, seed=seed_of(MANY["seed"], place))[0]
         for place, prompt in enumerate(prompts)
     ]
     for batch_size in (1, 3, 16):

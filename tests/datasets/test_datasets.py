@@ -26,9 +26,9 @@ from antislop.datasets.samples import Arm, fingerprint_bans, identify, plan_samp
 from antislop.datasets.summary import Summary, measure_slop
 from antislop.datasets.writing import open_journal, resume, write_records
 from antislop.errors import InputError
-from antislop.hf.batching import Completion
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
+from antislop.trace.completions import Completion
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer, poisoned
 
 TOKENIZER = build_tokenizer()

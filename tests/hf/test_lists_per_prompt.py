@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, set_seed
 
 from antislop import AntiSlop, Ban, BanError, BanList
-from antislop.hf.batching import Completion
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.matching.token_matcher import Matcher
+from antislop.trace.completions import Completion
 from antislop.trace.events import Rewound, Settled
 from antislop.trace.report import Report
 from tests.support.depth import in_turn

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from antislop.errors import InputError, first_line
-from antislop.hf.compiled_bans import combine_bans
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, combine_bans
 from antislop.matching.bans import Ban
 from antislop.server.bodies.fields import TextBody
 from antislop.server.request_errors import RequestError

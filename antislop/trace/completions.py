@@ -1,0 +1,70 @@
+"""Completions of many prompts: the checks of what is asked for, and what each text becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, TypeVar
+
+from antislop.errors import InputError
+from antislop.lists.ban_list import BanList
+from antislop.matching.bans import Ban
+from antislop.records.chats import is_chat
+from antislop.trace.report import Report
+
+T = TypeVar("T")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished text.
+
+    number: index of its prompt among the prompts.
+    text: what follows the prompt's text, with the space between both if there is one.
+    tokens: ids without the prompt's.
+    error: why the text could not be written to its end; None if it was.
+    """
+
+    number: int
+    text: str
+    tokens: list[int]
+    report: Report
+    error: Exception | None = field(default=None, kw_only=True)
+
+    @property
+    def conceded(self) -> int:
+        """How many bans the text contains because nothing else was left to write."""
+        return self.report.conceded
+
+
+def check_prompts(prompts: Iterable[Any]) -> None:
+    """Raise `InputError` for one prompt in place of several, and for a mapping, whose keys would be the prompts."""
+    if isinstance(prompts, (str, bytes)):
+        raise InputError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
+    if is_chat(prompts):
+        raise InputError("prompts is one chat, and each message would be a prompt: write [messages]")
+    if isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+        raise InputError(f"prompts is a {type(prompts).__name__}: pass a list of texts, of ids or of chats")
+
+
+def refuse_one_list(bans: object) -> None:
+    """Raise `InputError` for one list of bans in place of a list for each prompt."""
+    if isinstance(bans, (str, Ban, BanList, Mapping)) or not isinstance(bans, Iterable | NoneType):
+        raise InputError(
+            f"bans is a {type(bans).__name__}: pass a list of bans for each prompt, bans=[list, list, …], or one list "
+            "for all texts to AntiSlop"
+        )
+
+
+def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") -> Iterator[tuple[T, Value]]:
+    """Yield each prompt with its value, which is read after it. Raises `InputError` if there are too few values."""
+    rest = iter(values)
+    for prompt in prompts:
+        try:
+            value = next(rest)
+        except StopIteration:
+            instead = "a single seed" if name == "seeds" else "leave them out"
+            raise InputError(f"there are fewer {name} than prompts: pass one for each prompt, or {instead}") from None
+        yield prompt, value
