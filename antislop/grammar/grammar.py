@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from antislop.control.branches import Branch, Capabilities, Step, TokenSet
+from antislop.errors import InputError
 from antislop.grammar.compilation import (
     check_engine,
     check_json,
@@ -20,8 +21,7 @@ from antislop.grammar.compilation import (
     read_json_schema,
     read_lark,
 )
-from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher
-from antislop.grammar.processors import can_adapt, find_grammar
+from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher, can_adapt, find_grammar
 
 GrammarEngine = Literal["llguidance", "xgrammar"]
 AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
@@ -112,6 +112,10 @@ class Grammar:
         """Return the same grammar for another text; nothing is compiled again."""
         return type(self)(self._grammar)
 
+    def follow(self) -> Grammar:
+        """Return the grammar that follows one call or text: a copy, but a subclass itself, which may have a state."""
+        return self.copy() if type(self) is Grammar else self
+
     def accepts(self, tokens: Sequence[int]) -> bool:
         """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it.
 
@@ -182,7 +186,7 @@ class Grammar:
             return True
         width = prompt.shape[1] + self._shown + 1
         if input_ids.shape[1] != width:
-            raise ValueError(
+            raise InputError(
                 f"the grammar has read {width - 1} tokens and was called with {input_ids.shape[1]}, which begin with "
                 "the same prompt: for a new text pass grammar.copy()"
             )
@@ -216,10 +220,8 @@ def _unpack(words: Tensor) -> Tensor:
     return (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1).bool().flatten(1)
 
 
-def follow_grammar(processor: Any) -> Any:
-    """Return a `Grammar` of its own for a `Grammar` or a grammar processor of another library, else the processor."""
-    if type(processor) is Grammar:
-        return processor.copy()
+def adapt_processor(processor: Any) -> Any:
+    """Return a `Grammar` for a grammar processor of another library; any other processor as it is."""
     return Grammar(processor) if can_adapt(processor) else processor
 
 
@@ -239,7 +241,7 @@ class _Row:
             else:
                 self._filler = token
         elif token != self._filler and not self.matcher.is_complete:
-            raise ValueError(
+            raise InputError(
                 f"the text continues with token {token} after token {self._filler}, which the grammar does not allow "
                 "there: another logits processor brought it back, or the row was not rewound"
             )

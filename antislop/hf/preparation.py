@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessorList
 
 from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
@@ -16,6 +17,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.grammar.grammar import adapt_processor
 from antislop.hf.arguments import PromptError, refuse_ids
 from antislop.hf.assisted import CandidateDrafter, speculate
 from antislop.hf.calls import Call
@@ -113,7 +115,7 @@ def make_specs(
     """Return the texts of a call, which share all but their prompts."""
     assistants = [_speculate(call, bans, place) for place in range(call.rows)]
     settings = Settings(
-        logits_processor=call.logits_processor,
+        logits_processor=LogitsProcessorList(map(adapt_processor, call.logits_processor)),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,
