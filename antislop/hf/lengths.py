@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from antislop.caches.originals import decoder_part
+from antislop.caches.borrowed import decoder_part
 from antislop.hf.private import mask_length_of
 
 

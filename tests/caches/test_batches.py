@@ -16,8 +16,8 @@ from transformers import DynamicCache, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.caches import cache as cache_module, layers as layers_module
 from antislop.caches.cache import TransformersCache
-from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
-from antislop.caches.masks import AttentionMask
+from antislop.caches.layers import SPARE_COLUMNS_IN_WINDOW, GrowingLayer
+from antislop.caches.positions import AttentionMask
 from antislop.decoding.protocols import fill_left
 from antislop.hf.batching import Completion
 from antislop.hf.model import TransformersModel
@@ -494,7 +494,7 @@ def test_memory_is_the_window_and_the_horizon_or_the_text(
     settings = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 160}
     windowed, full = columns_after(build_model(family), bans, PROMPTS[:rows], **settings)
     assert windowed or full
-    assert all(columns <= WINDOW + AHEAD_IN_WINDOW + 16 for columns in windowed)
+    assert all(columns <= WINDOW + SPARE_COLUMNS_IN_WINDOW + 16 for columns in windowed)
     assert all(columns <= max(map(len, PROMPTS[:rows])) + 160 for columns in full)
 
 
@@ -545,9 +545,9 @@ def test_after_any_steps_each_row_is_a_fresh_pass_over_its_tokens(name: str, dat
     """Rows read unequal numbers of tokens, rewind, settle and are replaced; memory is so small that rows move."""
     model = (build_model if name in FAMILIES else build)(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers_module, "AHEAD", data.draw(st.integers(0, 8), label="ahead"))
-        patch.setattr(layers_module, "AHEAD_IN_WINDOW", data.draw(st.integers(0, 8), label="ahead in windows"))
-        patch.setattr(cache_module, "TRIM", data.draw(st.integers(1, 8), label="trim"))
+        patch.setattr(layers_module, "SPARE_COLUMNS", data.draw(st.integers(0, 8), label="ahead"))
+        patch.setattr(layers_module, "SPARE_COLUMNS_IN_WINDOW", data.draw(st.integers(0, 8), label="ahead in windows"))
+        patch.setattr(cache_module, "UNUSED_COLUMNS", data.draw(st.integers(1, 8), label="trim"))
         run = _Steps(model, data)
         for _ in range(data.draw(st.integers(1, 8), label="steps")):
             for row in range(run.rows):
