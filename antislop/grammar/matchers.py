@@ -22,10 +22,10 @@ class GrammarMatcher(Protocol):
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar, which may go further."""
+        """Whether the accepted tokens are a whole text of the grammar, which may continue."""
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
+        """Advance by a token; return False, and change nothing, if it can't follow."""
 
     def rollback(self, count: int) -> None:
         """Undo the latest `count` accepted tokens."""
@@ -39,17 +39,17 @@ class GrammarMatcher(Protocol):
 
 @dataclass(frozen=True)
 class CompiledGrammar:
-    """A grammar for one vocabulary, from which matchers are made without compiling anything again.
+    """A grammar for one vocabulary.
 
-    make_matchers: for each row of a batch, a function that makes a matcher; one for all rows if there is only one.
-    vocab_size: the number of tokens that the grammar knows; all others are never allowed.
+    make_matchers: functions that make a matcher, one for each row of a batch or one for all.
+    vocab_size: number of tokens that the grammar knows; others are never allowed.
     """
 
     make_matchers: Sequence[Callable[[], GrammarMatcher]]
     vocab_size: int
 
     def start(self, rows: int) -> list[GrammarMatcher]:
-        """Return a matcher for each row, at the start of the grammar."""
+        """Return a matcher for each row."""
         if len(self.make_matchers) not in (1, rows):
             raise InputError(
                 f"the grammar processor was made for {len(self.make_matchers)} rows, and the batch has {rows}: pass "
@@ -60,7 +60,7 @@ class CompiledGrammar:
 
 
 class XGrammarMatcher:
-    """A matcher of xgrammar, whose rollback has no limit."""
+    """A matcher of xgrammar; can be rolled back without limit."""
 
     def __init__(self, grammar: Any) -> None:
         import xgrammar
@@ -69,34 +69,29 @@ class XGrammarMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether an end token was accepted."""
         return bool(self._matcher.is_terminated())
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar."""
         return bool(self._matcher.is_completed())
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
         return not self.is_complete and bool(self._matcher.accept_token(token))
 
     def rollback(self, count: int) -> None:
-        """Undo the latest `count` accepted tokens."""
         self._matcher.rollback(count)
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """Set the bits of the tokens that may follow; leave the row as it is after the end, as xgrammar's own does."""
+        """Leave the row as it is after the end, as xgrammar's own processor does."""
         if not self.is_complete:
             self._matcher.fill_next_token_bitmask(bitmask, row)
 
     def find_forced(self) -> list[int]:
-        """Return no token: xgrammar knows the characters, but not how the vocabulary spells them before others."""
-        return []
+        return []  # xgrammar knows the characters, but not how the tokenizer spells them before others
 
 
 class LLGuidanceMatcher:
-    """A matcher of llguidance. A token that can't follow leaves it usable."""
+    """A matcher of llguidance."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher.deep_copy()
@@ -104,53 +99,46 @@ class LLGuidanceMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing but an end token may follow."""
         return bool(self._matcher.is_stopped())
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar."""
         return bool(self._matcher.is_accepting())
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
         is_accepted = not self.is_complete and self._matcher.try_consume_tokens([token]) == 1
         self._check()
         return is_accepted
 
     def rollback(self, count: int) -> None:
-        """Undo the latest `count` accepted tokens."""
         self._matcher.rollback(count)
         self._check()
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """Set the bits of the tokens that may follow; after the end, of the end tokens."""
+        """After the end, set the bits of the end tokens."""
         words = bitmask[row]
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
         self._check()
 
     def find_forced(self) -> list[int]:
-        """Return tokens for the characters that are certain to follow, as the tokenizer itself would spell them."""
+        """Return them as the tokenizer would spell the characters."""
         forced: list[int] = self._matcher.compute_ff_tokens()
         self._check()
         return forced
 
     def _check(self) -> None:
-        """Raise `InputError` if a limit was hit: the matcher allows anything from then on, and reports no error."""
+        """Raise `InputError` if a limit was hit: the matcher would allow anything from then on."""
         if self._matcher.is_error():
             raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
 
 
 def can_adapt(processor: object) -> bool:
-    """Return whether a processor is exactly of a class whose grammar can be found, not of a subclass of the user's."""
+    """Return whether the grammar of a processor can be found; of a subclass, which may have more state, it can't."""
     return _name_of(processor) in _FIND
 
 
 def find_grammar(processor: Any) -> CompiledGrammar:
-    """Return the grammar of a processor of xgrammar or outlines, of a compiled grammar or of an `LLMatcher`.
-
-    Raises `InputError` for anything else.
-    """
+    """Return the grammar of a processor, a compiled grammar or a matcher of another library; refuse anything else."""
     name = _name_of(processor)
     if name == "outlines.backends.outlines_core.OutlinesCoreLogitsProcessor":
         raise InputError(

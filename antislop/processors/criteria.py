@@ -1,9 +1,8 @@
 """The stopping criteria of a batch: called when `generate` would call them, with kept text.
 
-End tokens and the length limit are compared as integers. Transformers' own criteria look at one row and remember
-nothing, so each row calls them by itself. All others are called with all rows at once, step by step: step n shows the
-first n tokens of every row. If a row rewinds below a step, the changes that criteria made to themselves in that step
-are undone, and the step is repeated.
+Transformers' own criteria look at one row and remember nothing, so each row calls them by itself. All others are called
+with all rows at once, step by step: step n shows the first n tokens of every row. If a row rewinds below a step, what
+criteria changed in themselves in that step is undone, and the step is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from antislop.processors.memory import Memory, MemoryChange, name_of
 from antislop.processors.rewindable import Rewindable
 
 CHECKS = 3
-"""Rewinds after which a step is repeated with each criterion, to find out whether it remembers withdrawn text."""
+"""Rewinds after which a step is repeated, to find criteria that remember withdrawn text."""
 
 
 class _Answer(NamedTuple):
@@ -76,11 +75,10 @@ class Criteria:
 
     @property
     def step_count(self) -> int:
-        """The number of steps so far; each shows one more token."""
         return self._settled + len(self._steps)
 
     def is_done(self, row: Row) -> bool:
-        """Return whether a criterion that remembers nothing ends the text of one row."""
+        """Return whether one of transformers' own criteria ends the text of a row."""
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
         return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
 
@@ -89,9 +87,7 @@ class Criteria:
         step = self.step_count + 1
         ids, scores = self._show(rows, step)
         answers = [self._ask(number, ids, scores) for number in range(len(self.others))]
-        flags = [any(is_done) for is_done in zip(*(answer.is_done for answer in answers), strict=True)] or [
-            False
-        ] * len(rows)
+        flags = [any(answer.is_done[index] for answer in answers) for index in range(len(rows))]
         before = self._steps[-1].is_flagged if self._steps else [False] * len(rows)
         is_flagged = [flag or flag_before for flag, flag_before in zip(flags, before, strict=True)]
         self._steps.append(_Step(answers, is_flagged))
@@ -119,7 +115,7 @@ class Criteria:
             self._check(rows)
 
     def settle(self, length: int) -> None:
-        """Drop the steps below `length` tokens, which no rewind reaches; the one at `length` is kept to be compared."""
+        """Drop the steps below `length` tokens; the one at `length` may still be repeated."""
         count = length - 1 - self._settled
         if count > 0:
             self._settled += count
@@ -156,7 +152,7 @@ class Criteria:
         self._steps.append(step)
 
     def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return the ids [rows, tokens] and scores of a step as `generate` would pass them."""
+        """Return ids [rows, tokens] and scores as `generate` would pass them."""
         ids = torch.cat([row.ids_filled(step, self._pad) for row in rows])
         if rows[0].kept is None:
             return ids, None

@@ -21,7 +21,7 @@ from antislop.errors import InputError
 from antislop.processors.memory import WatchedProcessor, is_of_transformers, name_of
 from antislop.processors.rewindable import Followable, Rewindable
 
-# These look at the scores alone: rows of any length and any prompt go through them together.
+# They look at the scores alone: rows of any length and prompt go through them together.
 _BLIND = {
     "TemperatureLogitsWarper",
     "TopKLogitsWarper",
@@ -35,7 +35,7 @@ _BLIND = {
     "SuppressTokensLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
 }
-# These depend on the index of the row in the batch.
+# They depend on the index of the row in the batch.
 COUNTING = {
     "RepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
@@ -83,7 +83,6 @@ class Processors:
 
     @property
     def has_user_processors(self) -> bool:
-        """Whether some processors are the caller's."""
         return bool(self._user_processors)
 
     @torch.no_grad()
@@ -110,7 +109,7 @@ class Processors:
         return scores
 
     def rewind(self, row: Row, length: int) -> None:
-        """Rewind rewindable processors, and check the others: raise `InputError` if one remembers withdrawn text."""
+        """Rewind the processors; raise `InputError` if one remembers withdrawn text."""
         if not self._user_processors:
             return
         self._is_disturbed = True
@@ -127,13 +126,13 @@ class Processors:
                     self._compare(_Query(row, length, node.logits, node.scores))
 
     def may_ask_again(self, length: int) -> bool:
-        """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
+        """Return whether processors may be called twice after `length` tokens; rewindable ones see the prompt once."""
         return not self.rewindable or length > 0
 
     def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a processor of the caller's that rules out nearly all of the vocabulary there.
+        """Return the name of a caller's processor that rules out nearly all tokens; None if none does, or can be asked.
 
-        logits: [1, vocab], after `length` generated tokens of the row. None if no processor does, or can be asked.
+        logits: [1, vocab], after `length` generated tokens of the row.
         """
         if not self._user_processors or not self.may_ask_again(length):
             return None
@@ -159,7 +158,7 @@ class Processors:
         return scores
 
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids and logits as the processors expect them, and the indices of the rows in them if these are fewer.
+        """Return ids and logits for the processors, and the indices of the rows if these are not all.
 
         Processors that count rows get all rows of the batch.
         """
@@ -168,7 +167,7 @@ class Processors:
         row_indices = send(torch.tensor([row.place for row in rows]), logits.device)
         all_logits = logits[:1].repeat(self._rows, 1)
         all_logits[row_indices] = logits
-        return self._ids_in_place(rows, length), all_logits, row_indices
+        return self._ids_of_batch(rows, length), all_logits, row_indices
 
     def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
         if not self._user_processors:
@@ -180,7 +179,7 @@ class Processors:
         return scores
 
     def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
-        """Return what a processor makes of scores; name it if it fails at a text that it had seen."""
+        """Call a processor; name it if it fails at a text that it had seen."""
         try:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
@@ -189,8 +188,8 @@ class Processors:
             raise
         return processed
 
-    def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
-        """Return ids [rows of the batch, tokens]; the first of `rows` in the place of a row with fewer tokens."""
+    def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
+        """Return ids [rows of the batch, tokens]; rows with fewer tokens are replaced by the first of `rows`."""
         ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
         for row in {row.place: row for row in (*self.batch, *rows)}.values():
             if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
@@ -198,9 +197,9 @@ class Processors:
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return a function that says whether the scores of the position before, when they are computed, allow a token.
+        """Return a function that says, once the scores of the position before are computed, whether they allow a token.
 
-        A draft may contain tokens that a processor of the caller's has ruled out and would fail on.
+        A draft may contain tokens that a processor has ruled out and would fail on.
         """
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
@@ -219,7 +218,7 @@ class Processors:
         return can_follow
 
     def _rewind_to(self, length: int, row: Row | None = None) -> None:
-        """Rewind one row, and all rows of the batch of which more tokens were shown."""
+        """Rewind one row, and all others of which more tokens were shown."""
         if length > self._shown:
             return
         for index, other in enumerate(self.batch):
@@ -232,7 +231,7 @@ class Processors:
         self._shown = length
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
-        """Show processors that are rewound the positions between the last one that they saw and `length`."""
+        """Show rewound processors the positions between the last one that they saw and `length`."""
         followers = [*self.rewindable, *(self._watched if self._is_exclusive else ())]
         if not followers:
             return
@@ -249,7 +248,7 @@ class Processors:
         self._shown = length
 
     def _record(self, query: _Query) -> None:
-        """Keep the first query; refuse a memory of processors that several texts share."""
+        """Keep the first query; refuse shared processors that have changed."""
         for processor in self._watched:
             processor.settle(query.row.settled)
         if self._is_shared:
@@ -261,7 +260,7 @@ class Processors:
                 self._compare(self._first)
 
     def _refuse_changed(self) -> None:
-        """Raise `InputError` for a processor that has changed itself while several texts or rows go through it."""
+        """Raise `InputError` for a processor that changes itself, though several texts or rows go through it."""
         for processor in self._watched:
             if processor.has_changed:
                 raise InputError(
