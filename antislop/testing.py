@@ -1,4 +1,4 @@
-"""Check a language model and a cache of one's own: what the sampler relies on, one function for each property.
+"""Check what the sampler relies on in a language model and its cache: a function for each property.
 
 >>> from antislop.testing import check_language_model
 >>> check_language_model(model)  # doctest: +SKIP
@@ -22,15 +22,15 @@ ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
 
 
 class ContractError(AssertionError):
-    """Raised where a model or its cache does not do what the sampler relies on."""
+    """Raised for a model or cache that lacks a property that the sampler relies on."""
 
 
 @dataclass(frozen=True)
 class Subject:
     """A model to be checked.
 
-    oracle: returns the logits [vocab] after some tokens and nothing else, computed in another way; None to let the
-    model read them in a new cache. tolerance: the largest absolute difference of two logits that count as equal.
+    oracle: returns the logits [vocab] after some tokens, computed in another way (default: by a new cache).
+    tolerance: largest absolute difference of equal logits.
     """
 
     model: LanguageModel
@@ -39,13 +39,12 @@ class Subject:
 
     @cached_property
     def vocabulary_size(self) -> int:
-        """The number of logits after a token; at least 4 are expected."""
         size = int(self.model.forward(torch.tensor([[0]]), self.model.new_cache(1)).shape[-1])
         _expect(size >= 4, f"a vocabulary of {size} tokens where at least 4 are expected")
         return size
 
     def after(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits [vocab] after some tokens of the vocabulary and nothing else."""
+        """Return the logits [vocab] after some tokens."""
         if self.oracle is not None:
             return self.oracle(tokens)
         return self.model.forward(torch.tensor([tokens]), self.model.new_cache(1))[0, -1]
@@ -57,11 +56,11 @@ class Subject:
         return cache
 
     def forward(self, rows: Sequence[Sequence[int]], cache: RewindableCache) -> Tensor:
-        """Feed rows, each filled on its left; return the logits [rows, queries, vocab]."""
+        """Feed rows, filled on their left; return the logits [rows, queries, vocab]."""
         return self.model.forward(fill_left([self.to_ids(row) for row in rows]), cache)
 
     def to_ids(self, tokens: Sequence[int]) -> list[int]:
-        """Return tokens of the vocabulary for the numbers that the checks are written with."""
+        """Return tokens of the model's vocabulary for those of the checks."""
         return [token if token == PAD else token % self.vocabulary_size for token in tokens]
 
     def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:
@@ -72,9 +71,9 @@ class Subject:
             raise ContractError(f"after the tokens {list(tokens)} the logits are off by up to {difference:.2g}")
 
     def expect_next(self, cache: RewindableCache, *rows: Sequence[int], missing: Sequence[int] = ()) -> None:
-        """Feed the last token of each of these rows; raise unless the logits are those of the whole rows.
+        """Feed the last token of each row; raise `ContractError` unless the logits are those of the whole rows.
 
-        missing: the number of tokens before it that a rewind of each row did not keep, which are fed again.
+        missing: for each row, tokens before it that a rewind did not keep, and that are fed again.
         """
         pairs = zip(rows, missing or [0] * len(rows), strict=True)
         logits = self.forward([row[-1 - count :] for row, count in pairs], cache)[:, -1]
@@ -95,15 +94,13 @@ def check_language_model(
     """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
 
     after: returns the logits [vocab] after some tokens, computed in another way. Without it, the model reads them in a
-        new cache, so errors that it also makes there are not found.
-    tolerance: the largest absolute difference of two logits that count as equal.
+        new cache, and errors that it makes there, too, are not found.
+    tolerance: largest absolute difference of equal logits.
 
-    The checks of `KVCache`, which the sampler never calls, are run if the model's caches have its methods and can be
-    rewound to any length.
+    `KVCache` is checked if the caches have its methods and can be rewound to any length.
     """
     subject = Subject(model, after, tolerance)
-    checks = [*CHECKS, *(STATE_CHECKS if _has_states(subject) else ())]
-    for check in checks:
+    for check in [*CHECKS, *(STATE_CHECKS if _has_states(subject) else ())]:
         try:
             check(subject)
         except ContractError as error:
@@ -137,8 +134,8 @@ def check_logits_follow_each_query(subject: Subject) -> None:
     _expect(logits.shape == (2, 3, subject.vocabulary_size), f"logits of the shape {tuple(logits.shape)}")
     _expect(logits.is_floating_point(), f"logits of the type {logits.dtype}")
     for row, tokens in enumerate((ONE, TWO)):
-        for place in range(3):
-            subject.expect_logits(logits[row, place], tokens[: place + 3])
+        for query in range(3):
+            subject.expect_logits(logits[row, query], tokens[: query + 3])
 
 
 def check_rows_may_feed_different_numbers_of_tokens(subject: Subject) -> None:
@@ -353,15 +350,13 @@ CHECKS: tuple[Check, ...] = (
 )
 """What the sampler relies on."""
 STATE_CHECKS: tuple[Check, ...] = (
-    check_end_tokens_are_a_set_of_ids,
-    check_new_caches_give_the_same_logits,
     check_states_have_the_shape_of_the_protocol,
     check_shorter_rows_are_filled_on_the_left,
     check_a_crop_leaves_no_trace,
     check_states_can_be_put_into_a_cache,
     check_states_that_do_not_agree_are_refused,
 )
-"""What a `KVCache` promises beside that."""
+"""What a `KVCache` promises besides."""
 
 
 def _has_states(subject: Subject) -> bool:

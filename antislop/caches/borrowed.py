@@ -1,18 +1,17 @@
 """A cache of transformers whose layers are replaced by our own while texts are written.
 
-Which layers can be rewound was measured: `is_croppable` is also true of sliding windows, which forget columns that a
-rewind needs, and recurrent states can only be stored at some lengths. The layers are replaced by the first
-forward pass, so that a call that never begins changes nothing, and put back when the texts are finished or the call
-breaks off.
+They are replaced by the first forward pass, so that a call that never begins changes nothing, and put back when the
+texts are finished or the call breaks off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from typing import Any
 
-from transformers import DynamicCache
+from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import (
     Cache,
     DynamicLayer,
@@ -25,18 +24,26 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from antislop.caches.layers import Columns, GrowingLayer, HybridLayer, HybridWindowLayer, WindowLayer
-from antislop.caches.originals import Originals, decoder_part
+from antislop.caches.layers import (
+    Columns,
+    GrowingLayer,
+    HybridLayer,
+    HybridWindowLayer,
+    StaticStore,
+    WindowLayer,
+    without_window,
+)
 from antislop.caches.private import copy_states, set_layer_factory
 from antislop.caches.recurrent_states import narrow_states
-from antislop.caches.static_layers import StaticStore, without_window
+from antislop.errors import InputError
 
 
 class BorrowedCache:
     """The layers of `cache`, which may hold tokens already.
 
-    columns: shared by all of our layers. is_static: whether its memory can't grow; queries then come one at a time, so
-    that a compiled model sees one shape. held: the number of tokens in it when it was borrowed.
+    columns: shared by all of our layers.
+    held: tokens in the cache when it was borrowed.
+    is_static: whether its memory can't grow; queries then come one at a time, so that a compiled model sees one shape.
     """
 
     def __init__(self, cache: Cache, columns: Columns) -> None:
@@ -50,7 +57,7 @@ class BorrowedCache:
 
     @property
     def layers(self) -> list[Any]:
-        """The layers of the decoder: ours once they are taken over."""
+        """The decoder's: our own once they are taken over."""
         layers: list[Any] = decoder_part(self.cache).layers
         return layers
 
@@ -61,12 +68,10 @@ class BorrowedCache:
 
     @property
     def growing(self) -> list[GrowingLayer]:
-        """Our own layers."""
         return [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
 
     @property
     def stores(self) -> list[GrowingLayer | StaticStore]:
-        """The memory of keys and values."""
         return [*self._static, *self.growing]
 
     @property
@@ -76,14 +81,11 @@ class BorrowedCache:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers have a state that can be stored, but not cut."""
+        """Whether some layers have a state that can be stored, but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
 
     def take_over(self, *, rows: int) -> None:
-        """Put our own layers into the cache, unless they are there.
-
-        Raises `ValueError` for a cache that changed since it was borrowed.
-        """
+        """Put our own layers into the cache, once; raise `InputError` if it changed since it was borrowed."""
         if self._originals is not None:
             return
         decoder = decoder_part(self.cache)
@@ -94,23 +96,19 @@ class BorrowedCache:
         decoder.layers = [_make_layer(layer, self.columns) for layer in decoder.layers]
         set_layer_factory(decoder, lambda: GrowingLayer(self.columns))
 
-    def replace_layers(self, layers: list[GrowingLayer]) -> None:
-        """Put other layers of ours into the cache."""
-        decoder_part(self.cache).layers = layers
-
     def take_layers(self, other: Cache) -> None:
-        """Take over the layers of a cache that a model made by itself, because it read a prompt from the start."""
+        """Take over the layers of a cache that the model made by itself."""
         if self.is_static or self.held or type(other) is not DynamicCache:
-            raise ValueError(
+            raise InputError(
                 "the model read its prompt into a cache of its own: leave out past_key_values and cache_implementation"
             )
         self.columns.end = length_of(other)
         decoder_part(self.cache).layers = [_make_layer(layer, self.columns) for layer in other.layers]
 
     def give_back(self, *, is_whole: bool) -> bool:
-        """Put transformers' own layers back; return whether ours were there.
+        """Put transformers' own layers back, if ours are there; return whether they were.
 
-        is_whole: whether the layers keep the new texts; if not, they get their former content back.
+        is_whole: whether they keep the new texts, or get their former content.
         """
         if self._originals is None:
             return False
@@ -134,7 +132,7 @@ class BorrowedCache:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Reduce the layers to one row inside; they keep the states that are written to it."""
+        """Reduce the layers to one row inside; what is written to it stays."""
         with ExitStack() as stack:
             stack.enter_context(narrow_states(self.layers, row))
             for store in self._static:
@@ -143,7 +141,6 @@ class BorrowedCache:
             yield
 
     def _take_static(self, decoder: Cache) -> None:
-        """Take over a static cache, without its windows; its memory can't grow."""
         room = max(layer.max_cache_len for layer in decoder.layers if isinstance(layer, StaticLayer))
         if any(isinstance(layer, StaticSlidingWindowLayer) for layer in decoder.layers):
             room = max(room, (self.columns.capacity or 0) - 1)  # theirs end at the window
@@ -155,28 +152,57 @@ class BorrowedCache:
         self.columns.capacity = room
 
 
+class Originals:
+    """The content of `cache`, for `rows` rows, before a call, to which an interrupted call returns.
+
+    Nothing is written to dynamic layers, which are replaced by our own: a shallow copy is enough. Recurrent states and
+    static layers are written in place. The first columns of full attention in a single row are not kept twice: our own
+    layer holds them.
+    """
+
+    def __init__(self, cache: Cache, *, rows: int) -> None:
+        decoder = decoder_part(cache)
+        self._layers = [_remember(layer, is_single=rows == 1) for layer in decoder.layers]
+        self._crossed: tuple[list[Any], dict[int, bool]] | None = None
+        if isinstance(cache, EncoderDecoderCache):
+            self._crossed = [copy(layer) for layer in cache.cross_attention_cache.layers], dict(cache.is_updated)
+
+    def put_back(self, cache: Cache) -> None:
+        """Put the layers back; ours hold as many columns as the original ones did."""
+        decoder = decoder_part(cache)
+        layers = zip(self._layers, decoder.layers[: len(self._layers)], strict=True)
+        decoder.layers = [_restore(before, after) for before, after in layers]
+        if self._crossed is not None:
+            cache.cross_attention_cache.layers, cache.is_updated = self._crossed
+
+
+def decoder_part(cache: Cache) -> Cache:
+    """Return the cache that a decoder writes to: `cache` itself, except with an encoder."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
 def length_of(cache: Cache) -> int:
-    """Return how many tokens a cache holds; 0 for one whose layers are all recurrent, which can't tell."""
+    """Return how many tokens a cache holds; 0 if all layers are recurrent, which don't count them."""
     lengths = [int(layer.get_seq_length()) for layer in cache.layers if hasattr(layer, "get_seq_length")]
     return max(lengths, default=0)
 
 
 def _refuse_changed(decoder: Cache, *, held: int) -> None:
-    """Raise `ValueError` for a cache that is in use, or that changed after the call was prepared."""
+    """Raise `InputError` for a cache that is in use, or that changed after the call was prepared."""
     if any(isinstance(layer, GrowingLayer) for layer in decoder.layers):
-        raise ValueError(
+        raise InputError(
             "another text is being written with the cache that was passed: finish or close that one first, "
             "or pass another cache"
         )
     if (length := length_of(decoder)) != held:
-        raise ValueError(
+        raise InputError(
             f"the cache that was passed held {held} tokens when the call was prepared, and holds {length} now: "
             "call again with all tokens, those that it holds now too"
         )
 
 
 def _make_layer(layer: Any, columns: Columns) -> Any:
-    """Return our layer for one of transformers, with the same states; recurrent and static layers stay as they are."""
+    """Return our layer with the states of one of transformers; recurrent and static layers stay as they are."""
     kind = type(layer)
     if kind is DynamicLayer:
         new_layer = GrowingLayer(columns)
@@ -193,3 +219,23 @@ def _make_layer(layer: Any, columns: Columns) -> Any:
     if layer.is_initialized:
         new_layer.take_over(layer.keys, layer.values)
     return new_layer
+
+
+def _remember(layer: Any, *, is_single: bool) -> Any:
+    """Return a copy of a layer; None if our own layer will contain its states."""
+    if type(layer) is DynamicLayer and is_single and layer.is_initialized:
+        return None
+    before = copy(layer)
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        copy_states(before, layer)
+    if isinstance(layer, StaticLayer):
+        before.cumulative_length = layer.cumulative_length.clone()
+        if layer.is_initialized and not is_single:
+            before.keys, before.values = layer.keys.clone(), layer.values.clone()
+    return before
+
+
+def _restore(before: Any, after: Any) -> Any:
+    if before is None:
+        return after.as_standard() if isinstance(after, GrowingLayer) else after
+    return before

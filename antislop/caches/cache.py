@@ -1,4 +1,4 @@
-"""A transformers cache whose rows rewind independently, and keep no trace of the withdrawn tokens."""
+"""A transformers cache whose rows rewind independently."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from torch import Tensor
 from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from antislop.caches.borrowed import BorrowedCache
+from antislop.caches.borrowed import BorrowedCache, decoder_part
 from antislop.caches.layers import Columns, GrowingLayer
-from antislop.caches.masks import AttentionMask
-from antislop.caches.positions import Positions
-from antislop.caches.recurrent_states import SNAPSHOT_EVERY, Snapshots, clear_row, fork_row, put_row, repeat_rows
+from antislop.caches.positions import AttentionMask, Positions
+from antislop.caches.recurrent_states import Snapshots, clear_row, fork_row, put_row, repeat_rows
 from antislop.decoding.protocols import KVState, KVStates, RewindableCache
 
-TRIM = 64
-"""Free columns on the left of all rows from which on dropping them, which copies all states, is worth it."""
+UNUSED_COLUMNS = 64
+"""Drop the unused columns on the left once there are 64: dropping copies all states."""
 
 
 class TransformersCache:
     """Rows of tokens in a transformers cache; a row occupies the columns from its start to the common end.
 
-    Tokens count from the first column of the prompt, padding included. A rewind is an assignment; if rows rewind by
-    different numbers of tokens, those that rewound further are moved right before the next forward pass.
+    A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
+    before the next forward pass. Lengths include the padding of a prompt.
 
-    cache: transformers' own, as the model is given it; it may hold tokens already. attention_mask: [rows, columns] of
-    them and the prompt, or None if nothing is masked. capacity: the columns that the run will need, if known. prompt:
-    the other arguments of the first forward pass.
+    cache: the one that the model is given; may hold tokens already.
+    attention_mask: [rows, columns] of these tokens and the prompt; None if nothing is masked.
+    capacity: columns that the run will need, if known.
+    prompt: the other arguments of the first forward pass.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class TransformersCache:
         attention_mask: Tensor | None = None,
         capacity: int | None = None,
         prompt: dict[str, Any] | None = None,
-        snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self.cache = cache
         self.prompt = prompt or {}
@@ -52,43 +51,40 @@ class TransformersCache:
         self._mask = AttentionMask(attention_mask, rows=rows)
         self._starts, self._lengths, self._settled = [0] * rows, [self.columns.end] * rows, [0] * rows
         self._is_aligned = False  # whether all rows end in the columns' end
-        self._is_forked = False  # whether a row may be in the place of another text
+        self._is_forked = False  # whether a row may hold the copy of another one
         self._emptied: set[int] = set()
-        self._snapshots = Snapshots(rows, every=snapshot_every)
+        self._snapshots = Snapshots(rows)
 
     @property
     def layers(self) -> list[Any]:
-        """The layers of the decoder: ours while texts are written."""
+        """The decoder's: our own while texts are written."""
         return self._borrowed.layers
 
     @property
     def is_static(self) -> bool:
-        """Whether the memory can't grow, and queries come one at a time."""
+        """Whether the memory can't grow; queries then come one at a time."""
         return self._borrowed.is_static
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers have a state that can be stored, but not cut."""
+        """Whether some layers have a state that can be stored, but not truncated."""
         return self._borrowed.is_recurrent
 
     @property
     def is_ragged(self) -> bool:
-        """Whether rows have left the places or the columns in which `generate` would have them."""
+        """Whether rows are in other columns than in `generate`, or have been copied."""
         return self._is_forked or any(self._starts) or min(self._lengths) < max(self._lengths)
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return len(self._lengths)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens in each row."""
         return tuple(self._lengths)
 
     @property
     def device(self) -> torch.device:
-        """The device of the first layer's states."""
         devices = (layer.device for layer in self.layers if getattr(layer, "device", None) is not None)
         return next(devices, torch.device("cpu"))
 
@@ -96,7 +92,7 @@ class TransformersCache:
 
     @contextmanager
     def feeding(self, counts: Sequence[int]) -> Iterator[None]:
-        """Let a forward pass of max(counts) queries run inside; each row feeds the last `counts[row]` of them."""
+        """Run a forward pass of max(counts) queries inside; each row feeds the last `counts[row]` of them."""
         self._borrowed.take_over(rows=self.rows)
         self._align(counts)
         queries, end = max(counts), self.columns.end
@@ -116,7 +112,7 @@ class TransformersCache:
 
     @contextmanager
     def feeding_alone(self, row: int) -> Iterator[None]:
-        """Let a forward pass of one query run inside, for one row only."""
+        """Run a forward pass of one query inside, for one row only."""
         if self.is_static and self._starts[row] + self._lengths[row] == self.columns.capacity:
             self._move(row, -self._starts[row])
         end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
@@ -130,8 +126,8 @@ class TransformersCache:
 
     @contextmanager
     def following(self, model: PreTrainedModel) -> Iterator[None]:
-        """Let a prompt be read in several forward passes inside: each writes behind the one before it."""
-        if self.is_static:  # its layers count for themselves
+        """Read a prompt in several forward passes inside; each writes behind the one before it."""
+        if self.is_static:  # its layers count by themselves
             yield
             return
 
@@ -145,30 +141,30 @@ class TransformersCache:
             handle.remove()
 
     def attention_mask(self, queries: int, *, row: int | None = None) -> Tensor | None:
-        """Return which columns hold tokens, the next queries included: int64 [rows, columns], or None for all."""
+        """Return which columns hold tokens, those of the next queries included: int64 [rows, columns]; None for all."""
         columns = self.columns.end + queries
         mask = self._mask.of(self._starts, columns, room=self.columns.room(columns), device=self.device)
         return mask if mask is None or row is None else mask[row : row + 1]
 
     def mask_prompts(self, attention_mask: Tensor) -> None:
-        """Leave the columns out of attention that are 0 in attention_mask [rows, columns], the columns of a prompt."""
+        """Mask the columns of the prompts that are 0 in attention_mask [rows, columns]."""
         self._mask.set_prompts(attention_mask)
 
     def repeat(self, times: int) -> None:
-        """Repeat the states of each row: a prompt that occurs in several rows is read once."""
+        """Repeat each row: a prompt that occurs in several rows is read once."""
         for layer in self._borrowed.growing:
             layer.repeat(times)
         repeat_rows(self.layers, times)
 
     def take_layers(self, other: Cache) -> None:
-        """Take over the layers of a cache that the model made by itself, because it read a prompt from the start."""
+        """Take over the layers of a cache that the model made by itself."""
         self._borrowed.take_layers(other)
 
     def give_back(self, *, is_whole: bool) -> bool:
         """Put transformers' own layers back into the cache; return whether it holds the texts of the rows.
 
-        It does if the call was completed (`is_whole`) with all rows in the same columns, which are then their tokens.
-        Otherwise the cache is as it was before the call: a cache that is too short is safe.
+        It does if the call was completed (`is_whole`) with all rows in the same columns. Otherwise the cache is as it
+        was before the call.
         """
         is_whole = is_whole and not self.is_ragged
         if is_whole and self._borrowed.is_taken:
@@ -178,7 +174,7 @@ class TransformersCache:
     # -- rows that rewind and are replaced --
 
     def rewind(self, row: int, length: int) -> int:
-        """Keep the first `length` tokens of one row, or fewer; return how many. Nothing is copied before a forward."""
+        """Keep the first `length` tokens of one row, or fewer; return how many."""
         before = self._lengths[row]
         if not 0 <= length <= before:
             raise ValueError(f"row {row} of the cache holds {before} tokens, so it can't be rewound to {length}")
@@ -199,7 +195,7 @@ class TransformersCache:
         self._snapshots.settle(row, length)
 
     def forget(self, row: int) -> None:
-        """Remove the token that a row was fed only so that others could be fed theirs."""
+        """Remove the token that a row was fed only because others were fed one."""
         self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
     def adopt(self, row: int, other: RewindableCache) -> None:
@@ -232,7 +228,7 @@ class TransformersCache:
         return not (self.is_static or isinstance(self.cache, EncoderDecoderCache))
 
     def fork(self, row: int, target: int) -> None:
-        """Copy a row, with its states, to another one; a `target` behind the last row is added."""
+        """Copy a row to another one; a `target` behind the last row is added."""
         if not self.can_fork:
             raise ValueError("a row of a static cache, or of an encoder-decoder model, can't be copied")
         self._borrowed.take_over(rows=self.rows)
@@ -248,7 +244,7 @@ class TransformersCache:
         self._emptied.discard(target)
 
     def _empty(self, row: int) -> None:
-        """Forget everything about a row, so that another text can begin in it."""
+        """Let another text begin in a row."""
         self._settled[row], self._starts[row] = 0, 0
         self._mask.clear_row(row, 0)
         clear_row(self.layers, row)
@@ -257,24 +253,19 @@ class TransformersCache:
             self.positions.restart_row(row)
         self._emptied.add(row)
 
-    # -- states as tensors --
+    # -- the protocol KVCache --
 
     def get_num_tokens(self) -> int:
-        """Return how many tokens the longest row holds."""
         return max(self._lengths)
 
     def get_kv_states(self) -> KVStates:
-        """Return keys and values per attention layer, [rows, heads, tokens, head_dim]; an empty list for a new cache.
-
-        Shorter rows are filled on the left; layers with a window give the states that they still hold.
-        """
+        """Return the states of the attention layers; those with a window return what they still hold."""
         self._borrowed.take_over(rows=self.rows)
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self._borrowed.stores]
         return [KVState(keys, values) for keys, values in states if keys is not None and values is not None]
 
     def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Hold these states and no others, all of their tokens in every row."""
         sizes = {(states.shape[0], states.shape[2]) for pair in kv_states for states in pair}
         if len(sizes) > 1 or any(rows != self.rows for rows, _ in sizes):
             raise ValueError(f"states of {self.rows} rows and equally many tokens are expected, not {sorted(sizes)}")
@@ -287,19 +278,18 @@ class TransformersCache:
         layers = [GrowingLayer(self.columns) for _ in kv_states or self.layers]
         for layer, (keys, values) in zip(layers, kv_states, strict=False):
             layer.take_over(keys, values)
-        self._borrowed.replace_layers(layers)
+        decoder_part(self.cache).layers = layers
         self._starts, self._lengths = [0] * self.rows, [self.columns.end] * self.rows
         self._settled, self._mask = [0] * self.rows, AttentionMask(None, rows=self.rows)
         self.is_new, self._is_aligned = self.columns.end == 0, False
-        self.positions.clear()
+        self.positions.offsets = None
 
     def crop(self, num_tokens: int) -> None:
-        """Remove the latest `num_tokens` tokens of every row."""
         if not 0 <= num_tokens <= min(self._lengths):
             raise ValueError(f"{num_tokens} tokens can't be taken out of a cache of {min(self._lengths)}")
         for row, length in enumerate(self._lengths):
             if self.rewind(row, length - num_tokens) != length - num_tokens:
-                raise ValueError("the states of recurrent layers can't be cropped to any length; use rewind")
+                raise ValueError("recurrent states can't be truncated to any length: use rewind")
 
     # -- columns --
 
@@ -326,21 +316,21 @@ class TransformersCache:
                 self._move(row, target - end)
 
     def _ends(self, counts: Sequence[int]) -> list[int]:
-        """Return the columns in which the rows will end."""
+        """Return for each row the column that it will end in."""
         return [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
 
     def _count_settled_columns(self) -> int:
-        """Return the columns below which no row rewinds; rows that hold nothing don't count."""
+        """Return the columns below which no row rewinds, apart from empty ones."""
         rows = zip(self._starts, self._settled, self._lengths, strict=True)
         return min((start + settled for start, settled, length in rows if length), default=0)
 
     def _trim(self, target: int) -> None:
-        """Drop columns to the left of all rows, if they are many or no others can be had."""
+        """Drop unused columns on the left if there are many, or the memory would be too small."""
         if self.is_static:
             return
         spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
         is_needed = self.columns.capacity is not None and target > self.columns.capacity
-        if spare >= TRIM or (spare and is_needed):
+        if spare >= UNUSED_COLUMNS or (spare and is_needed):
             self._shift_all(-spare)
         if not any(self._lengths):
             for store in self._borrowed.stores:
@@ -355,7 +345,7 @@ class TransformersCache:
         self._mask.discard()
 
     def _move(self, row: int, by: int) -> None:
-        """Move a row's tokens to the right, or in a static cache to the left if `by` is negative."""
+        """Move a row to the right; in a static cache to the left if `by` is negative."""
         start, stop = self._starts[row], self._starts[row] + self._lengths[row]
         for store in self._borrowed.stores if stop > start else ():
             store.move(row, start, stop, by)

@@ -18,12 +18,13 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from antislop.caches.borrowed import length_of
+from antislop.caches.borrowed import decoder_part, length_of
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import GrowingLayer
-from antislop.caches.originals import decoder_part
 from antislop.caches.private import needs_mask_with_static_cache, placeholder_layer, supports_dynamic_cache
+from antislop.errors import InputError
 
+# Measured, layer by layer: `is_croppable` is also true of sliding windows, which forget what a rewind needs.
 _LAYERS = {
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -38,19 +39,19 @@ _LAYERS = {
 
 
 def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
-    """Return the cache that `generate` prepared, or a new one for a model whose default is to generate without.
+    """Return the cache that `generate` prepared, or a new one for a model that generates without by default.
 
-    Raises `ValueError`, before anything is computed, for a cache that can't be rewound exactly.
+    Raises `InputError` for a cache that can't be rewound exactly.
     """
     if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     if cache is None and not supports_dynamic_cache(model):
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that can be rewound: "
             "choose a model of a family in docs/families.md"
         )
     if cache is None:
-        raise ValueError("the model generates without a cache, which a rewind needs: pass use_cache=True")
+        raise InputError("the model generates without a cache, which a rewind needs: pass use_cache=True")
     _refuse_unknown(decoder_part(cache))
     if type(decoder_part(cache)) is StaticCache:
         _refuse_static(decoder_part(cache), model=model)
@@ -58,14 +59,11 @@ def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
 
 
 def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
-    """Raise `ValueError` if a model kept a prompt, or a part of it, elsewhere than in its cache.
-
-    A rewind does not reach what a model keeps elsewhere.
-    """
+    """Raise `InputError` if a model kept some of a prompt elsewhere than in its cache, where no rewind reaches it."""
     config = model.config.get_text_config(decoder=True)
     images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
     if any(layer.is_initialized for layer in images):
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} keeps an image in layers of its cache, which can be rewound by tokens only: "
             "pass text alone"
         )
@@ -74,44 +72,44 @@ def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
         while len(is_read) > 1 and not is_read[-1]:
             is_read.pop()
     if not all(is_read) or not is_read:
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} does not keep all that it has read in its cache, and nothing else can be rewound: "
             "choose a model of a family in docs/families.md"
         )
 
 
 def _refuse_unknown(cache: Cache) -> None:
-    """Raise `ValueError` for caches and layers of other types than those that were measured."""
+    """Raise `InputError` for caches and layers that were not measured."""
     if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
         name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
-        raise ValueError(
+        raise InputError(
             f"a {name} can't be rewound yet: "
             "leave out past_key_values and cache_implementation, or pass a DynamicCache or StaticCache"
         )
     unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"cache layers of type {', '.join(sorted(unknown))} can't be rewound yet: "
             "choose a model with full, sliding-window or recurrent layers"
         )
 
 
 def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
-    """Raise `ValueError` for a static cache that misleads the model, or whose windows hold tokens already."""
+    """Raise `InputError` for a static cache that misleads the model, or whose windows hold tokens already."""
     config = model.config.get_text_config(decoder=True)
     counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong
     if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} takes the free columns of a static cache for tokens, in generate() too: "
             "leave out cache_implementation, or pass a DynamicCache"
         )
     if needs_mask_with_static_cache(model):
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} fails with a static cache in this version of transformers, in generate() too: "
             "leave out cache_implementation, pass a DynamicCache, or install transformers 5.23 or newer"
         )
     if any(isinstance(layer, StaticSlidingWindowLayer) for layer in cache.layers) and length_of(cache):
-        raise ValueError(
+        raise InputError(
             "the StaticCache passed holds tokens in sliding windows, which forget what a rewind needs: pass a new one"
         )
 

@@ -1,12 +1,14 @@
 """The layers of a cache whose rows rewind independently: memory is allocated ahead, and rows end in the same column.
 
-A text occupies the columns from its row's start to the common end, so a batch is left-padded at all times, which every
-family and attention implementation of transformers supports. If all rows rewind equally, the end is moved; a row that
-rewinds further than others is moved right. Nothing is concatenated in a decoding step.
+A batch is therefore left-padded at all times, which every family and attention implementation of transformers
+supports. If all rows rewind equally, the end is moved; a row that rewinds further is moved right. Nothing is
+concatenated in a decoding step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,24 +21,28 @@ from transformers.cache_utils import (
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionLayer,
+    StaticLayer,
 )
 
 from antislop.caches.private import join_layers
 from antislop.caches.recurrent_states import put_copy
+from antislop.errors import InputError
 
-AHEAD = 256
-"""Columns that are allocated at once: more would stay unused at the end of a text, fewer would be copied more often."""
-AHEAD_IN_WINDOW = 64
-"""The same for layers with a window, which are small and copied when they are full."""
+SPARE_COLUMNS = 256
+"""Columns allocated ahead: more would stay unused at the end of a text, fewer would be copied more often."""
+SPARE_COLUMNS_IN_WINDOW = 64
+"""The same for layers with a window, which are small."""
 
 
 @dataclass
 class Columns:
     """The state that all layers of a cache share.
 
-    end: the number of columns in use, and the column of the next query. settled: columns below which no row rewinds.
-    capacity: the columns that the whole run will need, if known. counts: the tokens that each row feeds, if rows feed
-    different numbers of them. row: the one row that is being run alone, if any.
+    end: number of columns in use, and the column of the next query.
+    settled: number of columns on the left to which no row rewinds.
+    capacity: columns that the run will need, if known.
+    counts: tokens that each row feeds, if these numbers differ.
+    row: the row that is run alone, if one is.
     """
 
     end: int = 0
@@ -46,13 +52,18 @@ class Columns:
     row: int | None = None
 
     def room(self, columns: int) -> int:
-        """Return how many columns to allocate for a cache that needs `columns` now."""
-        ahead = columns + AHEAD
+        """Return how many columns to allocate if `columns` are needed now."""
+        ahead = columns + SPARE_COLUMNS
         return ahead if self.capacity is None else max(columns, min(ahead, self.capacity))
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Full attention. Keys and values [rows, heads, columns, head_dim]; the first of those in memory is `base`."""
+    """Full attention.
+
+    keys, values: those in use, [rows, heads, columns, head_dim].
+    base: the first column in memory.
+    reached: the column after the latest query.
+    """
 
     is_sliding = False
     is_croppable = True
@@ -60,62 +71,56 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self.base = 0
-        self.reached = 0  # the columns after the latest query
+        self.reached = 0
         self.is_initialized = False
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate memory for states like these and for those to come."""
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         room = self.columns.room(self.columns.end - self.base + key_states.shape[2])
         self._keys, self._values = (_allocate(states[:, :, :0], room) for states in (key_states, value_states))
 
     @property
     def keys(self) -> Tensor | None:
-        """The keys that are in use, [rows, heads, columns, head_dim]."""
         return None if self._keys is None else self._keys[:, :, : self.columns.end - self.base]
 
     @property
     def values(self) -> Tensor | None:
-        """The values that are in use, [rows, heads, columns, head_dim]."""
         return None if self._values is None else self._values[:, :, : self.columns.end - self.base]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write the states of a query [rows, heads, queries, head_dim]; return all that it may attend to."""
+        """Write states [rows, heads, queries, head_dim]; return all that their queries may attend to."""
         columns, count = self.columns, key_states.shape[2]
         self.reached = columns.end + count
-        place = columns.end - self.base
-        is_together = columns.counts is None and columns.row is None
-        if self._keys is None or self._values is None or place + count > self._keys.shape[2]:
+        column = columns.end - self.base  # in memory
+        if self._keys is None or self._values is None or column + count > self._keys.shape[2]:
             self._make_room(key_states, value_states)
-            place = columns.end - self.base
+            column = columns.end - self.base
         assert self._keys is not None and self._values is not None
-        if not is_together:
-            return self._write(self._keys, key_states, place), self._write(self._values, value_states, place)
-        self._keys.narrow(2, place, count).copy_(key_states)
-        self._values.narrow(2, place, count).copy_(value_states)
-        return self._keys.narrow(2, 0, place + count), self._values.narrow(2, 0, place + count)
+        if columns.counts is not None or columns.row is not None:
+            return self._write(self._keys, key_states, column), self._write(self._values, value_states, column)
+        self._keys.narrow(2, column, count).copy_(key_states)
+        self._values.narrow(2, column, count).copy_(value_states)
+        return self._keys.narrow(2, 0, column + count), self._values.narrow(2, 0, column + count)
 
     def get_seq_length(self) -> int:
-        """Return the columns in use."""
         return self.columns.end if self.is_initialized else 0
 
     def get_max_length(self) -> int:
-        """Return -1: there is no limit."""
-        return -1
+        return -1  # no limit
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many columns `update` will return, and which is the first of them."""
+        """Return how many columns `update` will return, and the first of them."""
         return self.get_seq_length() + query_length, 0
 
     def reserve(self, columns: int) -> None:
-        """Have memory for this many columns; the states in memory stay."""
+        """Allocate memory for this many columns."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
             self._keep(0, self._keys.shape[2], room=self.columns.room(columns))
 
     def move(self, row: int, start: int, stop: int, by: int) -> None:
-        """Move the columns start..stop of a row to the right by `by`, over those that are there."""
+        """Move the columns start..stop of a row to the right by `by`, over others."""
         if self._keys is None:
             return
         start, stop = max(start - self.base, 0), stop - self.base
@@ -132,7 +137,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
 
     def begin(self) -> None:
-        """Start the memory at column 0 again, since no row holds a token."""
+        """Start the memory at column 0 again: no row holds a token."""
         self.base = 0
 
     def insert(self, count: int) -> None:
@@ -141,13 +146,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys, self._values = (_insert(s, count) for s in (self._keys, self._values))  # type: ignore[arg-type]
 
     def repeat(self, times: int) -> None:
-        """Repeat each row."""
         if self._keys is not None and self._values is not None:
             self._keys = self._keys.repeat_interleave(times, dim=0)
             self._values = self._values.repeat_interleave(times, dim=0)
 
     def adopt(self, row: int, other: GrowingLayer, length: int, *, rows: int) -> None:
-        """Put another layer's only row in the place of one of `rows`; its `length` columns end where ours do."""
+        """Replace one of `rows` rows by another layer's only one; its `length` columns end where ours do."""
         if other._keys is None or other._values is None:
             return
         if not self.is_initialized:
@@ -169,7 +173,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys, self._values = put_copy(self._keys, row, target), put_copy(self._values, row, target)
 
     def as_standard(self) -> DynamicLayer:
-        """Return a layer of transformers' own that holds the same."""
+        """Return a layer of transformers that holds the same."""
         layer = DynamicLayer()
         if self.is_initialized:
             layer.lazy_initialization(self.keys, self.values)
@@ -191,17 +195,17 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         self.reserve(self.columns.end + key_states.shape[2])
 
-    def _write(self, memory: Tensor, states: Tensor, place: int) -> Tensor:
-        """Write states of one row, or of rows that feed different numbers of them."""
+    def _write(self, memory: Tensor, states: Tensor, column: int) -> Tensor:
+        """Write states of one row, or of rows that feed different numbers of tokens."""
         count, row = states.shape[2], self.columns.row
         if row is not None:
             memory = memory[row : row + 1]
-            memory.narrow(2, place, count).copy_(states)
+            memory.narrow(2, column, count).copy_(states)
         else:
             for number, fed in enumerate(self.columns.counts or ()):
                 if fed:  # to the left of the tokens that a row feeds are those that it holds
-                    memory[number, :, place + count - fed : place + count] = states[number, :, count - fed :]
-        return memory.narrow(2, 0, place + count)
+                    memory[number, :, column + count - fed : column + count] = states[number, :, count - fed :]
+        return memory.narrow(2, 0, column + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
         """Keep only the columns start..stop, in memory for `room` columns: the same memory if it has that size."""
@@ -215,7 +219,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class WindowLayer(GrowingLayer):
-    """Attention to the latest `sliding_window` tokens; forgets the columns that no query can reach after any rewind."""
+    """Attention to the latest `sliding_window` tokens; forgets columns that no query can reach after any rewind."""
 
     is_sliding = True
 
@@ -224,7 +228,6 @@ class WindowLayer(GrowingLayer):
         self.sliding_window = sliding_window
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write the states of a query [rows, heads, queries, head_dim]; return those within its window."""
         if not self.is_initialized and self.columns.end == 0:
             return self._start(key_states, value_states)
         keys, values = super().update(key_states, value_states)
@@ -232,21 +235,19 @@ class WindowLayer(GrowingLayer):
         return keys[:, :, reach:], values[:, :, reach:]
 
     def _count_unreachable(self) -> int:
-        """Return how many of the first columns in memory no query can reach any more, whatever is rewound."""
+        """Return how many columns on the left of the memory no query can reach after any rewind."""
         reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
         return max(reach - self.base, 0)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many columns `update` will return, and which is the first of them."""
         first = max(self.get_seq_length() - self.sliding_window + 1, self.base)
         return self.get_seq_length() - first + query_length, first
 
     def get_max_length(self) -> int:
-        """Return the window."""
         return self.sliding_window
 
     def insert(self, count: int) -> None:
-        """Put `count` empty columns before all others, in memory only those that a window may reach."""
+        """Put `count` empty columns before all others; only those in reach of a window take memory."""
         self.base += count
         lacking = self.base - max(self.columns.end - self.sliding_window + 1, 0)
         if lacking > 0:
@@ -254,7 +255,6 @@ class WindowLayer(GrowingLayer):
             self.base -= lacking
 
     def as_standard(self) -> DynamicLayer:
-        """Return a layer of transformers' own that holds the same, as far as the window reaches."""
         layer = DynamicSlidingWindowLayer(self.sliding_window)
         if self.keys is not None and self.values is not None:
             layer.lazy_initialization(self.keys, self.values)
@@ -264,19 +264,19 @@ class WindowLayer(GrowingLayer):
         return layer
 
     def _start(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Attend to a whole prompt, but keep only the end of it."""
+        """Attend to a whole prompt, but keep only its end."""
         self.reached = length = key_states.shape[2]
         self.base = max(min(self.columns.settled, length) - self.sliding_window + 1, 0)
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-        room = length - self.base + AHEAD_IN_WINDOW
+        room = length - self.base + SPARE_COLUMNS_IN_WINDOW
         self._keys, self._values = (_allocate(s[:, :, self.base :], room) for s in (key_states, value_states))
         return key_states, value_states
 
     def reserve(self, columns: int) -> None:
-        """Have memory for this many columns, in the place of those that no query can reach any more."""
+        """Allocate memory for this many columns, instead of those that no query can reach."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
             start = self._count_unreachable()
-            room = columns - self.base - start + AHEAD_IN_WINDOW
+            room = columns - self.base - start + SPARE_COLUMNS_IN_WINDOW
             self._keep(start, self._keys.shape[2], room=max(room, self._keys.shape[2] - start))
             self.base += start
 
@@ -289,12 +289,11 @@ class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: 
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Allocate memory: for keys and values by position, for recurrent states by name."""
+        # Keys and values are passed by position, recurrent states by name.
         owner = GrowingLayer if args else LinearAttentionLayer
         owner.lazy_initialization(self, *args, **kwargs)
 
     def as_standard(self) -> DynamicLayer:
-        """Return a layer of transformers' own that holds the same."""
         layer = LinearAttentionAndFullAttentionLayer(self.number_of_states)
         return join_layers(layer, states=self, attention=super().as_standard())
 
@@ -307,14 +306,80 @@ class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLay
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Allocate memory: for keys and values by position, for recurrent states by name."""
+        # Keys and values are passed by position, recurrent states by name.
         owner = WindowLayer if args else LinearAttentionLayer
         owner.lazy_initialization(self, *args, **kwargs)
 
     def as_standard(self) -> DynamicLayer:
-        """Return a layer of transformers' own that holds the same, as far as the window reaches."""
         layer = LinearAttentionAndSlidingWindowAttentionLayer(self.sliding_window, self.number_of_states)
         return join_layers(layer, states=self, attention=super().as_standard())
+
+
+class StaticStore:
+    """Moves rows inside a `StaticLayer`, whose tensors must stay where they are for compiled models."""
+
+    def __init__(self, layer: StaticLayer, columns: Columns) -> None:
+        self.layer = layer
+        self.columns = columns
+
+    @property
+    def keys(self) -> Tensor | None:
+        return self.layer.keys[:, :, : self.columns.end] if self.layer.is_initialized else None
+
+    @property
+    def values(self) -> Tensor | None:
+        return self.layer.values[:, :, : self.columns.end] if self.layer.is_initialized else None
+
+    def reserve(self, columns: int) -> None:
+        """Raise `InputError` if there is no memory for this many columns."""
+        if columns > self.layer.max_cache_len:
+            raise InputError(
+                f"the static cache has room for {self.layer.max_cache_len} tokens, and {columns} are needed: "
+                "pass one with a larger max_cache_len, or none"
+            )
+
+    def set_length(self) -> None:
+        """Write the next query at the columns' end."""
+        if self.layer.is_initialized:
+            self.layer.cumulative_length.fill_(self.columns.end)
+
+    def move(self, row: int, start: int, stop: int, by: int) -> None:
+        for states in self._states():
+            states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()
+
+    @contextmanager
+    def narrowed(self, row: int) -> Iterator[None]:
+        """Reduce the layer to one row inside; what is written to it stays."""
+        layer, all_rows = self.layer, (self.layer.keys, self.layer.values)
+        if layer.is_initialized:
+            layer.keys, layer.values = (states[row : row + 1] for states in all_rows)
+        try:
+            yield
+        finally:
+            layer.keys, layer.values = all_rows
+
+    def begin(self) -> None:
+        """Do nothing: the memory always starts at column 0."""
+
+    def drop(self, count: int) -> None:
+        for states in self._states():
+            states[:, :, : self.columns.end] = states[:, :, count : count + self.columns.end].clone()
+
+    def insert(self, count: int) -> None:
+        self.reserve(self.columns.end)
+        for states in self._states():
+            states[:, :, count : self.columns.end] = states[:, :, : self.columns.end - count].clone()
+
+    def _states(self) -> list[Tensor]:
+        layer = self.layer
+        return [layer.keys, layer.values] if layer.is_initialized else []
+
+
+def without_window(layer: StaticLayer, room: int) -> StaticLayer:
+    """Return an empty layer that keeps what a window would forget; the mask leaves it out of attention."""
+    unlimited = StaticLayer(max_cache_len=room)
+    unlimited.cumulative_length = torch.zeros_like(layer.cumulative_length)
+    return unlimited
 
 
 def _allocate(states: Tensor, room: int) -> Tensor:

@@ -1,7 +1,6 @@
-"""The positions and token types of the next queries, which follow from the length of each row.
+"""The positions, token types and attention mask of the next queries.
 
-A rewind has nothing to restore here: a token's position is its index in the row plus the row's offset. The offset is
-negative if the prompt was padded, and may differ from 0 after an image.
+They follow from where each row starts and how long it is, so a rewind has nothing to restore here.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from antislop.caches.layers import AHEAD, Columns
+from antislop.caches.layers import SPARE_COLUMNS, Columns
 from antislop.caches.recurrent_states import put_copy
 from antislop.decoding.protocols import send
 
@@ -19,8 +18,9 @@ from antislop.decoding.protocols import send
 class Positions:
     """The positions of a batch of `rows` rows, and the token types of generated tokens.
 
-    offsets: int64 [rows], [axes, rows] for models whose tokens have several positions each, or [1] for all rows; None
-    until a prompt is read, and for models that take no positions.
+    offsets: a token's position minus its index in the row; negative for a padded prompt, other than 0 after an image.
+        int64 [rows], [axes, rows] for models whose tokens have several positions each, or [1] for all rows; None until
+        a prompt is read, and for models that take no positions.
     """
 
     def __init__(self, columns: Columns, *, rows: int) -> None:
@@ -41,22 +41,18 @@ class Positions:
             if types is not None
         }
 
-    def clear(self) -> None:
-        """Forget all offsets: the rows hold states whose positions are unknown."""
-        self.offsets = None
-
     def restart_row(self, row: int) -> None:
         """Count a row's positions from 0."""
         if self.offsets is not None:
             self._set_row(row, torch.zeros_like(self.offsets[..., :1]))
 
     def adopt(self, row: int, other: Positions) -> None:
-        """Take over the offset of another batch's only row."""
+        """Take over the offset of the only row of another batch."""
         if other.offsets is not None:
             self._set_row(row, other.offsets)
 
     def fork(self, row: int, target: int) -> None:
-        """Give a row the positions of another one; a `target` behind the last row is added."""
+        """Copy the offset of a row to another one; a `target` behind the last row is added."""
         before, self._rows = self._rows, max(self._rows, target + 1)
         if self.offsets is not None and self.offsets.shape[-1] == before > 1:
             index = [*range(before), *([row] if target == before else [])]
@@ -68,8 +64,10 @@ class Positions:
     def of(self, lengths: Sequence[int], queries: int, *, row: int | None = None) -> Tensor | None:
         """Return the positions of the next queries, [rows, queries] or [axes, rows, queries]; None without offsets.
 
-        lengths: the tokens in each row. Where a row feeds fewer queries than others, those to the left of its own have
-        undefined positions. row: the one row that is run, which feeds one query.
+        lengths: number of tokens in each row.
+        row: the row that is run alone, with one query.
+
+        Positions to the left of the queries that a row feeds are undefined.
         """
         if self.offsets is None:
             return None
@@ -106,5 +104,61 @@ class Positions:
     def _count_up_to(self, count: int, *, like: Tensor) -> Tensor:
         """Return the numbers from 0 to at least `count`, on the device of `like`."""
         if self._steps is None or self._steps.shape[0] < count:
-            self._steps = torch.arange(self._columns.room(count) + AHEAD, device=like.device)
+            self._steps = torch.arange(self._columns.room(count) + SPARE_COLUMNS, device=like.device)
         return self._steps
+
+
+class AttentionMask:
+    """Which columns hold tokens: 1 for those of a row and those to come, 0 for unused columns and padding.
+
+    prompts: [rows, columns] of the tokens held and the prompt; None without padding.
+    """
+
+    def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
+        self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
+        self._mask: Tensor | None = None  # [rows, at least the columns in use]; columns to come are 1
+
+    def set_prompts(self, prompts: Tensor) -> None:
+        self._prompts = list(prompts)
+
+    def clear_row(self, row: int, start: int) -> None:
+        """Forget the padding of a row."""
+        self._prompts[row] = None
+        self.move_row(row, start)
+
+    def adopt(self, row: int, other: AttentionMask, start: int) -> None:
+        """Take over the padding of the only row of another mask; it starts in column `start` here."""
+        self._prompts[row] = other._prompts[0]
+        self.move_row(row, start)
+
+    def fork(self, row: int, target: int) -> None:
+        """Copy the padding of a row to another one; a `target` behind the last row is added."""
+        self._prompts[target : target + 1] = [self._prompts[row]]
+        self.discard()
+
+    def move_row(self, row: int, start: int) -> None:
+        if self._mask is None:
+            return
+        mask, prompt = self._mask[row], self._prompts[row]
+        mask[:start] = 0
+        mask[start:] = 1
+        if prompt is not None:
+            mask[start : start + len(prompt)] = prompt[: max(len(mask) - start, 0)]  # a longer mask is made when needed
+
+    def discard(self) -> None:
+        """Make a new mask when it is needed next: all rows have moved."""
+        self._mask = None
+
+    def of(self, starts: Sequence[int], columns: int, *, room: int, device: torch.device) -> Tensor | None:
+        """Return the mask of the first `columns` columns, int64 [rows, columns]; None if all of it is 1.
+
+        starts: the first column of each row.
+        room: number of columns to make a mask for.
+        """
+        if not any(starts) and all(prompt is None for prompt in self._prompts):
+            return None
+        if self._mask is None or self._mask.shape[1] < columns:
+            self._mask = torch.ones((len(starts), room), dtype=torch.int64, device=device)
+            for row, start in enumerate(starts):
+                self.move_row(row, start)
+        return self._mask[:, :columns]

@@ -1,7 +1,6 @@
-"""The undocumented parts of transformers' caches that the package uses: a function for each.
+"""The undocumented parts of transformers' caches that the package uses: a function for each, with the reason.
 
-Each docstring says why it is needed. tests/caches/test_private.py checks what each relies on, so that a version of
-transformers in which one is different fails there.
+tests/caches/test_private.py checks what each relies on, so that another version of transformers fails there.
 """
 
 from __future__ import annotations

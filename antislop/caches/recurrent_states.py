@@ -1,8 +1,7 @@
 """Copies of recurrent states, to which a row can be rewound.
 
-The state of a Mamba or linear-attention layer summarizes the whole past and can't be cut. It is copied every few
-tokens; a rewind restores the latest copy that is not too late, and the tokens after it are read again, one at a time as
-they were read first.
+The state of a Mamba or linear-attention layer summarizes the whole past and can't be truncated. It is copied every few
+tokens; a rewind restores the latest copy that is not too late, and the tokens after it are read again, one by one.
 """
 
 from __future__ import annotations
@@ -15,27 +14,24 @@ from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 SNAPSHOT_EVERY = 4
-"""Tokens between two copies: about half of them are read again per rewind; copies of unsettled text are in memory."""
+"""Tokens between two copies. A rewind reads about half of them again; each copy of unsettled text takes memory."""
 
 _States = list[Tensor]
 
 
 class Snapshots:
-    """States of the recurrent layers at some lengths of each row; several rows share the tensors of one moment."""
+    """States of the recurrent layers at some lengths of each row; rows share the tensors of one copy."""
 
-    def __init__(self, rows: int, *, every: int = SNAPSHOT_EVERY) -> None:
-        if every < 1:
-            raise ValueError(f"snapshots are taken every {every} tokens; at least 1 is expected")
-        self._every = every
-        self._due = 0
+    def __init__(self, rows: int) -> None:
+        self._due = 0  # forward passes until the next copy
         self._rows: list[list[tuple[int, int, _States]]] = [[] for _ in range(rows)]  # (length, row in states, states)
 
     def take(self, lengths: Sequence[int], layers: Sequence[object]) -> None:
-        """Copy the states after the rows have read some tokens, if a copy is due."""
+        """Copy the states at these lengths of the rows, if a copy is due."""
         self._due -= 1
         if self._due > 0:
             return
-        self._due = self._every
+        self._due = SNAPSHOT_EVERY
         states = [state.clone() for state in _states_of(layers)]
         for row, length in enumerate(lengths):
             self._rows[row].append((length, row, states))
@@ -47,9 +43,9 @@ class Snapshots:
             kept.pop()
         if not kept:
             return 0
-        length, place, states = kept[-1]
+        length, stored_row, states = kept[-1]
         for state, stored in zip(_states_of(layers), states, strict=True):
-            state[row] = stored[place]
+            state[row] = stored[stored_row]
         self._due = min(self._due, 1)
         return length
 
@@ -60,21 +56,19 @@ class Snapshots:
             kept.pop(0)
 
     def forget(self, row: int) -> None:
-        """Drop all copies of a row; its states are copied after the next tokens that it reads."""
+        """Drop all copies of a row; the next tokens that it reads are followed by one."""
         self._rows[row].clear()
         self._due = 0
 
     def adopt(self, row: int, other: Snapshots) -> None:
-        """Take over the copies of another's only row for a row."""
         self._rows[row] = list(other._rows[0])
 
     def fork(self, row: int, target: int) -> None:
-        """Give a row the copies of another one; a `target` behind the last row is added."""
         self._rows[target : target + 1] = [list(self._rows[row])]
 
 
 def put_copy(states: Tensor, row: int, target: int) -> Tensor:
-    """Return states [rows, …] with a copy of a row at another one, or behind the last: only then others are copied."""
+    """Copy a row of states [rows, …] to another one, in place; for a row behind the last, return a longer tensor."""
     if target == states.shape[0]:
         return torch.cat([states, states[row : row + 1]])
     states[target] = states[row]
@@ -89,7 +83,7 @@ def fork_row(layers: Sequence[object], row: int, target: int) -> None:
 
 
 def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, rows: int) -> None:
-    """Put the states of another cache's only row in the place of one of `rows`."""
+    """Replace one of `rows` rows by the only row of another cache."""
     for layer, new in zip(_recurrent(layers), _recurrent(others), strict=True):
         for name in ("conv", "recurrent"):
             for key, state in getattr(new, f"{name}_states").items():
@@ -109,7 +103,6 @@ def clear_row(layers: Sequence[object], row: int) -> None:
 
 
 def repeat_rows(layers: Sequence[object], times: int) -> None:
-    """Repeat the states of each row."""
     for states in _dicts_of(layers):
         for key, state in states.items():
             states[key] = None if state is None else state.repeat_interleave(times, dim=0)
@@ -117,7 +110,7 @@ def repeat_rows(layers: Sequence[object], times: int) -> None:
 
 @contextmanager
 def narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
-    """Reduce the layers to one row inside; they keep the states that are written to it."""
+    """Reduce the layers to one row inside; what is written to it stays."""
     before = [dict(states) for states in _dicts_of(layers)]
     for states in _dicts_of(layers):
         for key, state in states.items():

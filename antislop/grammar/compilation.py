@@ -1,4 +1,4 @@
-"""Compile JSON schemas and grammars with llguidance or xgrammar. Imports neither torch nor transformers by itself."""
+"""Compile JSON schemas and grammars with llguidance or xgrammar, without torch and transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class GrammarError(InputError):
-    """A schema or grammar that an engine can't compile; `line` is the line of the error, if the engine names one."""
+    """Raised for a schema or grammar that an engine can't compile.
+
+    line: the line of the error, if the engine names it.
+    """
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
@@ -26,40 +29,41 @@ class GrammarError(InputError):
 
 
 def check_engine(engine: str) -> str:
-    """Return the name of an engine; raise `InputError` if there is none of that name."""
+    """Return `engine`; raise `InputError` if there is none of that name."""
     if engine not in ("llguidance", "xgrammar"):
         raise InputError(f"engine is {engine!r}; it is 'llguidance' or 'xgrammar'")
     return engine
 
 
 def check_json(schema: str) -> str:
-    """Return a JSON schema; raise `GrammarError` if it is no JSON."""
+    """Return `schema`; raise `GrammarError` if it is not JSON."""
     try:
         json.loads(schema)
     except json.JSONDecodeError as error:
-        raise GrammarError(f"a JSON schema was expected, and this is no JSON: {error}", line=error.lineno) from error
+        raise GrammarError(f"a JSON schema was expected, and this is not JSON: {error}", line=error.lineno) from error
     return schema
 
 
 def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
-    """Return the grammar of a JSON schema as llguidance writes grammars; needs no tokenizer."""
+    """Return the grammar of a JSON schema in llguidance's form; needs no tokenizer."""
     matcher = _import("llguidance").LLMatcher
-    options = {"whitespace_flexible": any_whitespace, "item_separator": ", ", "key_separator": ": "}
+    space = "" if any_whitespace else " "  # flexible whitespace stands beside separators, not in their place
+    options = {"whitespace_flexible": any_whitespace, "item_separator": f",{space}", "key_separator": f":{space}"}
     return _validate(matcher.grammar_from_json_schema(check_json(schema), defaults=options))
 
 
 def read_lark(grammar: str) -> str:
-    """Return a grammar in llguidance's variant of Lark as llguidance writes grammars; needs no tokenizer."""
+    """Return a grammar in llguidance's variant of Lark in llguidance's form; needs no tokenizer."""
     return _validate(_import("llguidance").LLMatcher.grammar_from_lark(grammar))
 
 
 def read_gbnf(grammar: str) -> str:
-    """Return a grammar in the GBNF of llama.cpp as llguidance writes grammars; needs no tokenizer."""
+    """Return a grammar in the GBNF of llama.cpp in llguidance's form; needs no tokenizer."""
     to_lark = _import("llguidance.gbnf_to_lark").gbnf_to_lark
     try:
         lark = to_lark(grammar)
     except Exception as error:  # the translation fails with many types of errors
-        raise _describe(str(error), "llguidance") from error
+        raise _describe_error(str(error), "llguidance") from error
     try:
         return read_lark(lark)
     except GrammarError as error:
@@ -67,19 +71,19 @@ def read_gbnf(grammar: str) -> str:
 
 
 def fingerprint_grammar(grammar: str) -> str:
-    """Return 16 digits that identify what one of the functions above returned."""
+    """Return 16 hexadecimal digits that identify a grammar in llguidance's form."""
     return hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def compile_llguidance(
     grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
 ) -> CompiledGrammar:
-    """Compile what one of the functions above returned."""
+    """Compile a grammar in llguidance's form."""
     return compile_for(grammar, read_vocabulary(tokenizer, end_tokens=end_tokens))
 
 
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None) -> Any:
-    """Return the vocabulary of llguidance's grammars, which takes up to a second to read."""
+    """Return a tokenizer's vocabulary for llguidance; takes up to a second."""
     of_transformers = _import("llguidance.hf")
     try:
         return of_transformers.from_tokenizer(tokenizer, eos_token=end_tokens and list(end_tokens))
@@ -88,10 +92,10 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[
 
 
 def compile_for(grammar: str, vocabulary: Any) -> CompiledGrammar:
-    """Compile what one of the functions above returned, for a vocabulary."""
+    """Compile a grammar in llguidance's form, for a vocabulary of `read_vocabulary`."""
     matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # or it prints what `_check` raises
     if refusal := matcher.get_error():
-        raise _describe(refusal, "llguidance")
+        raise _describe_error(refusal, "llguidance")
     return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)
 
 
@@ -101,32 +105,32 @@ def compile_xgrammar(
     *,
     end_tokens: Sequence[int] | None = None,
 ) -> CompiledGrammar:
-    """Compile by a function of xgrammar's compiler."""
+    """Compile with a function of xgrammar's compiler."""
     xgrammar = _import("xgrammar")
     stop_token_ids = None if end_tokens is None else list(end_tokens)
     vocabulary = xgrammar.TokenizerInfo.from_huggingface(tokenizer, stop_token_ids=stop_token_ids)
     try:
         grammar = compile_grammar(xgrammar.GrammarCompiler(vocabulary))
     except RuntimeError as error:
-        raise _describe(str(error), "xgrammar") from error
+        raise _describe_error(str(error), "xgrammar") from error
     return CompiledGrammar([partial(XGrammarMatcher, grammar)], vocab_size=vocabulary.vocab_size)
 
 
 def _validate(grammar: str) -> str:
     refusal = _import("llguidance").LLMatcher.validate_grammar(grammar)
     if refusal and not refusal.startswith("WARNING"):
-        raise _describe(refusal, "llguidance")
+        raise _describe_error(refusal, "llguidance")
     return grammar
 
 
-def _describe(error: str, engine: str) -> GrammarError:
-    """Return the error for what an engine says, which may begin with a time and a line of its own source."""
+def _describe_error(error: str, engine: str) -> GrammarError:
+    # What an engine says may begin with a time and a line of its own source.
     said = re.sub(r"^\[[\d:]+\] \S+: (Check failed: .*?: )?", "", error.strip())
-    place = re.match(r"(\d+)\(\d+\): ", said) or re.search(r"\bline (\d+)\b", said)
-    if place and place.start() == 0:
-        said = said[place.end() :]
+    location = re.match(r"(\d+)\(\d+\): ", said) or re.search(r"\bline (\d+)\b", said)
+    if location and location.start() == 0:
+        said = said[location.end() :]
     reason = re.sub(r" at line \d+, .*", "", first_line(said))
-    return GrammarError(f"{engine} can't compile it: {reason}", line=int(place[1]) if place else None)
+    return GrammarError(f"{engine} can't compile it: {reason}", line=int(location[1]) if location else None)
 
 
 def _import(name: str) -> Any:

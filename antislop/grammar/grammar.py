@@ -1,4 +1,4 @@
-"""A controller, and a logits processor, that lets through only what a grammar allows, and rewinds with the text."""
+"""A logits processor, and a controller, that allows only what a grammar allows, and rewinds with the text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from antislop.control.branches import Branch, Capabilities, Step, TokenSet
+from antislop.errors import InputError
 from antislop.grammar.compilation import (
     check_engine,
     check_json,
@@ -20,8 +21,7 @@ from antislop.grammar.compilation import (
     read_json_schema,
     read_lark,
 )
-from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher
-from antislop.grammar.processors import can_adapt, find_grammar
+from antislop.grammar.matchers import CompiledGrammar, GrammarMatcher, can_adapt, find_grammar
 
 GrammarEngine = Literal["llguidance", "xgrammar"]
 AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
@@ -30,20 +30,18 @@ AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
 class Grammar:
     """Mask all tokens that a grammar does not allow; `antislop.Rewindable` and `antislop.control.Controller`.
 
-    processor: the logits processor of xgrammar (`xgrammar.contrib.hf.LogitsProcessor`) or of outlines with one of the
-        backends xgrammar and llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is only
-        read: each row of the batch gets a matcher of its own, at the start of the grammar.
+    processor: a logits processor of xgrammar (`xgrammar.contrib.hf.LogitsProcessor`) or of outlines with the backend
+        xgrammar or llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is only read.
 
-    The prompt is not part of the grammar. `AntiSlop` uses a copy for each call and for each text of `generate_many`, so
-    one `Grammar` serves any number of them. In a plain `generate`, a new prompt starts it anew. After the end of the
-    grammar only end tokens are allowed. The masked scores are those of the processor itself, to the bit.
+    The prompt is not part of the grammar; after its end only end tokens are allowed. One `Grammar` serves any number of
+    calls and texts of `AntiSlop`. In a plain `generate`, a new prompt starts it anew. The masked scores are those of
+    the processor itself, to the bit.
 
     As a `controller` it also forces the tokens of text that is certain to follow, such as keys: they cost one forward
-    pass together. With xgrammar only tokens without an alternative are forced. One controller writes one text at a
-    time; the rows of a batch get forks.
+    pass together. With xgrammar only tokens without an alternative are forced.
 
-    Raises `InputError` for a processor whose matcher can't be found, and `ValueError` where a text contains what the
-    grammar does not allow.
+    Raises `InputError` for a processor whose grammar can't be found, and where a text contains what the grammar does
+    not allow.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -52,7 +50,7 @@ class Grammar:
         self._rows: list[_Row] = []
         self._prompt: Tensor | None = None
         self._bitmask = torch.empty(0, dtype=torch.int32)
-        self._shown = 0  # generated tokens
+        self._shown = 0  # generated tokens that were read
 
     @classmethod
     def from_json_schema(
@@ -66,9 +64,8 @@ class Grammar:
     ) -> Grammar:
         """Return the grammar of JSON values that are valid by a schema.
 
-        any_whitespace: allow spaces and line breaks between values; by default a value is written in one line, as
-            `json.dumps` writes it.
-        end_tokens: the tokens that end the model's texts, if they are others than the tokenizer's end token.
+        any_whitespace: allow spaces and line breaks between values, rather than only those of `json.dumps`.
+        end_tokens: tokens that end the model's texts (default: the tokenizer's end token).
 
         Raises `InputError` for a schema that the engine can't compile, and if the engine is not installed.
         """
@@ -89,7 +86,7 @@ class Grammar:
     def from_lark(
         cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
     ) -> Grammar:
-        """Return a grammar in llguidance's variant of Lark, which begins at the rule `start`."""
+        """Return a grammar in llguidance's variant of Lark, beginning at the rule `start`."""
         return cls(compile_llguidance(read_lark(grammar), tokenizer, end_tokens=end_tokens))
 
     @classmethod
@@ -101,7 +98,7 @@ class Grammar:
         engine: GrammarEngine = "llguidance",
         end_tokens: Sequence[int] | None = None,
     ) -> Grammar:
-        """Return a grammar in the GBNF of llama.cpp, which begins at the rule `root`."""
+        """Return a grammar in the GBNF of llama.cpp, beginning at the rule `root`."""
         if check_engine(engine) == "llguidance":
             return cls(compile_llguidance(read_gbnf(grammar), tokenizer, end_tokens=end_tokens))
         return cls(
@@ -112,11 +109,12 @@ class Grammar:
         """Return the same grammar for another text; nothing is compiled again."""
         return type(self)(self._grammar)
 
-    def accepts(self, tokens: Sequence[int]) -> bool:
-        """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it.
+    def follow(self) -> Grammar:
+        """Return a copy for one call or text."""
+        return self.copy() if type(self) is Grammar else self  # a subclass may have more state than a copy has
 
-        False for a text that was cut, at `max_new_tokens` for instance.
-        """
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it."""
         matcher = self._grammar.start(1)[0]
         for token in tokens:
             if not matcher.accept(token):
@@ -124,7 +122,7 @@ class Grammar:
         return matcher.is_complete or matcher.can_end
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores [rows, vocab], those of tokens that can't follow `input_ids` [rows, tokens] at -inf."""
+        """Return scores [rows, vocab], -inf for tokens that can't follow `input_ids` [rows, tokens]."""
         if self._is_new_text(input_ids):
             self._start(input_ids)
         else:
@@ -142,11 +140,11 @@ class Grammar:
 
     @property
     def needs(self) -> Capabilities:
-        """Nothing: a grammar removes no tokens."""
+        """No capability: a grammar removes no tokens."""
         return Capabilities(backtrack=0)
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Begin a new text, at the start of the grammar."""
+        """Begin a new text."""
         self._start(torch.tensor([list(prompt)]))
 
     def fork(self) -> Grammar:
@@ -174,7 +172,7 @@ class Grammar:
         return [Branch(sample_mask=TokenSet(allowed))]
 
     def _is_new_text(self, input_ids: Tensor) -> bool:
-        """Return whether the ids are prompts, not the texts so far with one more token; raise if they are neither."""
+        """Return whether the ids are prompts, not the known texts with one more token; raise if they are neither."""
         prompt = self._prompt
         if prompt is None or input_ids.shape[0] != prompt.shape[0] or input_ids.shape[1] <= prompt.shape[1]:
             return True
@@ -182,7 +180,7 @@ class Grammar:
             return True
         width = prompt.shape[1] + self._shown + 1
         if input_ids.shape[1] != width:
-            raise ValueError(
+            raise InputError(
                 f"the grammar has read {width - 1} tokens and was called with {input_ids.shape[1]}, which begin with "
                 "the same prompt: for a new text pass grammar.copy()"
             )
@@ -204,7 +202,6 @@ class Grammar:
         return bool(bitmask[0, token // 32] >> token % 32 & 1)
 
     def _is_allowed(self, scores: Tensor) -> Tensor:
-        """Return the mask as bool [rows, vocab] on the device of the scores."""
         size = min(self._grammar.vocab_size, scores.shape[-1])
         is_allowed = torch.zeros_like(scores, dtype=torch.bool)
         is_allowed[:, :size] = _unpack(self._bitmask.to(scores.device))[:, :size]
@@ -212,19 +209,17 @@ class Grammar:
 
 
 def _unpack(words: Tensor) -> Tensor:
-    """Return the bits of int32 [rows, n] as bool [rows, 32 n], the lowest of each number first."""
+    """Return the bits of int32 [rows, n] as bool [rows, 32 n], lowest bits first."""
     return (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1).bool().flatten(1)
 
 
-def follow_grammar(processor: Any) -> Any:
-    """Return a `Grammar` of its own for a `Grammar` or a grammar processor of another library, else the processor."""
-    if type(processor) is Grammar:
-        return processor.copy()
+def adapt_processor(processor: Any) -> Any:
+    """Return a `Grammar` for a grammar processor of another library, any other processor as it is."""
     return Grammar(processor) if can_adapt(processor) else processor
 
 
 class _Row:
-    """A matcher, and the tokens that it has accepted: all of the text, or those before its end."""
+    """The matcher of a row, which has accepted all of its tokens, or those before the end of the grammar."""
 
     def __init__(self, matcher: GrammarMatcher) -> None:
         self.matcher = matcher
@@ -232,14 +227,14 @@ class _Row:
         self._filler: int | None = None
 
     def read(self, token: int, shown: int) -> None:
-        """Read the token number `shown`; a row that ended otherwise than by the grammar is filled with one token."""
+        """Read token number `shown`. A row that something else ended is filled with one token, which is let through."""
         if self._accepted == shown - 1:
             if self.matcher.accept(token):
                 self._accepted = shown
             else:
                 self._filler = token
         elif token != self._filler and not self.matcher.is_complete:
-            raise ValueError(
+            raise InputError(
                 f"the text continues with token {token} after token {self._filler}, which the grammar does not allow "
                 "there: another logits processor brought it back, or the row was not rewound"
             )

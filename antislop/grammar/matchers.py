@@ -1,9 +1,10 @@
-"""The matchers of xgrammar and llguidance behind one protocol: they accept tokens, roll back, and fill a bit mask."""
+"""The matchers of xgrammar and llguidance behind one protocol, and the grammars in other libraries' processors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antislop.errors import InputError, first_line
@@ -21,10 +22,10 @@ class GrammarMatcher(Protocol):
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar, which may go further."""
+        """Whether the accepted tokens are a whole text of the grammar, which may continue."""
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
+        """Advance by a token; return False, and change nothing, if it can't follow."""
 
     def rollback(self, count: int) -> None:
         """Undo the latest `count` accepted tokens."""
@@ -38,17 +39,17 @@ class GrammarMatcher(Protocol):
 
 @dataclass(frozen=True)
 class CompiledGrammar:
-    """A grammar for one vocabulary, from which matchers are made without compiling anything again.
+    """A grammar for one vocabulary.
 
-    make_matchers: for each row of a batch, a function that makes a matcher; one for all rows if there is only one.
-    vocab_size: the number of tokens that the grammar knows; all others are never allowed.
+    make_matchers: functions that make a matcher, one for each row of a batch or one for all.
+    vocab_size: number of tokens that the grammar knows; others are never allowed.
     """
 
     make_matchers: Sequence[Callable[[], GrammarMatcher]]
     vocab_size: int
 
     def start(self, rows: int) -> list[GrammarMatcher]:
-        """Return a matcher for each row, at the start of the grammar."""
+        """Return a matcher for each row."""
         if len(self.make_matchers) not in (1, rows):
             raise InputError(
                 f"the grammar processor was made for {len(self.make_matchers)} rows, and the batch has {rows}: pass "
@@ -59,7 +60,7 @@ class CompiledGrammar:
 
 
 class XGrammarMatcher:
-    """A matcher of xgrammar, whose rollback has no limit."""
+    """A matcher of xgrammar; can be rolled back without limit."""
 
     def __init__(self, grammar: Any) -> None:
         import xgrammar
@@ -68,34 +69,29 @@ class XGrammarMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether an end token was accepted."""
         return bool(self._matcher.is_terminated())
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar."""
         return bool(self._matcher.is_completed())
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
         return not self.is_complete and bool(self._matcher.accept_token(token))
 
     def rollback(self, count: int) -> None:
-        """Undo the latest `count` accepted tokens."""
         self._matcher.rollback(count)
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """Set the bits of the tokens that may follow; leave the row as it is after the end, as xgrammar's own does."""
+        """Leave the row as it is after the end, as xgrammar's own processor does."""
         if not self.is_complete:
             self._matcher.fill_next_token_bitmask(bitmask, row)
 
     def find_forced(self) -> list[int]:
-        """Return no token: xgrammar knows the characters, but not how the vocabulary spells them before others."""
-        return []
+        return []  # xgrammar knows the characters, but not how the tokenizer spells them before others
 
 
 class LLGuidanceMatcher:
-    """A matcher of llguidance. A token that can't follow leaves it usable."""
+    """A matcher of llguidance."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher.deep_copy()
@@ -103,38 +99,91 @@ class LLGuidanceMatcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing but an end token may follow."""
         return bool(self._matcher.is_stopped())
 
     @property
     def can_end(self) -> bool:
-        """Whether the accepted tokens are a whole text of the grammar."""
         return bool(self._matcher.is_accepting())
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return False, and change nothing, if it can't follow or the matcher has ended."""
         is_accepted = not self.is_complete and self._matcher.try_consume_tokens([token]) == 1
         self._check()
         return is_accepted
 
     def rollback(self, count: int) -> None:
-        """Undo the latest `count` accepted tokens."""
         self._matcher.rollback(count)
         self._check()
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """Set the bits of the tokens that may follow; after the end, of the end tokens."""
+        """After the end, set the bits of the end tokens."""
         words = bitmask[row]
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
         self._check()
 
     def find_forced(self) -> list[int]:
-        """Return tokens for the characters that are certain to follow, as the tokenizer itself would spell them."""
+        """Return them as the tokenizer would spell the characters."""
         forced: list[int] = self._matcher.compute_ff_tokens()
         self._check()
         return forced
 
     def _check(self) -> None:
-        """Raise `InputError` if a limit was hit: the matcher allows anything from then on, and reports no error."""
+        """Raise `InputError` if a limit was hit: the matcher would allow anything from then on."""
         if self._matcher.is_error():
             raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
+
+
+def can_adapt(processor: object) -> bool:
+    """Return whether the grammar of a processor can be found; of a subclass, which may have more state, it can't."""
+    return _name_of(processor) in _FIND
+
+
+def find_grammar(processor: Any) -> CompiledGrammar:
+    """Return the grammar of a processor, a compiled grammar or a matcher of another library; refuse anything else."""
+    name = _name_of(processor)
+    if name == "outlines.backends.outlines_core.OutlinesCoreLogitsProcessor":
+        raise InputError(
+            "outlines_core's guide can't be rewound without limit: choose the backend llguidance or xgrammar of "
+            "outlines, or antislop.grammar.Grammar.from_json_schema"
+        )
+    if name not in _FIND:
+        raise InputError(
+            f"Grammar adapts {', '.join(sorted(_FIND))}; this is {name}: give a processor of your own a method "
+            "rewind(row, length), see antislop.Rewindable"
+        )
+    return _FIND[name](processor)
+
+
+def _name_of(processor: object) -> str:
+    return f"{type(processor).__module__}.{type(processor).__qualname__}"
+
+
+def _from_xgrammar(*grammars: Any) -> CompiledGrammar:
+    makers = [partial(XGrammarMatcher, grammar) for grammar in grammars]
+    return CompiledGrammar(makers, vocab_size=grammars[0].tokenizer_info.vocab_size)
+
+
+def _from_llguidance(matcher: Any) -> CompiledGrammar:
+    if error := matcher.get_error():
+        raise InputError(f"llguidance can't use this grammar: {first_line(error)}")
+    vocab_size = len(matcher.deep_copy().compute_logit_bias())  # a byte for each token
+    return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocab_size)
+
+
+def _from_outlines_llguidance(processor: Any) -> CompiledGrammar:
+    import llguidance
+
+    return _from_llguidance(llguidance.LLMatcher(processor.llg_tokenizer, processor.grammar))
+
+
+def _from_xgrammar_processor(processor: Any) -> CompiledGrammar:
+    grammars = list(processor.compiled_grammars)  # repeated for each row once the processor was called
+    return _from_xgrammar(*(grammars if any(grammar is not grammars[0] for grammar in grammars) else grammars[:1]))
+
+
+_FIND: dict[str, Callable[[Any], CompiledGrammar]] = {
+    "xgrammar.contrib.hf.LogitsProcessor": _from_xgrammar_processor,
+    "xgrammar.compiler.CompiledGrammar": _from_xgrammar,
+    "builtins.LLMatcher": _from_llguidance,
+    "outlines.backends.xgrammar.XGrammarLogitsProcessor": lambda processor: _from_xgrammar(processor.compiled_grammar),
+    "outlines.backends.llguidance.LLGuidanceLogitsProcessor": _from_outlines_llguidance,
+}

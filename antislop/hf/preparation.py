@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import LogitsProcessorList
 
 from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
@@ -16,6 +17,7 @@ from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, TextSpec
 from antislop.decoding.tables import DenseTable
 from antislop.errors import InputError
+from antislop.grammar.grammar import adapt_processor
 from antislop.hf.assisted import make_assistant_drafters
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
@@ -118,7 +120,7 @@ def _make_specs(
 ) -> list[TextSpec]:
     assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]
     settings = Settings(
-        logits_processor=call.logits_processor,
+        logits_processor=LogitsProcessorList(map(adapt_processor, call.logits_processor)),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from antislop.caches.originals import decoder_part
+from antislop.caches.borrowed import decoder_part
 from antislop.errors import InputError
 from antislop.hf.private import mask_length_of
 

@@ -1,9 +1,8 @@
 """The stopping criteria of a batch: called when `generate` would call them, with kept text.
 
-End tokens and the length limit are compared as integers. Transformers' own criteria look at one row and remember
-nothing, so each row calls them by itself. All others are called with all rows at once, step by step: step n shows the
-first n tokens of every row. If a row rewinds below a step, the changes that criteria made to themselves in that step
-are undone, and the step is repeated.
+Transformers' own criteria look at one row and remember nothing, so each row calls them by itself. All others are called
+with all rows at once, step by step: step n shows the first n tokens of every row. If a row rewinds below a step, what
+criteria changed in themselves in that step is undone, and the step is repeated.
 """
 
 from __future__ import annotations
@@ -18,22 +17,26 @@ from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaLis
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
 from antislop.decoding.row import Row
-from antislop.processors.memory import Memory, MemoryChange, describe_hidden, name_of
+from antislop.errors import InputError
+from antislop.processors.memory import Memory, MemoryChange, name_of
 from antislop.processors.rewindable import Rewindable
 
 CHECKS = 3
-"""Rewinds after which a step is repeated with each criterion, to find out whether it remembers withdrawn text."""
+"""Rewinds after which a step is repeated, to find criteria that remember withdrawn text."""
 
 
 class _Answer(NamedTuple):
-    """A criterion's answer for each row, and the changes that the call made to the criterion."""
+    """A criterion's answer for each row, and what the call changed in a criterion that is not `Rewindable`."""
 
     is_done: list[bool]
-    changes: list[MemoryChange]
+    change: MemoryChange | None
 
 
 class _Step(NamedTuple):
-    """The answers of all criteria. is_flagged: the rows to end at this step or before."""
+    """The answers of all criteria.
+
+    is_flagged: the rows to end at this step or before.
+    """
 
     answers: list[_Answer]
     is_flagged: list[bool]
@@ -42,8 +45,10 @@ class _Step(NamedTuple):
 class Criteria:
     """The criteria of a batch of `rows` rows, which all begin together.
 
-    pad: the token that finished rows are filled with, if there is one. is_shared: whether the same criteria are called
-    with other texts. Raises `ValueError` for a criterion that `generate` can't use, or whose memory can't be rewound.
+    pad: the token that finished rows are filled with, if there is one.
+    is_shared: whether the same criteria are called with other texts.
+
+    Raises `InputError` for a criterion that `generate` can't use, or whose memory can't be copied.
     """
 
     def __init__(self, criteria: StoppingCriteriaList, *, rows: int, pad: int | None, is_shared: bool) -> None:
@@ -54,7 +59,7 @@ class Criteria:
         # As in `generate`: without an end token, a row is not filled, but continued until all rows are to end.
         ends = [c for c in criteria if hasattr(c, "eos_token_id")]
         if ends and pad is None and type(ends[0]) is not EosTokenCriteria:
-            raise ValueError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
+            raise InputError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
         self._fills = bool(ends)
         built_in = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
         user_criteria = [c for c in self.others if type(c) not in built_in]
@@ -70,11 +75,10 @@ class Criteria:
 
     @property
     def step_count(self) -> int:
-        """The number of steps so far; each shows one more token."""
         return self._settled + len(self._steps)
 
     def is_done(self, row: Row) -> bool:
-        """Return whether a criterion that remembers nothing ends the text of one row."""
+        """Return whether one of transformers' own criteria ends the text of a row."""
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
         return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
 
@@ -83,9 +87,7 @@ class Criteria:
         step = self.step_count + 1
         ids, scores = self._show(rows, step)
         answers = [self._ask(number, ids, scores) for number in range(len(self.others))]
-        flags = [any(is_done) for is_done in zip(*(answer.is_done for answer in answers), strict=True)] or [
-            False
-        ] * len(rows)
+        flags = [any(answer.is_done[index] for answer in answers) for index in range(len(rows))]
         before = self._steps[-1].is_flagged if self._steps else [False] * len(rows)
         is_flagged = [flag or flag_before for flag, flag_before in zip(flags, before, strict=True)]
         self._steps.append(_Step(answers, is_flagged))
@@ -98,24 +100,22 @@ class Criteria:
         """Undo the changes of all steps but the first `length`."""
         if length >= self.step_count:
             return
-        for criterion, memory in zip(self.others, self._memories, strict=True):
-            if memory is not None and memory.hidden is not None:
-                raise ValueError(describe_hidden(criterion, memory.hidden))
-        while self.step_count > length:
-            for memory, answer in zip(self._memories, self._steps.pop().answers, strict=True):
-                if memory is not None:
-                    memory.undo(answer.changes)
+        kept = max(length - self._settled, 0)
+        for number, memory in enumerate(self._memories):
+            if memory is not None:
+                memory.undo([change for step in self._steps[kept:] if (change := step.answers[number].change)])
+        del self._steps[kept:]
         for criterion in self.others:
             if isinstance(criterion, Rewindable):
-                for place, row in enumerate(rows):
+                for index, row in enumerate(rows):
                     if row.end is None or row.end > length:
-                        criterion.rewind(place, length)
+                        criterion.rewind(index, length)
         if self._steps and self._checks:
             self._checks -= 1
             self._check(rows)
 
     def settle(self, length: int) -> None:
-        """Drop the steps below `length` tokens, which no rewind reaches; the one at `length` is kept to be compared."""
+        """Drop the steps below `length` tokens; the one at `length` may still be repeated."""
         count = length - 1 - self._settled
         if count > 0:
             self._settled += count
@@ -124,25 +124,26 @@ class Criteria:
     def _ask(self, number: int, ids: Tensor, scores: tuple[Tensor, ...] | None) -> _Answer:
         criterion, memory = self.others[number], self._memories[number]
         call = partial(criterion, ids, scores)
-        answer, changes = (call(), []) if memory is None else memory.watch(call)
-        if self._is_shared and memory is not None and memory.has_rewritten(changes):
-            raise ValueError(
+        answer, change = (call(), None) if memory is None else memory.watch(call)
+        if self._is_shared and change is not None and change.has_rewritten:
+            raise InputError(
                 f"{name_of(criterion)} remembers the text, and all texts of generate_many share it: pass a "
                 "function that makes criteria for each text, stopping_criteria=lambda: [...]"
             )
-        return _Answer(_to_rows(criterion, answer, rows=len(ids)), changes)
+        return _Answer(_to_rows(criterion, answer, rows=len(ids)), change)
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Repeat the latest step; raise `ValueError` if an answer differs."""
+        """Repeat the latest step; raise `InputError` if an answer differs."""
         step = self._steps.pop()
         ids, scores = self._show(rows, self.step_count + 1)
         for number, (criterion, memory) in enumerate(zip(self.others, self._memories, strict=True)):
             if memory is None:
                 continue
-            memory.undo(step.answers[number].changes)
+            change = step.answers[number].change
+            memory.undo([change] if change else [])
             repeated = self._ask(number, ids, scores)
             if repeated.is_done != step.answers[number].is_done:
-                raise ValueError(
+                raise InputError(
                     f"{name_of(criterion)} gave two answers about the same text: it remembers text that was withdrawn, "
                     "or depends on something else. Keep its memory in its own attributes, or give it a method "
                     "rewind(row, length)"
@@ -151,7 +152,7 @@ class Criteria:
         self._steps.append(step)
 
     def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Return the ids [rows, tokens] and scores of a step as `generate` would pass them."""
+        """Return ids [rows, tokens] and scores as `generate` would pass them."""
         ids = torch.cat([row.ids_filled(step, self._pad) for row in rows])
         if rows[0].kept is None:
             return ids, None
@@ -167,7 +168,7 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
         return [answer] * rows
     answers = torch.as_tensor(answer).flatten().tolist()
     if len(answers) not in (1, rows):
-        raise ValueError(
+        raise InputError(
             f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: return one for all, or one for each"
         )
     return [bool(is_done) for is_done in answers] * (rows if len(answers) == 1 else 1)

@@ -1,31 +1,181 @@
-"""Detect the changes that a call makes to an object of the user's, and undo them.
+"""What a processor or criterion of the caller's remembers: copied before a call, put back when the text rewinds.
 
-A stopping criterion may keep a flag for each row, counters, or parts of the text, in attributes, lists and objects of
-its own. Only the changes of the call itself are undone: a flag that another thread sets to cancel the run stays set.
+Copied are its attributes, and a function's closure. Whatever lies elsewhere (globals, classes) is not found here: at
+the first rewinds the caller is asked again, and refused if the answer differs.
 """
 
 from __future__ import annotations
 
+import io
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from operator import is_
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from antislop.processors.contents import (
-    ABSENT,
-    ATOMS,
-    compare,
-    copy_contents,
-    is_constant,
-    is_readable,
-    list_children,
-    package_of,
-    restore,
-)
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from antislop.errors import InputError, first_line
 
 Result = TypeVar("Result")
 
 LIMIT = 10_000
-"""Objects that may be compared at each call."""
+"""Objects in a memory: to compare more at each call would slow down the text."""
+
+_ABSENT = object()  # the value of an attribute that does not exist
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_SHARED = (
+    *(PreTrainedTokenizerBase, Tokenizer, PreTrainedModel, torch.nn.Parameter, torch.Generator, ModuleType),
+    *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, queue.Queue, io.IOBase),
+)
+"""Not copied: large and constant, or used by others at the same time."""
+
+
+class TooLarge(InputError):
+    """Raised for an object that holds too many others to compare them at each call."""
+
+
+class MemoryChange(NamedTuple):
+    """What a call changed.
+
+    before: copies of all attributes before the call.
+    names: the attributes that the call changed.
+    """
+
+    before: dict[str | int, Any]
+    names: set[str | int]
+
+    @property
+    def has_rewritten(self) -> bool:
+        """Whether an attribute was changed, not only added, as a first call may do."""
+        return not self.names.isdisjoint(self.before)
+
+
+class Memory:
+    """The attributes of an object, or of the object that a method belongs to; of a function, its closure too.
+
+    Raises `InputError` for what can't be copied, and `TooLarge` for more than 10,000 objects.
+    """
+
+    def __init__(self, owner: Callable[..., Any]) -> None:
+        self._name = name_of(owner)
+        self._owner: Any = owner
+        while isinstance(self._owner, (MethodType, partial)):
+            self._owner = self._owner.__self__ if isinstance(self._owner, MethodType) else self._owner.func
+        self._latest = self._copy(_read(self._owner))
+
+    def watch(self, call: Callable[[], Result]) -> tuple[Result, MemoryChange]:
+        """Return the result of a call, and what it changed."""
+        # What others have changed since the latest call, a flag that cancels the run for instance, is not the call's.
+        state = _read(self._owner)
+        if not is_same(state, self._latest):
+            self._latest = self._copy(state)
+        before = self._latest
+        result = call()
+        now = _read(self._owner)
+        names = {name for name in {**before, **now} if not is_same(now.get(name, _ABSENT), before.get(name, _ABSENT))}
+        return result, MemoryChange(before, names)
+
+    def undo(self, changes: Sequence[MemoryChange]) -> None:
+        """Undo the changes of the latest calls, the earliest first."""
+        changed = {name for change in changes for name in change.names}
+        if not changed:
+            return
+        before = self._copy(changes[0].before)  # the stored one may be needed again
+        for name in {**_read(self._owner), **before}:
+            # Objects that no call has changed may be parts of those that one has, so they are put back together.
+            value = before.get(name, _ABSENT)
+            if name in changed or not (value is _ABSENT or isinstance(value, _ATOMS)):
+                _write(self._owner, name, value)
+
+    def _copy(self, state: dict[str | int, Any]) -> dict[str | int, Any]:
+        try:
+            return deepcopy(state, {id(self._owner): self._owner, **_make_memo(state, self._name)})
+        except TooLarge:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{self._name} can't be copied ({first_line(error)}), so a rewind can't undo what it changes in "
+                "itself: give it a method rewind(row, length), see antislop.Rewindable"
+            ) from error
+
+
+class WatchedProcessor:
+    """A processor that is not `Rewindable`; keeps what each call changed in it.
+
+    memory: None for more than 10,000 objects, whose changes are not found.
+    has_changed: whether a call has changed more than a first call may set up.
+    """
+
+    def __init__(self, processor: Callable[..., Any]) -> None:
+        self.processor = processor
+        self.__name__ = getattr(processor, "__name__", type(processor).__name__)
+        self.__module__ = getattr(processor, "__module__", type(processor).__module__)
+        self.has_changed = False
+        self.memory: Memory | None = None
+        with suppress(TooLarge):
+            self.memory = Memory(processor)
+        self._forgotten = 0  # calls whose changes were dropped
+        self._changes: list[MemoryChange] = []  # of the calls after them
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Call the processor."""
+        if self.memory is None:
+            return self.processor(input_ids, scores)  # type: ignore[no-any-return]
+        result, change = self.memory.watch(lambda: self.processor(input_ids, scores))
+        is_first = not (self._forgotten or self._changes)
+        self.has_changed |= change.has_rewritten if is_first else bool(change.names)
+        self._changes.append(change)
+        return result  # type: ignore[no-any-return]
+
+    def undo(self, calls: int) -> None:
+        """Undo the changes of all but the first `calls` calls."""
+        if self.memory is not None:
+            kept = max(calls - self._forgotten, 0)
+            self.memory.undo(self._changes[kept:])
+            del self._changes[kept:]
+
+    def settle(self, calls: int) -> None:
+        """Drop the changes of the first `calls` calls, which are never undone."""
+        count = max(min(calls - self._forgotten, len(self._changes)), 0)
+        self._forgotten += count
+        del self._changes[:count]
+
+
+def is_same(value: Any, copy: Any) -> bool:
+    """Return whether a value holds what a copy of it holds. False if that can't be told."""
+    pending, compared = [(value, copy)], dict[tuple[int, int], tuple[Any, Any]]()
+    while pending:
+        now, before = pending.pop()
+        if now is before or (id(now), id(before)) in compared:
+            continue
+        compared[id(now), id(before)] = now, before  # kept, so that their ids stay theirs
+        if type(now) is not type(before):
+            return False
+        if isinstance(now, (*_ATOMS, set, frozenset)):
+            if now != before:
+                return False
+        elif isinstance(now, Tensor):
+            if (now.device, now.dtype) != (before.device, before.dtype) or not torch.equal(now, before):
+                return False
+        elif isinstance(now, np.ndarray):
+            if not np.array_equal(now, before):
+                return False
+        else:
+            parts, copied = _list_parts(now), _list_parts(before)
+            if parts is None or copied is None or len(parts) != len(copied):
+                return False
+            if not all(map(is_, parts, copied)):  # fast, since deepcopy leaves numbers and texts as they are
+                pending.extend(zip(parts, copied, strict=True))
+    return True
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
@@ -33,94 +183,73 @@ def is_of_transformers(processor: Callable[..., Any]) -> bool:
     return type(processor).__module__.startswith("transformers.")
 
 
-class TooLarge(ValueError):
-    """Raised for an object that refers to too many others to look at all of them after each call."""
-
-
-class MemoryChange(NamedTuple):
-    """The contents of an object before a call: all of them, or only the attributes that the call changed."""
-
-    where: Any
-    before: Any
-
-
-class Memory:
-    """Everything mutable that can be reached from an object: attributes, containers, tensors, closures, globals.
-
-    hidden: the type of an object that can be reached and whose memory can't be read, if there is one.
-
-    Raises `ValueError` for an iterator, which can't be rewound, and `TooLarge` for more than 10,000 objects.
-    """
-
-    def __init__(self, owner: Callable[..., Any]) -> None:
-        self._owner = owner
-        self._package = package_of(owner if isinstance(owner, FunctionType) else type(owner))
-        self.hidden: type | None = None
-        self._contents: dict[int, tuple[Any, Any]] = {}
-        self._look()
-
-    def watch(self, call: Callable[[], Result]) -> tuple[Result, list[MemoryChange]]:
-        """Return the result of a call, and the changes that it made."""
-        self._look()  # changes by others in the meantime are not the call's
-        result = call()
-        return result, self._look()
-
-    def has_rewritten(self, changes: Sequence[MemoryChange]) -> bool:
-        """Return whether the changes are to anything but new attributes, which a first call may set up."""
-        return any(
-            not isinstance(c.before, dict) or any(value is not ABSENT for value in c.before.values()) for c in changes
-        )
-
-    def undo(self, changes: Sequence[MemoryChange]) -> None:
-        """Undo the changes of a call."""
-        for where, before in reversed(changes):
-            restore(where, before)
-
-    def _look(self) -> list[MemoryChange]:
-        """Return the changes since the last look, and remember the present contents."""
-        changes = [
-            MemoryChange(where, difference)
-            for where, before in self._contents.values()
-            if (difference := compare(where, before)) is not None
-        ]
-        if changes or not self._contents:  # else the same objects can be reached as before
-            self._contents = self._find()
-        return changes
-
-    def _find(self) -> dict[int, tuple[Any, Any]]:
-        """Return all objects that can be reached and be changed, by identity, with their contents."""
-        reached: dict[int, tuple[Any, Any]] = {}
-        pending: list[Any] = [self._owner]
-        while pending:
-            value = pending.pop()
-            if type(value) in ATOMS or id(value) in reached or is_constant(value, package=self._package):
-                continue
-            if not isinstance(value, type) and not is_readable(type(value)):
-                self.hidden = type(value)
-            if isinstance(value, Iterator):
-                raise ValueError(
-                    f"{name_of(self._owner)} keeps a {type(value).__name__}, which can't be rewound: keep a list and "
-                    "an index, or give it a method rewind(row, length)"
-                )
-            reached[id(value)] = value, copy_contents(value)
-            pending.extend(list_children(value))
-            if len(reached) > LIMIT:
-                raise TooLarge(
-                    f"{name_of(self._owner)} holds more than {LIMIT} objects, too many to find the changes that a "
-                    "rewind must undo: keep fewer in it, or give it a method rewind(row, length)"
-                )
-        return reached
-
-
-def describe_hidden(owner: object, kind: type) -> str:
-    """Return a sentence about a processor or criterion that keeps an object whose memory can't be read."""
-    return (
-        f"{name_of(owner)} keeps a {kind.__module__}.{kind.__qualname__}, whose memory can't be read and rewound: give "
-        "it a method rewind(row, length), see antislop.Rewindable, or make it depend on the text alone"
-    )
-
-
 def name_of(function: object) -> str:
-    """Return the name of a criterion or processor of the user's for a message."""
+    """Return the name of a criterion or processor for a message."""
     named = function if hasattr(function, "__name__") else type(function)
     return f"{named.__module__}.{named.__name__}"
+
+
+def _read(owner: Any) -> dict[str | int, Any]:
+    """Return attributes by name, and the variables of a function's closure by index."""
+    state: dict[str | int, Any] = dict(getattr(owner, "__dict__", {}))
+    for kind in type(owner).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
+                state[name] = getattr(owner, name)
+    if isinstance(owner, FunctionType):
+        for index, cell in enumerate(owner.__closure__ or ()):
+            try:
+                state[index] = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+    return state
+
+
+def _write(owner: Any, name: str | int, value: Any) -> None:
+    if isinstance(name, int):
+        owner.__closure__[name].cell_contents = value
+    elif value is _ABSENT:
+        object.__delattr__(owner, name)
+    else:
+        object.__setattr__(owner, name, value)
+
+
+def _make_memo(state: dict[str | int, Any], owner: str) -> dict[int, Any]:
+    """Return by id what `deepcopy` is to put in the place of objects that it would copy otherwise, or not at all."""
+    memo, seen, pending = dict[int, Any](), dict[int, Any](), list[Any]([state])
+    while pending:
+        value = pending.pop()
+        if isinstance(value, (*_ATOMS, np.ndarray, type, FunctionType)) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if len(seen) > LIMIT:
+            raise TooLarge(
+                f"{owner} holds more than {LIMIT} objects, too many to find the changes that a rewind must undo: keep "
+                "fewer in it, or give it a method rewind(row, length)"
+            )
+        if isinstance(value, _SHARED) and not isinstance(value, (io.StringIO, io.BytesIO)):
+            memo[id(value)] = value
+        elif isinstance(value, Tensor):
+            if not value.is_leaf:  # deepcopy refuses those with a history of gradients
+                memo[id(value)] = value.detach().clone()
+        else:
+            pending.extend(_list_parts(value) or ())
+    return memo
+
+
+def _list_parts(value: Any) -> Sequence[Any] | None:
+    """Return what `deepcopy` would copy of a value; None if it can't, or would not copy it."""
+    if type(value) in (list, tuple):
+        return value  # type: ignore[no-any-return]
+    if type(value) is dict:
+        return [*value, *value.values()]
+    if isinstance(value, (type, FunctionType)):
+        return None
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001  (classes of the caller's may raise anything)
+        return None
+    if isinstance(reduced, str):
+        return (reduced,)
+    return [list(part) if isinstance(part, Iterator) else part for part in reduced]

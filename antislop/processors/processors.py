@@ -1,8 +1,9 @@
 """The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
 
-Transformers' own processors depend on ids and scores alone. A processor of the user's may remember the text. If it is
-`Rewindable`, it is rewound with the text and sees each position once, in order. If not, it is called a second time for
-stored positions at the first rewinds, and refused if its scores differ.
+Transformers' own processors depend on ids and scores alone. One of the caller's may remember the text. If it is
+`Rewindable`, it is rewound with the text and sees each position once, in order. If not, what it changes in itself is
+undone where it follows a single row. At the first rewinds it is called again for stored positions, and refused if its
+scores differ.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from transformers import LogitsProcessorList
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
 from antislop.decoding.tables import find_dense
-from antislop.grammar.grammar import follow_grammar
-from antislop.processors.memory import is_of_transformers, name_of
-from antislop.processors.rewindable import Rewindable
-from antislop.processors.watched import WatchedProcessor
+from antislop.errors import InputError
+from antislop.processors.memory import WatchedProcessor, is_of_transformers, name_of
+from antislop.processors.rewindable import Followable, Rewindable
 
-# These look at the scores alone: rows of any length and any prompt go through them together.
+# They look at the scores alone: rows of any length and prompt go through them together.
 _BLIND = {
     "TemperatureLogitsWarper",
     "TopKLogitsWarper",
@@ -36,27 +36,30 @@ _BLIND = {
     "SuppressTokensLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
 }
-# These depend on the index of the row in the batch.
+# They depend on the index of the row in the batch.
 COUNTING = {
     "RepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
     "EncoderNoRepeatNGramLogitsProcessor",
 }
-FEW = 0.01
-"""The share of the possible tokens below which a processor leaves no choice."""
+NO_CHOICE_SHARE = 0.01
+"""Share of the possible tokens below which a processor leaves no choice."""
 CHECKS = 3
-"""Rewinds at which processors of the user's are called again with stored positions."""
+"""Rewinds at which the caller's processors are called again with stored positions."""
 
 
 class Processors:
     """The processors of a batch of `rows` rows.
 
-    pad: the token that finished rows are filled with. is_shared: whether other texts are processed by the same objects.
+    pad: the token that finished rows are filled with.
+    is_shared: whether other texts are processed by the same objects.
+
+    Raises `InputError` for a processor that can't be shared, or whose memory can't be copied.
     """
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
-        self._list = LogitsProcessorList(_watch(follow_grammar(p)) for p in processors)
+        self._list = LogitsProcessorList(map(_follow, processors))
         self._user_processors = [p for p in self._list if not is_of_transformers(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
         self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
@@ -66,22 +69,21 @@ class Processors:
         self._pad = pad
         self._rows = rows
         self._is_shared = is_shared
-        self._is_alone = rows == 1 and not is_shared  # then changes to watched processors are undone
+        self._is_exclusive = rows == 1 and not is_shared  # then changes to watched processors are undone
         self._first: _Query | None = None
         self._checks = CHECKS
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
         self.batch: Sequence[Row] = ()
-        passed = [p for p in self.rewindable if any(p is shared for shared in processors)]  # a grammar is a copy
+        passed = [p for p in self.rewindable if any(p is shared for shared in processors)]
         if is_shared and passed:
-            raise ValueError(
+            raise InputError(
                 f"{name_of(passed[0])} follows one text, and all texts of generate_many would share it: pass "
                 "a function that makes processors for each text, logits_processor=lambda: [...]"
             )
 
     @property
     def has_user_processors(self) -> bool:
-        """Whether some processors are the user's."""
         return bool(self._user_processors)
 
     @torch.no_grad()
@@ -108,16 +110,16 @@ class Processors:
         return scores
 
     def rewind(self, row: Row, length: int) -> None:
-        """Rewind rewindable processors, and check the others: raise `ValueError` if one remembers withdrawn text."""
+        """Rewind the processors; raise `InputError` if one remembers withdrawn text."""
         if not self._user_processors:
             return
         self._is_disturbed = True
         self._rewind_to(length, row)
-        for processor in self._watched:
-            processor.refuse(is_alone=self._is_alone)
-        if self._watched and (self._checks or any(p.is_too_large for p in self._watched)):
+        if not self._is_exclusive:
+            self._refuse_changed()
+        if self._watched and (self._checks or any(p.memory is None for p in self._watched)):
             self._checks = max(0, self._checks - 1)
-            if self._first is not None and not self._is_alone and self.may_ask_again(self._first.length):
+            if self._first is not None and not self._is_exclusive and self.may_ask_again(self._first.length):
                 self._compare(self._first)
             if row.settled <= length and self.may_ask_again(length):
                 table = find_dense(row.node.back_to(length))
@@ -125,48 +127,48 @@ class Processors:
                     self._compare(_Query(row, length, table.logits, table.scores))
 
     def may_ask_again(self, length: int) -> bool:
-        """Return whether processors may be called twice after `length` tokens: rewindable ones see the prompt once."""
+        """Return whether processors may be called twice after `length` tokens; rewindable ones see the prompt once."""
         return not self.rewindable or length > 0
 
     def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a processor of the caller's that rules out nearly all of the vocabulary there.
+        """Return the name of a caller's processor that rules out nearly all tokens; None if none does, or can be asked.
 
-        logits: [1, vocab], after `length` generated tokens of the row. None if no processor does, or can be asked.
+        logits: [1, vocab], after `length` generated tokens of the row.
         """
         if not self._user_processors or not self.may_ask_again(length):
             return None
         self._catch_up(length, like=logits)
-        ids, scores, places = self._arrange([row], length, logits)
-        place, forcing, scores = 0 if places is None else row.place, list[str](), scores.clone()
+        ids, scores, row_indices = self._arrange([row], length, logits)
+        index, forcing, scores = 0 if row_indices is None else row.place, list[str](), scores.clone()
         for processor in self._list:  # all of them, since rewindable ones read the position by this call
-            before = int((scores[place] > -torch.inf).sum())
+            before = int((scores[index] > -torch.inf).sum())
             scores = self._call(processor, ids, scores)
-            left = int((scores[place] > -torch.inf).sum())
-            if processor in self._user_processors and left < FEW * before:
+            left = int((scores[index] > -torch.inf).sum())
+            if processor in self._user_processors and left < NO_CHOICE_SHARE * before:
                 forcing.append(name_of(processor))
         return forcing[0] if forcing else None
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
         """Return the scores of rows that all have the same number of ids."""
         self._catch_up(length, like=logits)
-        ids, all_logits, places = self._arrange(rows, length, logits)
+        ids, all_logits, row_indices = self._arrange(rows, length, logits)
         scores = self._ask(ids, all_logits)
-        scores = scores if places is None else scores[places]
+        scores = scores if row_indices is None else scores[row_indices]
         if self._user_processors:
             self._record(_Query(rows[0], length, logits[:1], scores[:1]))
         return scores
 
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids and logits as the processors expect them, and the places of the rows in them if these are fewer.
+        """Return ids and logits for the processors, and the indices of the rows if these are not all.
 
         Processors that count rows get all rows of the batch.
         """
         if not self._is_counting or len(rows) == self._rows:
             return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
-        places = send(torch.tensor([row.place for row in rows]), logits.device)
+        row_indices = send(torch.tensor([row.place for row in rows]), logits.device)
         all_logits = logits[:1].repeat(self._rows, 1)
-        all_logits[places] = logits
-        return self._ids_in_place(rows, length), all_logits, places
+        all_logits[row_indices] = logits
+        return self._ids_of_batch(rows, length), all_logits, row_indices
 
     def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
         if not self._user_processors:
@@ -178,17 +180,17 @@ class Processors:
         return scores
 
     def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
-        """Return what a processor makes of scores; name it if it fails at a text that it had seen."""
+        """Call a processor; name it if it fails at a text that it had seen."""
         try:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
             if self._is_disturbed and processor in self._watched:
-                raise ValueError(_describe([processor], f"raised {type(error).__name__}")) from error
+                raise InputError(_describe([processor], f"raised {type(error).__name__}")) from error
             raise
         return processed
 
-    def _ids_in_place(self, rows: Sequence[Row], length: int) -> Tensor:
-        """Return ids [rows of the batch, tokens]; the first of `rows` in the place of a row with fewer tokens."""
+    def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
+        """Return ids [rows of the batch, tokens]; rows with fewer tokens are replaced by the first of `rows`."""
         ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
         for row in {row.place: row for row in (*self.batch, *rows)}.values():
             if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
@@ -196,9 +198,9 @@ class Processors:
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return a function that says whether the scores of the position before, when they are computed, allow a token.
+        """Return a function that says, once the scores of the position before are computed, whether they allow a token.
 
-        A draft may contain tokens that a processor of the user's has ruled out and would fail on.
+        A draft may contain tokens that a processor has ruled out and would fail on.
         """
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
@@ -217,21 +219,21 @@ class Processors:
         return can_follow
 
     def _rewind_to(self, length: int, row: Row | None = None) -> None:
-        """Rewind one row, and all rows of the batch of which more tokens were shown."""
+        """Rewind one row, and all others of which more tokens were shown."""
         if length > self._shown:
             return
-        for place, other in enumerate(self.batch):
+        for index, other in enumerate(self.batch):
             if other is row or (length < self._shown and (other.end is None or other.end > length)):
                 for processor in self.rewindable:
-                    processor.rewind(place, length)
-        if self._is_alone:
+                    processor.rewind(index, length)
+        if self._is_exclusive:
             for watched in self._watched:
                 watched.undo(length + 1)
         self._shown = length
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
-        """Show processors that are rewound the positions between the last one that they saw and `length`."""
-        followers = [*self.rewindable, *(self._watched if self._is_alone else ())]
+        """Show rewound processors the positions between the last one that they saw and `length`."""
+        followers = [*self.rewindable, *(self._watched if self._is_exclusive else ())]
         if not followers:
             return
         if length <= self._shown:
@@ -239,7 +241,7 @@ class Processors:
         for between in range(self._shown + 1, length):
             ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
             logits = like.new_zeros((self._rows, like.shape[-1]))
-            if self._is_alone and self.batch[0].node.depth >= between:
+            if self._is_exclusive and self.batch[0].node.depth >= between:
                 table = find_dense(self.batch[0].node.back_to(between))
                 logits = logits if table is None else table.logits
             for processor in followers:
@@ -247,26 +249,38 @@ class Processors:
         self._shown = length
 
     def _record(self, query: _Query) -> None:
-        """Keep the first query; refuse a memory of processors that several texts share."""
+        """Keep the first query; refuse shared processors that have changed."""
         for processor in self._watched:
             processor.settle(query.row.settled)
-            if self._is_shared:
-                processor.refuse(is_alone=False)
+        if self._is_shared:
+            self._refuse_changed()
         if self._watched and self._first is None:
             self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
             if self._is_shared:
                 self._is_disturbed = True
                 self._compare(self._first)
 
+    def _refuse_changed(self) -> None:
+        """Raise `InputError` for a processor that changes itself, though several texts or rows go through it."""
+        for processor in self._watched:
+            if processor.has_changed:
+                raise InputError(
+                    f"{name_of(processor)} changes with its calls: it remembers the text, and other texts are written "
+                    "at the same time. Pass one prompt at a time, or give it a method rewind(row, length), see "
+                    "antislop.Rewindable, or make its scores depend on the ids and scores alone"
+                )
+
     def _compare(self, query: _Query) -> None:
-        """Repeat a query; raise `ValueError` if the scores differ."""
+        """Repeat a query; raise `InputError` if the scores differ."""
         repeated = self.process([query.row], [query.length], query.logits)
         if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
-            raise ValueError(_describe(self._watched, "returned other scores"))
+            raise InputError(_describe(self._watched, "returned other scores"))
 
 
-def _watch(processor: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a processor of the user's that can't rewind by itself as one whose changes are watched."""
+def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what is called for a processor: itself, its own follower, or one that keeps what it changes."""
+    if isinstance(processor, Followable):
+        return processor.follow()
     is_followed = is_of_transformers(processor) or isinstance(processor, Rewindable)
     return processor if is_followed else WatchedProcessor(processor)
 

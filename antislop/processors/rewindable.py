@@ -1,4 +1,4 @@
-"""The protocol of logits processors and stopping criteria that remember the text and can be rewound."""
+"""The protocols of logits processors and stopping criteria that remember the text and can be rewound."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ class Rewindable(Protocol):
 
     It is called once per position, in order, with all rows of its batch: first with the prompts, then with one more
     token in each row, as `generate` does. After `rewind(row, length)` the next call shows the row with `length + 1`
-    generated tokens. Finished rows are filled with the pad token, as `generate` fills them, and not rewound below
-    their end.
+    generated tokens. Finished rows are filled with the pad token, and not rewound below their end.
     """
 
     def rewind(self, row: int, length: int) -> None:
         """Forget all but the first `length` generated tokens of a row of the batch."""
+
+
+@runtime_checkable
+class Followable(Rewindable, Protocol):
+    """A `Rewindable` processor that any number of texts may share."""
+
+    def follow(self) -> Rewindable:
+        """Return the processor that follows one call, or one text of `generate_many`."""

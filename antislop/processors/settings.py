@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from antislop.decoding.row import History, Row
+from antislop.errors import InputError
 from antislop.processors.criteria import Criteria
 from antislop.processors.memory import name_of
 from antislop.processors.processors import Processors
@@ -16,9 +17,11 @@ from antislop.processors.processors import Processors
 class Settings:
     """The processors and criteria of a batch of `rows` rows.
 
-    pad: the token that finished rows are filled with, if there is one. is_drafted: whether drafts are read ahead.
-    shares_processors, shares_criteria: whether other texts use the same objects. Raises `ValueError` for processors and
-    criteria that can't be shared, drafted for or rewound.
+    pad: the token that finished rows are filled with, if there is one.
+    is_drafted: whether drafts are read ahead.
+    shares_processors, shares_criteria: whether other texts use the same objects.
+
+    Raises `InputError` for processors and criteria that can't be shared, drafted for or rewound.
     """
 
     def __init__(
@@ -39,14 +42,14 @@ class Settings:
         rewindable = self._processors.rewindable if rows > 1 else []
         self.is_together = self._criteria.is_together or bool(rewindable)
         if rewindable and is_drafted:
-            raise ValueError(
+            raise InputError(
                 f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
                 "leave out draft_bans, prompt lookup and assistants, or pass one prompt at a time"
             )
 
     @property
     def fits_any_prompt(self) -> bool:
-        """Whether rows with other prompts may share these settings, as far as their processors and criteria go."""
+        """Whether rows with other prompts may share these settings."""
         return self._processors.is_blind and not self._criteria.others
 
     @property
@@ -55,10 +58,8 @@ class Settings:
         return self._criteria.step_count
 
     def follow(self, rows: Sequence[Row]) -> History | None:
-        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text.
-
-        A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
-        """
+        """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
+        # A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
         remembers = self.is_together or self._processors.has_user_processors
         self._batch = self._processors.batch = rows if remembers or len(rows) > 1 else ()
         return self if remembers else None
@@ -75,11 +76,11 @@ class Settings:
         return self._processors.may_ask_again(length)
 
     def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a processor of the caller's that rules out nearly all tokens after `length` tokens."""
+        """Return the name of a caller's processor that rules out nearly all tokens after `length` tokens."""
         return self._processors.find_forcing(row, length, logits)
 
     def is_done(self, row: Row) -> bool:
-        """Return whether a text is finished: by an end token, the length limit or a criterion that looks at one row."""
+        """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
         if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:
             return True
         return not self.is_together and bool(self._criteria.others) and self._criteria.is_done(row)
@@ -89,11 +90,11 @@ class Settings:
         return self._criteria.ask(self._batch)
 
     def rewind(self, row: Row, length: int) -> None:
-        """Follow the rewind of a row to `length` tokens; raise `ValueError` if a processor or criterion can't."""
+        """Follow the rewind of a row to `length` tokens; raise `InputError` if a processor or criterion can't."""
         self._processors.rewind(row, length)
         if self.is_together:
             self._criteria.rewind(self._batch, length)
 
     def settle(self, length: int) -> None:
-        """Drop everything that only a rewind below `length` tokens would need."""
+        """Drop what only a rewind below `length` tokens would need."""
         self._criteria.settle(length)

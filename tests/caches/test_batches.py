@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,8 @@ from transformers import DynamicCache, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.caches import cache as cache_module, layers as layers_module
 from antislop.caches.cache import TransformersCache
-from antislop.caches.layers import AHEAD_IN_WINDOW, GrowingLayer
-from antislop.caches.masks import AttentionMask
+from antislop.caches.layers import SPARE_COLUMNS_IN_WINDOW, GrowingLayer
+from antislop.caches.positions import AttentionMask
 from antislop.decoding.policy import seed_of
 from antislop.decoding.protocols import fill_left
 from antislop.hf.model import TransformersModel
@@ -25,17 +24,23 @@ from antislop.trace.completions import Completion
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
+from tests.support.batches import (
+    COMMON,
+    EOS,
+    LIKELY_TO_END,
+    NEVER,
+    NO_END,
+    PROMPTS,
+    TOKENIZER,
+    counting,
+    generate,
+    pad,
+    sample,
+    texts_of,
+)
 from tests.support.families import build
-from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer, poisoned
+from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, poisoned
 
-TOKENIZER = build_tokenizer()
-PROMPTS = ((5, 9, 2, 12, 7, 3), (11,), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7, 21), (21, 3, 8))
-PAD_ID = 0
-EOS = 1
-NEVER = ["zz"]
-COMMON = [Ban(phrase, edges="anywhere") for phrase in ("a", "b", "dd", "fe", "ea")]
-LIKELY_TO_END: dict[str, Any] = {"sequence_bias": [[[EOS], 2.5]], "pad_token_id": PAD_ID}
-NO_END: dict[str, Any] = {"suppress_tokens": [PAD_ID, EOS], "pad_token_id": PAD_ID}
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False, "exponential_decay_length_penalty": (4, 1.2)},
     "sampling": {"do_sample": True},
@@ -43,49 +48,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "greedy with repetition penalty": {"do_sample": False, "repetition_penalty": 1.3},
     "length penalty on the end": {"do_sample": True, "exponential_decay_length_penalty": (4, 1.2)},
 }
-
-
-def pad(prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    ids = fill_left(prompts)
-    return {"inputs": ids.masked_fill(ids < 0, PAD_ID), "attention_mask": (ids >= 0).long()}
-
-
-def generate(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]] = PROMPTS, *, seed: int = 0, **kwargs: Any
-) -> Any:
-    set_seed(seed)
-    return model.generate(**{"max_new_tokens": 24, **pad(prompts), **kwargs})
-
-
-def sample(
-    bans: Sequence[str | Ban],
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]] = PROMPTS,
-    *,
-    seed: int = 0,
-    **kwargs: Any,
-) -> Any:
-    settings = {"return_dict_in_generate": True, "output_logits": True, **kwargs}
-    return generate(model, prompts, seed=seed, custom_generate=AntiSlop(TOKENIZER, bans), **settings)
-
-
-@contextmanager
-def counting(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Collect the number of tokens, in all rows together, of each forward pass in the block."""
-    fed: list[int] = []
-    handle = model.register_forward_pre_hook(
-        lambda module, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    try:
-        yield fed
-    finally:
-        handle.remove()
-
-
-def texts_of(sequences: Tensor, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[list[int]]:
-    """Return the generated tokens of each row, up to its end."""
-    rows = sequences[:, max(map(len, prompts)) :].tolist()
-    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -494,7 +456,7 @@ def test_memory_is_the_window_and_the_horizon_or_the_text(
     settings = {**ending, "prefix_allowed_tokens_fn": allowed, "max_new_tokens": 160}
     windowed, full = columns_after(build_model(family), bans, PROMPTS[:rows], **settings)
     assert windowed or full
-    assert all(columns <= WINDOW + AHEAD_IN_WINDOW + 16 for columns in windowed)
+    assert all(columns <= WINDOW + SPARE_COLUMNS_IN_WINDOW + 16 for columns in windowed)
     assert all(columns <= max(map(len, PROMPTS[:rows])) + 160 for columns in full)
 
 
@@ -545,9 +507,9 @@ def test_after_any_steps_each_row_is_a_fresh_pass_over_its_tokens(name: str, dat
     """Rows read unequal numbers of tokens, rewind, settle and are replaced; memory is so small that rows move."""
     model = (build_model if name in FAMILIES else build)(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers_module, "AHEAD", data.draw(st.integers(0, 8), label="ahead"))
-        patch.setattr(layers_module, "AHEAD_IN_WINDOW", data.draw(st.integers(0, 8), label="ahead in windows"))
-        patch.setattr(cache_module, "TRIM", data.draw(st.integers(1, 8), label="trim"))
+        patch.setattr(layers_module, "SPARE_COLUMNS", data.draw(st.integers(0, 8), label="ahead"))
+        patch.setattr(layers_module, "SPARE_COLUMNS_IN_WINDOW", data.draw(st.integers(0, 8), label="ahead in windows"))
+        patch.setattr(cache_module, "UNUSED_COLUMNS", data.draw(st.integers(1, 8), label="trim"))
         run = _Steps(model, data)
         for _ in range(data.draw(st.integers(1, 8), label="steps")):
             for row in range(run.rows):

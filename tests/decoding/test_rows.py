@@ -16,8 +16,8 @@ from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Event, Rewound
-from tests.caches.test_batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
 from tests.support.ban_cases import CASES, anywhere
+from tests.support.batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
 from tests.support.markov import MarkovModel
 from tests.support.memory import count_left
 from tests.support.models import build_model, build_tokenizer

@@ -235,7 +235,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 
 
 def test_a_broken_schema_names_its_line(engine: str) -> None:
-    with pytest.raises(InputError, match=r"this is no JSON: .* line 2"):
+    with pytest.raises(InputError, match=r"this is not JSON: .* line 2"):
         Grammar.from_json_schema('{"type": "object",\n,}', TOKENIZER, engine=engine)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"{engine} can't compile it: .*objekt"):
         Grammar.from_json_schema({"type": "objekt"}, TOKENIZER, engine=engine)  # type: ignore[arg-type]
@@ -385,3 +385,35 @@ def replay(fresh: Grammar, prompt: Tensor, texts: list[list[int]]) -> Tensor:
     for length in range(len(texts[0]) + 1):
         scores = fresh(to_ids(prompt, [text[:length] for text in texts]), torch.zeros(len(prompt), len(TOKENIZER)))
     return scores
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2}', '{"a":1,"b":2}', '{\n  "a": 1,\n  "b": 2\n}'])
+def test_other_spaces_than_those_of_json_dumps_are_allowed_if_asked_for(engine: str, text: str) -> None:
+    schema = {
+        "properties": {"a": {"const": 1}, "b": {"const": 2}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    tokens = TOKENIZER.encode(text, add_special_tokens=False)
+    for any_whitespace in (False, True):
+        grammar = Grammar.from_json_schema(
+            schema | {"type": "object"},
+            TOKENIZER,
+            engine=engine,  # type: ignore[arg-type]
+            any_whitespace=any_whitespace,
+        )
+        assert grammar.accepts(tokens) == (any_whitespace or text == json.dumps(json.loads(text)))
+
+
+def test_other_end_tokens_than_the_tokenizers_end_the_text(engine: str) -> None:
+    """After the end of the grammar nothing else is allowed."""
+    ends, value = [TOKENIZER.encode("!", add_special_tokens=False)[-1], 7], {"const": "a"}
+    grammar = Grammar.from_json_schema(value, TOKENIZER, engine=engine, end_tokens=ends)  # type: ignore[arg-type]
+    tokens = TOKENIZER.encode('"a"', add_special_tokens=False)
+    assert TOKENIZER.eos_token_id not in ends
+    scores = torch.zeros(1, MODEL.config.vocab_size)
+    for count in range(len(tokens) + 1):
+        allowed = grammar(torch.tensor([[*INPUTS["input_ids"][0], *tokens[:count]]]), scores)[0] > -torch.inf
+        assert allowed[ends].all() == (count == len(tokens))
+    assert allowed.nonzero()[:, 0].tolist() == sorted(ends)
+    assert grammar.accepts([*tokens, ends[0]])

@@ -14,12 +14,9 @@ from transformers import LogitsProcessor, PreTrainedModel, set_seed
 import antislop
 from antislop import AntiSlop, Ban, Rewindable
 from antislop.trace.events import Rewound
-from tests.support.models import VOCABULARY, build_model, build_tokenizer
+from tests.support.models import VOCABULARY, build_model
+from tests.support.processors import BANS, END, PROMPTS, TOKENIZER, sample
 
-TOKENIZER = build_tokenizer()
-PROMPTS = torch.tensor([[0, 5, 9, 2], [0, 7, 3, 4], [0, 2, 2, 6]])
-BANS = [Ban(piece, edges="anywhere") for piece in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
-END = 1
 REFUSED = r"test_processors\.Grammar (changes with its calls|returned other scores|raised AssertionError)"
 
 
@@ -30,9 +27,6 @@ class Matcher:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise TypeError("cannot copy a Matcher")
 
     @property
     def is_terminated(self) -> bool:
@@ -104,16 +98,6 @@ def fit(tokens: Tensor) -> list[Matcher]:
         for token in row:
             assert matcher.is_terminated or matcher.accept(token)
     return matchers
-
-
-def sample(model: PreTrainedModel, processor: Any, *, rows: int = 1, seed: int = 0, bans: Any = None, **kw: Any) -> Any:
-    prompts = PROMPTS[:rows]
-    settings = {"max_new_tokens": 24, "do_sample": True, "attention_mask": torch.ones_like(prompts)}
-    settings |= {"pad_token_id": END, "logits_processor": [processor], "return_dict_in_generate": True, **kw}
-    set_seed(seed)
-    if bans is None:
-        return model.generate(prompts, **settings)
-    return AntiSlop(TOKENIZER, bans).generate(model, prompts, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,27 @@
+"""Texts of a tiny model with many rewinds, for tests of logits processors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, set_seed
+
+from antislop import AntiSlop, Ban
+from tests.support.models import build_tokenizer
+
+TOKENIZER = build_tokenizer()
+PROMPTS = torch.tensor([[0, 5, 9, 2], [0, 7, 3, 4], [0, 2, 2, 6]])
+BANS = [Ban(piece, edges="anywhere") for piece in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
+END = 1
+
+
+def sample(model: PreTrainedModel, processor: Any, *, rows: int = 1, seed: int = 0, bans: Any = None, **kw: Any) -> Any:
+    """Draw texts with `generate`, or with bans by the sampler."""
+    prompts = PROMPTS[:rows]
+    settings = {"max_new_tokens": 24, "do_sample": True, "attention_mask": torch.ones_like(prompts)}
+    settings |= {"pad_token_id": END, "logits_processor": [processor], "return_dict_in_generate": True, **kw}
+    set_seed(seed)
+    if bans is None:
+        return model.generate(prompts, **settings)
+    return AntiSlop(TOKENIZER, bans).generate(model, prompts, **settings)
