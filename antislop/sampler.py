@@ -26,6 +26,7 @@ from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.decoding.row import TextSpec
 from antislop.display import make_visible, shorten
+from antislop.errors import BanError
 from antislop.hf.arguments import (
     CallInput,
     PromptError,
@@ -50,7 +51,6 @@ from antislop.interpret.forward_result import FinishedCall, ForwardResult, refus
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, refuse_states, request_cache
 from antislop.interpret.module_outputs import NamesFilter
 from antislop.lists.ban_list import Bans, read_bans
-from antislop.matching.errors import BanError
 from antislop.trace.recording import EVENTS, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 

@@ -59,7 +59,7 @@ def make_bans(chance: random.Random) -> list[Ban]:
         lambda **options: Ban.wildcard(f"{word(1)}* {word(1)}", **options),
         lambda **options: Ban.words([word(1), word(1)], gap=2, **options),
         lambda **options: Ban.tokens([chance.randrange(2, 47) for _ in range(chance.randint(1, 2))], **options),
-        lambda **options: Ban.loop(copies=2, min_characters=3, max_period=9, **options),
+        lambda **options: Ban.loop(copies=2, min_length=3, max_passage=9, **options),
     ]
     bans = []
     for _ in range(chance.randint(0, 12)):

@@ -9,10 +9,10 @@ from functools import partial
 from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.drafts import PhraseDrafter
+from antislop.errors import BanError
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList, Bans, read_bans
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.token_matcher import Matcher, State
 

@@ -15,15 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
 from antislop.display import make_visible, shorten
+from antislop.errors import BanError
 from antislop.files import replace_text
 from antislop.lists import hub
-from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
+from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_TIMED_OUT, MAX_WRITTEN_OUT, Line, read_text, write_text
 from antislop.matching.bans import Ban, Match, distinct
-from antislop.matching.errors import BanError, SlowError
 from antislop.matching.folding import Edges
-from antislop.matching.patterns.incremental_regex import TIME_LIMIT
-from antislop.matching.patterns.regex import Regex
-from antislop.matching.patterns.regex_size import measure
+from antislop.matching.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.matching.text_matcher import TextMatcher
 
 FORBIDDING = -1e4
@@ -309,15 +307,15 @@ class BanList(Sequence[Ban]):
         pending: set[Match] = set()
         for piece, is_last in _cut(pieces):
             phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
-            if slow := matcher.slow:
+            if timed_out := matcher.timed_out:
                 raise BanError(
-                    f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
+                    f"the regex {self._distinct[timed_out[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
                     "simplify it, or search shorter texts"
                 )
             size += len(piece)
             pending |= {
-                Match(self._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1)
-                for hit in result.hits
+                Match(self._distinct[match.pattern], size - match.start_back, size - match.end_back + 1)
+                for match in result.matches
             }
             settled = size if is_last else size - max(result.open, default=0)
             decided = {match for match in pending if match.start < settled}
@@ -368,17 +366,16 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], li
     bans: list[Ban] = []
     numbers: list[int] = []
     refused: list[Refusal] = []
-    regexes = slow = written_out = 0
+    regexes = timed_out = written_out = 0
     for number, ban in lines:
         if isinstance(ban, Ban):
             bans.append(ban)
             numbers.append(number)
-            if isinstance(ban.pattern, Regex):
-                regexes += 1
-                written_out += measure(ban.phrase).characters
+            if size := ban.pattern.compiled_size:
+                regexes, written_out = regexes + 1, written_out + size
         else:
             refused.append(Refusal(f"{place}:{number}", str(ban)))
-            slow += isinstance(ban, SlowError)
+            timed_out += isinstance(ban, RegexTimeout)
         for unit, count, limit in (
             ("entries", len(bans) + len(refused), MAX_ENTRIES),
             ("regexes", regexes, MAX_REGEXES),
@@ -386,8 +383,8 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], li
         ):
             if count > limit:
                 raise BanError(f"{place}:{number}: more than {limit} {unit}: split the list")
-        if slow > MAX_SLOW:
-            raise BanError(f"{place}:{number}: {ban}; so do {MAX_SLOW} before it")
+        if timed_out > MAX_TIMED_OUT:
+            raise BanError(f"{place}:{number}: {ban}; so do {MAX_TIMED_OUT} before it")
     return bans, numbers, refused
 
 

@@ -6,10 +6,10 @@ from functools import cache
 from typing import NamedTuple
 
 from antislop.data import FOLDER
+from antislop.errors import BanError
 from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 
 
 @cache

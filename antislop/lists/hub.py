@@ -14,9 +14,8 @@ from typing import NamedTuple
 import regex
 
 from antislop.display import make_visible
-from antislop.errors import InputError, first_line
+from antislop.errors import BanError, InputError, first_line
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 
 LIST, CARD = "bans.txt", "README.md"
 

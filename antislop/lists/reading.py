@@ -12,11 +12,10 @@ from typing import IO, Any, TypeAlias
 
 import regex
 
-from antislop.errors import InputError
+from antislop.errors import BanError, InputError
 from antislop.files import decode, explain_write, open_bytes, replace_text
 from antislop.lists import hub
 from antislop.matching.bans import BAN_OPTIONS, Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.phrase import Phrase, read_phrase
@@ -37,7 +36,7 @@ MAX_REGEXES = 10_000
 """Regexes of a list."""
 MAX_WRITTEN_OUT = 2_000_000
 """Characters of a list's regexes with their repetitions written out; compiled, each takes about 100 bytes."""
-MAX_SLOW = 10
+MAX_TIMED_OUT = 10
 """Regexes that take too long to be tried, before a list is refused."""
 
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from hypothesis import example, given, settings, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList, Refusal
 from antislop.lists.formats.formats import FORMATS
 from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.phrase import Phrase
 from tests.conftest import DEPTH
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
+from antislop.frequencies import load_frequencies
 from antislop.lists.lint.entries import find_contained
 from antislop.lists.lint.lint import lint
 from antislop.lists.lint.vocabulary import Speller
-from antislop.lists.lint.words import COMMON, load_frequencies
+from antislop.lists.lint.words import COMMON
 from antislop.matching.folding import fold_phrase
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope

@@ -15,10 +15,10 @@ import pytest
 import regex
 from hypothesis import example, given, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList, Diff
 from antislop.lists.bundled import FOLDER, default_bans
 from antislop.matching.bans import Ban, distinct, list_options
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import antislop.lists
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.lists.formats.formats import FORMATS, recognize
 from antislop.lists.reading import Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 FOLDER = Path(antislop.lists.__file__).parent

@@ -10,9 +10,9 @@ import pytest
 import regex
 from hypothesis import example, given, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.tokens import Tokens
 from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher, Violation

@@ -11,12 +11,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.matching import prefilter
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.phrase_search import PhraseSearch
+from antislop.matching.patterns.phrase import PhraseSearch
 from antislop.matching.prefilter import Prefilter
 from tests.conftest import DEPTH
 from tests.support.ban_cases import RULES
@@ -113,7 +113,7 @@ def test_a_state_that_forgets_is_that_of_the_exact_search(search: tuple[list[Ban
         for index, search in enumerate((exact, quick)):
             states[index], result = search.read(states[index], piece, final=number == len(rest))
             size = sum(map(len, rest[: number + 1]))
-            found[index] |= {(hit.pattern, size - hit.start_back, size - hit.end_back) for hit in result.hits}
+            found[index] |= {(hit.pattern, size - hit.start_back, size - hit.end_back) for hit in result.matches}
     assert found[0] == found[1]
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import (
     Line,
     ListFormat,
@@ -24,7 +25,6 @@ from antislop.lists.reading import (
     make_phrase,
     to_words,
 )
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 PHRASES = ("phrase", "word", "ngram", "bigram", "trigram", "text", "term")

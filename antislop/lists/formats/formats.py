@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from antislop.errors import BanError
 from antislop.lists.formats.csv_format import CSV
 from antislop.lists.formats.json_formats import COUNTS, FACTORS, NGRAMS, PHRASES, STATISTICS
 from antislop.lists.formats.regexes_format import REGEXES
@@ -36,7 +37,6 @@ from antislop.lists.formats.sillytavern_format import SILLYTAVERN
 from antislop.lists.formats.text_format import TEXT
 from antislop.lists.formats.yaml_format import YAML
 from antislop.lists.reading import Line, ListFormat, ListText
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 FORMATS: dict[str, ListFormat] = {

@@ -15,6 +15,7 @@ from typing import Any
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import (
     MAX_DEPTH,
     PHRASE_KEYS,
@@ -29,7 +30,6 @@ from antislop.lists.reading import (
     read_object,
     to_words,
 )
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 _COUNTS = ("count", "frequency")

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.formats.json_formats import find_preset, find_shape
 from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.phrase import Phrase
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import Line, ListFormat, ListText, attempt, make_ban
 from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import find_options, write_stars

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt, is_kind, make_ban, make_phrase
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 _ITEM = regex.compile(r"\s*- .*|---\s*")

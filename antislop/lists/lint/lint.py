@@ -1,23 +1,13 @@
-"""Search a list for entries that have no effect, hit too much, or look like mistakes.
-
-Text only: nothing here prints, loads a model or imports torch.
-"""
+"""Search a list for entries that have no effect, hit too much, or look like mistakes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from antislop.lists.lint.entries import (
-    Finding,
-    FindingKind,
-    find_contained,
-    find_duplicates,
-    find_repetitions,
-    find_slow,
-)
+from antislop.lists.lint.entries import Finding, FindingKind, find_contained, find_duplicates
 from antislop.lists.lint.vocabulary import VocabularySurfaces, find_untypable
-from antislop.lists.lint.words import find_common, find_joined, find_marks, find_short
+from antislop.lists.lint.words import find_common, find_faults, find_joined
 from antislop.matching.bans import Ban
 
 
@@ -29,14 +19,14 @@ def lint(
 ) -> list[Finding]:
     """Return the faults of the entries of a list, in order.
 
-    frequencies: of words in lower case, as `load_frequencies` loads them; without them common words and missing commas
-        are not looked for. vocabulary: of the model that is to be kept from writing the entries.
+    frequencies: of words in lower case, as `load_frequencies` returns them; needed to find common words and missing
+        commas.
+    vocabulary: of a model; needed to find what it can't write.
 
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
-    checks = [find_duplicates(bans), find_contained(bans), find_short(bans), find_marks(bans), find_slow(bans)]
-    checks.append(find_repetitions(bans))
+    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:

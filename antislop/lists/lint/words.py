@@ -1,93 +1,60 @@
-"""Find entries of a list that hit common words, or that look like two entries.
-
-How common words are comes from the package `wordfreq`.
-"""
+"""Find entries of a list that hit common words, or that look like two entries."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from math import log10
+from collections.abc import Mapping, Sequence
 
 import regex
 
+from antislop.frequencies import find_zipf
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint.entries import Finding, Findings, always_forbids, describe
+from antislop.lists.lint.entries import Finding, Findings, always_forbids, describe, is_tried
 from antislop.matching.bans import Ban
-from antislop.matching.folding import BOUNDARY, find_words, fold_phrase
-from antislop.matching.patterns.incremental_regex import Allowance
-from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.regex import Regex
+from antislop.matching.folding import BOUNDARY, fold_phrase
 
 COMMON = 4.5
-"""The Zipf frequency from which a word is common: log10 of its occurrences in a billion words, 32 in a million."""
+"""Zipf frequency from which a word is common: log10 of its occurrences in a billion words, 32 in a million."""
 COMMONEST = 6.0
 """The same for the words of a phrase: 1,000 in a million."""
 KNOWN = 3.0
-"""The same for a word that one of two joined entries may end or begin with; short words must be more common."""
+"""The same for a word that one of two joined entries may end or begin with."""
+KNOWN_SHORT = 5.5
+"""`KNOWN` for words of up to 3 letters."""
 LIGHT = 0.1
-"""The weight from which a ban makes rarer instead of forbidding, so that it may hit common words."""
+"""Weight from which a ban makes rarer instead of forbidding, so that it may hit common words."""
 
-_SHORT_KNOWN = 5.5
-_LETTERS = 2  # in a short phrase, at most
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
 _TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
-_MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apostrophe", '"': "every double quote"}
 _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
-def load_frequencies() -> Mapping[str, float]:
-    """Load how often each English word is written, as a share of all words.
-
-    Raises `ImportError` if the package `wordfreq` is not installed.
-    """
-    from wordfreq import get_frequency_dict
-
-    return get_frequency_dict("en")
-
-
-def find_short(bans: Sequence[Ban]) -> Findings:
-    """Yield the phrases of one or two letters."""
+def find_faults(bans: Sequence[Ban]) -> Findings:
+    """Yield the faults that show in one entry alone."""
     for index, ban in enumerate(bans):
-        if not isinstance(ban.pattern, Phrase) or ban.weight >= LIGHT:
-            continue
-        symbols = fold_phrase(ban.phrase).replace(BOUNDARY, "").replace(" ", "")
-        if len(symbols) <= _LETTERS and symbols.isalnum() and find_words(symbols, is_in_word=False)[1]:
-            count = "one letter" if len(symbols) == 1 else f"{len(symbols)} letters"
-            where = "occurs inside many words" if ban.pattern.edges == "anywhere" else "means many things"
-            fault = f"{describe(ban)} has only {count} and {where}"
-            yield Finding(ban, index, "short", fault, "write the longer phrase it is from")
-
-
-def find_marks(bans: Sequence[Ban]) -> Findings:
-    """Yield the phrases that are a dash or a quote, which compare as equal to all others."""
-    for index, ban in enumerate(bans):
-        mark = fold_phrase(ban.phrase).strip(" ")
-        if isinstance(ban.pattern, Phrase) and mark in _MARKS and ban.weight < LIGHT:
-            fix = f"write it as a regex, {ban.phrase.strip()}, which compares characters as they are"
-            yield Finding(ban, index, "common", f"{describe(ban)} hits {_MARKS[mark]}", fix)
+        for kind, clause, fix in ban.pattern.find_faults():
+            if ban.weight < LIGHT or kind not in ("short", "common"):
+                yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
     """Yield the entries that forbid common words, or occur inside them."""
-    ranked = sorted(
-        (word for word in frequencies if find_zipf(word, frequencies) >= COMMON), key=lambda w: -frequencies[w]
-    )
-    hits: dict[int, list[str]] = defaultdict(list)
+    common = [word for word in frequencies if find_zipf(word, frequencies) >= COMMON]
+    ranked = sorted(common, key=lambda word: -frequencies[word])
+    hit: dict[int, list[str]] = defaultdict(list)
     heavy = [ban for ban in bans if ban.weight < LIGHT]
     first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
-    compiled = BanList(ban for ban in heavy if not isinstance(ban.pattern, Regex))
+    compiled = BanList(ban for ban in heavy if not is_tried(ban.pattern))
     for word in ranked:
         for ban in dict.fromkeys(match.ban for match in compiled.find(word)):
-            hits[first[ban]].append(word)
+            hit[first[ban]].append(word)
     for ban in heavy:
-        if isinstance(ban.pattern, Regex) and always_forbids(ban):
-            hits[first[ban]] = _find_words(ban.phrase, ranked)
-        elif isinstance(ban.pattern, Phrase) and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
+        if is_tried(ban.pattern) and always_forbids(ban):
+            hit[first[ban]] = [ranked[number] for number in ban.pattern.find_in(ranked)]
+        elif ban.pattern.is_literal and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
             fault = f"{describe(ban)} is made of the most common words alone"
             yield Finding(ban, first[ban], "common", fault, _LONGER)
-    for index, words in hits.items():
+    for index, words in hit.items():
         if words:
             share = len(words) / len(ranked)
             fault, fix = _describe_hits(bans[index], words, frequencies, share=share)
@@ -96,9 +63,9 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
 
 def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
     """Yield the entries that look like two between which a comma is missing, as in `"to" "tapestry"` in Python."""
-    phrases = [(index, ban) for index, ban in enumerate(bans) if isinstance(ban.pattern, Phrase)]
-    entries = {ban.phrase.casefold() for _, ban in phrases}
-    for index, ban in phrases:
+    literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
+    entries = {ban.phrase.casefold() for _, ban in literals}
+    for index, ban in literals:
         if _TWO_ENTRIES.search(ban.phrase):
             fault = f"{describe(ban)} contains a comma between quotes and looks like two entries"
             yield Finding(ban, index, "joined", fault, "write one entry each")
@@ -114,32 +81,14 @@ def _describe_hits(
     rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
     shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
     name, pattern = describe(ban), ban.pattern
-    if isinstance(pattern, Regex):
+    if is_tried(pattern):
         what = f"matches {share:.0%} of the common words" if share > 0.2 else "matches common words"
         return f"{name} {what} ({shown}): {rate}", "make it match less, with \\b around words for instance"
-    if isinstance(pattern, Phrase) and pattern.edges == "anywhere" and words != [pattern.text.strip().lower()]:
+    if getattr(pattern, "edges", "") == "anywhere" and words != [pattern.text.strip().lower()]:
         return f"{name} occurs in common words ({shown}): {rate}", 'write whole words, with the edges "word"'
     if len(words) == 1:
         return f"{name} is a common word: {rate}", _LONGER
     return f"{name} hits common words ({shown}): {rate}", _LONGER
-
-
-def find_zipf(word: str, frequencies: Mapping[str, float]) -> float:
-    """Return the Zipf frequency of a word: log10 of its occurrences in a billion words, 0 if it is unknown.
-
-    >>> round(find_zipf("the", {"the": 0.05}), 2)
-    7.7
-    """
-    share = frequencies.get(word, 0.0)
-    return 9 + log10(share) if share else 0.0
-
-
-def _find_words(pattern: str, words: Iterable[str]) -> list[str]:
-    search = partial(Allowance().search, regex.compile(pattern), start=0, partial=False)
-    try:
-        return [word for word in words if search(word, end=len(word))]
-    except TimeoutError:
-        return []
 
 
 def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
@@ -170,4 +119,4 @@ def _split(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> 
 def _rank(word: str, frequencies: Mapping[str, float]) -> float:
     """Return how common a word is, 0 if it is too rare to be one half of another."""
     zipf = find_zipf(word, frequencies)
-    return zipf if zipf >= (KNOWN if len(word) > 3 else _SHORT_KNOWN) else 0.0
+    return zipf if zipf >= (KNOWN if len(word) > 3 else KNOWN_SHORT) else 0.0
