@@ -220,7 +220,7 @@ def convert(
         typer.Option(help="Whether phrases match whole words only.", show_default="that of the format"),
     ] = None,
     lenient: LenientOption = False,
-    licence: Annotated[
+    license: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The license of the list, for the file's header.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -233,7 +233,7 @@ def convert(
     if converted.source == str(list_):  # lists are shared, and must not reveal the folders of this machine
         converted.source = Path(list_).name
     with writing_or_stdout(out) as path:
-        converted.save(path, licence=licence)
+        converted.save(path, license=license)
     counts = f"{describe_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused"
     target = "standard output" if str(out) == "-" else out
     say(f"{list_} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")

@@ -60,7 +60,7 @@ class BanList(Sequence[Ban]):
     entries: phrases (`str`) or `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`. A bare `str` is
         refused, since each of its characters would become a ban.
     source: their origin, for messages and reports.
-    licence: under which they may be passed on, if known.
+    license: under which they may be passed on, if known.
 
     A list that was read from a file has a `format`, in `lines` the line of each ban, from 1, and in `refused` the
     entries that were left out. Bans that compare as equal count once, with the smallest of their weights.
@@ -70,7 +70,7 @@ class BanList(Sequence[Ban]):
     [('a testament to', 0, 15), ('cat', 19, 22)]
     """
 
-    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, licence: str | None = None) -> None:
+    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, license: str | None = None) -> None:
         if isinstance(entries, (str, bytes)):
             raise BanError(
                 f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
@@ -82,7 +82,7 @@ class BanList(Sequence[Ban]):
             raise BanError(f"a list of bans was expected, not {entries!r}: write [phrase, Ban(phrase, weight=…), …]")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
-        self.licence = licence
+        self.license = license
         self.format: str | None = None
         self.lines: tuple[int, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
@@ -134,7 +134,7 @@ class BanList(Sequence[Ban]):
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         if refused and strict:
             raise BanError(_complain(refused))
-        loaded = cls(bans, source=heading.source or place, licence=heading.licence)
+        loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.refused = taken, tuple(numbers), tuple(refused)
         return loaded
 
@@ -164,17 +164,17 @@ class BanList(Sequence[Ban]):
         forbidden = [*(bad_words_ids or []), *(_forbidden(bias) for bias in biases)]
         return cls(map(_to_tokens, forbidden), source="transformers")
 
-    def save(self, path: str | os.PathLike[str], *, licence: str | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
         r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
 
-        licence: under which the list may be passed on, else the one that it was loaded with.
+        license: under which the list may be passed on, else the one that it was loaded with.
 
-        The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
+        The first lines name the format's version, the source and the license; then each line has a phrase and, after a
         tab, its options. Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
         from antislop.lists.formats.text_format import write_lines
 
-        write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
+        write_text(path, write_lines(self, source=self.source, license=license or self.license))
 
     def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
         """Write the list, with a card, to a data set repository of the Hugging Face hub; return its address for `load`.
@@ -183,7 +183,7 @@ class BanList(Sequence[Ban]):
 
         Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
         """
-        card = hub.make_card(self, repo, source=self.source, licence=self.licence)
+        card = hub.make_card(self, repo, source=self.source, license=self.license)
         with TemporaryDirectory() as folder:
             self.save(Path(folder, hub.LIST))
             replace_text(Path(folder, hub.CARD), card)
@@ -197,7 +197,7 @@ class BanList(Sequence[Ban]):
         return BanList(
             distinct([*self, *other]),
             source=_join(self.source, other.source),
-            licence=_join(self.licence, other.licence),
+            license=_join(self.license, other.license),
         )
 
     def top(self, n: int) -> BanList:
@@ -249,7 +249,7 @@ class BanList(Sequence[Ban]):
         return Diff(tuple(ban for ban in dict.fromkeys(other) if ban in left), tuple(removed), tuple(changed))
 
     def _with(self, bans: Iterable[Ban]) -> BanList:
-        return BanList(bans, source=self.source, licence=self.licence)
+        return BanList(bans, source=self.source, license=self.license)
 
     @overload
     def __getitem__(self, index: int) -> Ban: ...

@@ -112,7 +112,7 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, replacing: S
         ) from error
 
 
-def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, licence: str | None) -> str:
+def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: str | None) -> str:
     """Return a card as Markdown: the number of bans, how to use them, and the first ones. repo: owner/name."""
     from huggingface_hub import DatasetCardData
 
@@ -121,7 +121,7 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, licence: st
         raise BanError(f"the repository is {repo!r}; owner/name was expected")
     data = DatasetCardData(
         pretty_name=title,
-        license=(licence or "unknown").lower(),
+        license=(license or "unknown").lower(),
         tags=["antislop", "ban-list"],
         configs=[{"config_name": "default", "data_files": LIST}],
     )

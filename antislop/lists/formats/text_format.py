@@ -2,7 +2,7 @@ r"""The text format of this package: one ban per line, written and read.
 
     # antislop 1
     # source: where the bans came from
-    # licence: under which they may be passed on
+    # license: under which they may be passed on
     a testament to
     tapestry	weight=0.25
     \bnot just\b	regex max_span=80
@@ -34,7 +34,7 @@ VERSION = 1
 """The newest version of the format."""
 
 _HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
-_FIELD = regex.compile(r"#\s*(source|licence):\s*(.*\S)\s*")
+_FIELD = regex.compile(r"#\s*(source|license):\s*(.*\S)\s*")
 _FLAG = regex.compile(r"([a-z_]+)(=?)")
 _WHOLE = regex.compile(r"[0-9]{1,18}")
 _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:e-?[0-9]{1,3})?")
@@ -45,14 +45,14 @@ class Heading(NamedTuple):
 
     version: int | None = None
     source: str | None = None
-    licence: str | None = None
+    license: str | None = None
 
 
 def read_heading(text: str) -> Heading:
     r"""Read the comments on top of a file.
 
     >>> read_heading("# antislop 1\n# source: my stories\ndelve\n")
-    Heading(version=1, source='my stories', licence=None)
+    Heading(version=1, source='my stories', license=None)
     """
     lines = text.split("\n", 100)[:100]
     header = _HEADER.fullmatch(lines[0])
@@ -67,7 +67,7 @@ def read_heading(text: str) -> Heading:
     return Heading(int(header[1]), **found)
 
 
-def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str | None = None) -> Iterator[str]:
+def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str | None = None) -> Iterator[str]:
     r"""Yield the lines of a file, without line ends; each was read back before.
 
     >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
@@ -76,8 +76,8 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str 
     yield f"# antislop {VERSION}"
     if source is not None:
         yield f"# source: {_quote(source)}"
-    if licence is not None:
-        yield f"# licence: {_quote(licence)}"
+    if license is not None:
+        yield f"# license: {_quote(license)}"
     for ban in bans:
         line = write_ban(ban)
         _, read = attempt(0, read_ban, line)
