@@ -1,11 +1,9 @@
-"""Ordered, validated lists of bans, read from files and written to them.
-
-Text only: knows no models and imports no torch.
-"""
+"""Ordered, validated lists of bans, read from files and written to them."""
 
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,40 +12,43 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
-from antislop.display import make_visible, shorten
+from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
 from antislop.files import replace_text
 from antislop.lists import hub
 from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_TIMED_OUT, MAX_WRITTEN_OUT, Line, read_text, write_text
-from antislop.matching.bans import Ban, Match, distinct
+from antislop.matching.bans import Ban, Match, distinct, list_options
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.matching.text_matcher import TextMatcher
 
-FORBIDDING = -1e4
-"""Up to this bias a probability becomes 0, also in float64."""
-
-
+FORBIDDING_BIAS = -1e4
+"""Highest bias of a logit at which the probability becomes 0, also in float64."""
 PIECE = 4096
-"""Characters per search step: the rules go through the changes in a piece once for each hit in it."""
+"""Characters per search step: the rules go through the changes in a piece once for each match in it."""
+SHOWN = 20
+"""Bans that a notebook shows."""
 
 
 class SearchStep(NamedTuple):
-    """The matches that one more piece of a text decided, in order, and the place before which no others follow."""
+    """The matches that one more piece of a text decided, in order.
+
+    settled: index of the character before which no others follow.
+    """
 
     matches: list[Match]
     settled: int
 
 
 class Refusal(NamedTuple):
-    """An entry that can't be used: its place, "path:line", and the reason."""
+    """An entry that can't be used. place: "path:line"."""
 
     place: str
     reason: str
 
 
 class Diff(NamedTuple):
-    """The bans that another list adds, lacks, and has with other options: (before, after)."""
+    """The difference to another list. changed: (before, after) of bans with other options."""
 
     added: tuple[Ban, ...]
     removed: tuple[Ban, ...]
@@ -55,15 +56,17 @@ class Diff(NamedTuple):
 
 
 class BanList(Sequence[Ban]):
-    r"""A sequence of bans, checked when it is made.
+    r"""A sequence of bans, checked when it is made. Bans that compare as equal count once, with the smallest weight.
 
-    entries: phrases (`str`) or `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`. A bare `str` is
-        refused, since each of its characters would become a ban.
+    entries: phrases and `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`.
     source: their origin, for messages and reports.
     license: under which they may be passed on, if known.
 
-    A list that was read from a file has a `format`, in `lines` the line of each ban, from 1, and in `refused` the
-    entries that were left out. Bans that compare as equal count once, with the smallest of their weights.
+    Of a list that was read from a file:
+
+    format: name of its format.
+    lines: the line of each ban, from 1.
+    refused: entries that were left out.
 
     >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
     >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
@@ -96,21 +99,19 @@ class BanList(Sequence[Ban]):
         edges: Edges | None = None,
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.lists.formats.formats`; the result has its name in `format`.
+        r"""Read a list in any of the formats of `antislop.lists.formats.formats`.
 
-        source: the path of a file, UTF-8, an open one, or hf://owner/name/file, a file of a data set repository of the
-            Hugging Face hub (hf://owner/name@revision/file; without a file, bans.txt).
-        format: of the list; by default it is recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by
-            the text. A JSON list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
+        source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
+            Face hub (hf://owner/name@revision/file; without a file, bans.txt).
+        format: by default, recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by the text. A JSON
+            list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
             "word" in all others.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
-        A list may have 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes, whose
-        repetitions written out have 2,000,000 characters.
-
-        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. Raises `BanError`, with
-        path:line, for the first entry that can't be used, and for a text that is not of that format.
+        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have 20,000,000
+        characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes. Raises `BanError`, with path:line,
+        for the first entry that can't be used, and for a text that is not in that format.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -147,11 +148,8 @@ class BanList(Sequence[Ban]):
     ) -> BanList:
         """Make bans of token ids from arguments of `generate`.
 
-        sequence_bias: only biases of -10,000 or less, which forbid, can be bans. Any other is added to the logit of the
-            last token, and its effect on a probability depends on all the others.
-
         The same is forbidden, but the sampler rewinds to the first token, while `generate` replaces the last one.
-        Raises `BanError` for a bias that is no ban.
+        Raises `BanError` for a bias above -10,000: it does not forbid.
 
         >>> list(BanList.from_transformers(bad_words_ids=[[5, 17]], sequence_bias={(8,): float("-inf")}))
         [Ban.tokens([5, 17]), Ban.tokens([8])]
@@ -167,10 +165,9 @@ class BanList(Sequence[Ban]):
     def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
         r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
 
-        license: under which the list may be passed on, else the one that it was loaded with.
+        license: by default, the one that the list was loaded with.
 
-        The first lines name the format's version, the source and the license; then each line has a phrase and, after a
-        tab, its options. Raises `BanError` for a ban that could not be read back, and if the file can't be written.
+        Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
         from antislop.lists.formats.text_format import write_lines
 
@@ -179,7 +176,8 @@ class BanList(Sequence[Ban]):
     def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
         """Write the list, with a card, to a data set repository of the Hugging Face hub; return its address for `load`.
 
-        repo: owner/name, made if it does not exist. private: for a new one; None is the owner's default.
+        repo: owner/name, made if it does not exist.
+        private: for a new repository; None is the owner's default.
 
         Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
         """
@@ -191,7 +189,7 @@ class BanList(Sequence[Ban]):
         return f"hf://{repo}/{hub.LIST}"
 
     def __or__(self, other: BanList) -> BanList:
-        """Return the bans of both, in order, equal ones once with the smallest of their weights."""
+        """Return the bans of both, in order, equal ones once with the smallest weight."""
         if not isinstance(other, BanList):
             return NotImplemented
         return BanList(
@@ -201,7 +199,7 @@ class BanList(Sequence[Ban]):
         )
 
     def top(self, n: int) -> BanList:
-        """Return the n bans with the largest counts, largest first; those without a count come last, in order.
+        """Return the n bans with the largest counts, largest first; bans without a count come last, in order.
 
         >>> [ban.phrase for ban in BanList([Ban("a"), Ban("b", count=3), Ban("c", count=9)]).top(2)]
         ['c', 'b']
@@ -221,7 +219,7 @@ class BanList(Sequence[Ban]):
     def with_options(self, **options: Any) -> BanList:
         """Return the bans, all with the same new options: weight, edges, exempt, scopes, at_most and others.
 
-        Raises `BanError` for an option that one of the patterns does not have.
+        Raises `BanError` for an option that one of the bans does not have.
 
         >>> list(BanList(["delve", "tapestry"]).with_options(at_most=1))
         [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
@@ -276,27 +274,32 @@ class BanList(Sequence[Ban]):
         return shorten(f"<BanList of {len(self)}{origin}: {shown}", 79) + ">"
 
     def _repr_html_(self) -> str:
-        """Return the first bans as a table for a notebook, with their weights and options."""
-        from antislop.lists.notebook import write_table
-
-        return write_table(self, source=self.source)
+        rows = [
+            (
+                ban.phrase,
+                ban.pattern.kind,
+                ban.weight,
+                ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight"),
+            )
+            for ban in self._bans[:SHOWN]
+        ]
+        origin = f" from {textwrap.shorten(self.source, 80, placeholder=' …')}" if self.source else ""
+        shown = f"the first {SHOWN} of " if len(self) > SHOWN else ""
+        caption = f"{shown}{len(self):,} {'ban' if len(self) == 1 else 'bans'}{origin}"
+        return write_html_table(("ban", "kind", "weight", "options"), rows, caption=caption)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is compiled, and changes as texts are read."""
+        # What is compiled changes as texts are read.
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct")}
 
     def find(self, text: str) -> list[Match]:
-        """Return every occurrence of every ban in a text, in order; they may overlap.
-
-        The sampler withdraws the same occurrences, except for a share of those of bans with a weight above 0.
-        """
+        """Return every occurrence of every ban in a text, in order; they may overlap."""
         return [match for step in self.search([text]) for match in step.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
         """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
 
-        Memory is bounded by what is undecided, whatever the length of the text. Raises `BanError` for a regex that
-        takes too long.
+        Memory does not grow with the text. Raises `BanError` for a regex that takes too long.
 
         >>> [step.matches for step in BanList(["a cat"]).search(["so a c", "at sat"])]
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
@@ -338,7 +341,7 @@ Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
 
 
 def read_bans(bans: Bans) -> BanList:
-    """Return bans as a list; raise `BanError` for a string that is no file."""
+    """Return bans as a list. Raises `BanError` for a string that does not name a file."""
     if isinstance(bans, BanList):
         return bans
     is_file = isinstance(bans, str) and (hub.is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
@@ -346,7 +349,8 @@ def read_bans(bans: Bans) -> BanList:
         return BanList.load(bans)  # type: ignore[arg-type]
     if isinstance(bans, str):
         raise BanError(
-            f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
+            f"the bans are {bans[:40]!r}, which is one string and not a file: pass a list, [phrase], or the path of a "
+            "file"
         )
     return BanList(bans)
 
@@ -403,10 +407,11 @@ def _forbidden(bias: Any) -> Sequence[int]:
     token_ids, value = bias if isinstance(bias, (list, tuple)) and len(bias) == 2 else (None, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
         raise BanError(f"sequence_bias contains {bias!r}; token ids and a number were expected: {{(5, 17): -math.inf}}")
-    if not value <= FORBIDDING:
+    if not value <= FORBIDDING_BIAS:
         raise BanError(
-            f"the bias {value} of the tokens {list(token_ids)} is no ban: it is added to a logit, and its effect on a "
-            f"probability depends on all the others; only biases up to {FORBIDDING:.0f} forbid: use Ban(…, weight=…)"
+            f"the bias {value} of the tokens {list(token_ids)} is not a ban: it is added to a logit, and its effect on "
+            "a probability depends on all the others; only biases up to "
+            f"{FORBIDDING_BIAS:.0f} forbid: use Ban(…, weight=…)"
         )
     return token_ids
 

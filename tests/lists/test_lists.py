@@ -340,7 +340,7 @@ def test_bad_words_and_forbidding_biases_become_bans_of_tokens() -> None:
 
 NOT_BANS: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "name bad_words_ids or sequence_bias"),
-    "a finite bias": ({"sequence_bias": {(5, 17): -10.0}}, r"the bias -10\.0 of the tokens \[5, 17\] is no ban"),
+    "a finite bias": ({"sequence_bias": {(5, 17): -10.0}}, r"the bias -10\.0 of the tokens \[5, 17\] is not a ban"),
     "a bias that favors": ({"sequence_bias": {(5,): 2.0}}, "depends on all the others"),
     "a bias that is no number": ({"sequence_bias": {(5,): math.nan}}, "the bias nan of the tokens"),
     "a bias that is a word": ({"sequence_bias": {(5,): "x"}}, "token ids and a number were expected"),

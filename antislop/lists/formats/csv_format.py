@@ -1,8 +1,7 @@
 """Lists of phrases in CSV, optionally with a weight or a count beside each.
 
-Cells are separated by commas, semicolons or tabs. The first line may name the columns; if there are more than two, it
-must, and only phrases, weights, counts and kinds of bans are read. Numbers without a name are weights or counts as in
-JSON. Each line is a row of its own, so that an unclosed quotation mark spoils one entry only.
+The first line may name the columns; if there are more than two, it must, and only phrases, weights, counts and kinds of
+bans are read. Each line is a row, so that an unclosed quotation mark spoils one entry only.
 """
 
 from __future__ import annotations
@@ -37,7 +36,11 @@ _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
 class _CsvColumns(NamedTuple):
-    """The roles of the columns, their number, and whether phrases without a kind are n-grams without stop words."""
+    """The indices of the columns.
+
+    width: how many there are.
+    are_ngrams: whether phrases without a kind are n-grams without stop words.
+    """
 
     phrase: int = 0
     weights: int | None = None
@@ -48,7 +51,7 @@ class _CsvColumns(NamedTuple):
 
 
 def are_pairs(lines: Sequence[str]) -> bool:
-    """Return whether several lines, below one that may name the columns, are a phrase and a number each.
+    """Return whether several lines, names of columns aside, are a phrase and a number each.
 
     >>> are_pairs(["delve,0.5", "a testament to,0.25"]), are_pairs(["well, well", "in May, 2020"])
     (True, False)
@@ -77,7 +80,7 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """Return the separator that leaves a number or names of columns in the first line, else the most cells."""
+    """Return the separator that leaves a number or names of columns in the first line, else most cells."""
     rows = {separator: _split(lines[0] if lines else "", separator) for separator in _SEPARATORS}
     for separator, cells in rows.items():
         if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):
@@ -116,7 +119,6 @@ def _find_first(names: Sequence[str], role: Sequence[str]) -> int | None:
 
 
 def _to_number(cell: str) -> int | float | None:
-    """Return the number in a cell, with a decimal point or comma, or None."""
     if _WHOLE.fullmatch(cell):
         return int(cell)
     cell = cell.replace(",", ".", 1)
@@ -134,7 +136,8 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
         cell = "" if place is None or place >= len(cells) else cells[place]
         options |= {name: _to_number(cell)} if cell else {}
         if cell and options[name] is None:
-            return number, BanError(f"the {name} {cell[:80]!r} is no number from 0 on: correct it, or put it in quotes")
+            fault = f"the {name} {cell[:80]!r} is not a number from 0 on"
+            return number, BanError(f"{fault}: correct it, or put it in quotes")
     phrase = cells[columns.phrase] if columns.phrase < len(cells) else ""
     if columns.kinds is not None and columns.kinds < len(cells) and cells[columns.kinds]:
         return attempt(number, make_ban, phrase, kind=cells[columns.kinds], options=options, edges=edges)

@@ -1,9 +1,8 @@
 """Published lists in JSON and JSON Lines.
 
-Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. Factors and counts
-may also be one object, {phrase: number}. The fifth shape, statistics, has phrases anywhere inside objects. In lists of
-each shape, an entry may be an object that names the kind of its ban. The line of a ban is the one on which its value
-begins.
+Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. The fifth,
+statistics, has phrases anywhere inside objects. In each, an entry may be an object that names the kind of its ban. The
+line of a ban is the one on which its value begins.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 
 
 def find_shape(text: ListText) -> str:
-    """Return the format that the value of a JSON text shows, among those of this module."""
+    """Return the name of the format that the value of a JSON text shows."""
     if text.suffix != ".json" and _are_json_lines(text.text):
         return "statistics"
     if find_preset(text.value) is not None:
@@ -50,7 +49,7 @@ def find_shape(text: ListText) -> str:
 
 
 def find_preset(value: Any) -> dict[str, str] | None:
-    """Return the bans of a preset of SillyTavern, by their keys; None for any other value."""
+    """Return the bans of a preset of SillyTavern by their keys; None for any other value."""
     preset = value.get("preset", value) if isinstance(value, dict) else None
     if not isinstance(preset, dict):
         return None
@@ -70,7 +69,6 @@ def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges],
 
 
 def _read_pairs(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
-    """Yield the bans of a JSON list, or of an object {phrase: number}."""
     if not _is_mapping(text.value):
         return read_entries(text, edges, make)
     return (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text.text))
@@ -104,7 +102,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 
 def _are_json_lines(text: str) -> bool:
-    """Return whether the first of several lines is an object, or a phrase with a number, and all of its JSON."""
+    """Return whether the first of several lines is an object, or a phrase with a number, as a whole."""
     first, *others = text.strip().split("\n", 2)
     try:
         value = json.loads(first)
@@ -140,7 +138,6 @@ def _classify_numbers(numbers: Iterable[Any]) -> str:
 
 
 def _is_mapping(value: Any) -> bool:
-    """Return whether a value is an object of phrases with a number each."""
     numbers = value.values() if isinstance(value, dict) else ()
     return bool(numbers) and all(
         isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers
@@ -169,7 +166,7 @@ def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
 
 
 def _children(text: str, index: int) -> Iterator[tuple[str, int, Any]]:
-    """Yield (key, place, value) for each item of the JSON list or object that begins at a place of a valid text."""
+    """Yield (key, index, value) of each item of the JSON list or object that begins at `index` of a valid text."""
     decoder, is_object, key = json.JSONDecoder(), text[index] == "{", ""
     index = _skip(text, index + 1)
     while text[index] not in "]}":
@@ -188,7 +185,7 @@ def _skip(text: str, index: int) -> int:
 
 
 def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
-    """Yield each item of a JSON list or object with the line on which it begins, and its key."""
+    """Yield (line, key, item) of each item of a JSON list or object."""
     line, seen = 1, 0
     for key, index, item in _children(text, _skip(text, 0)):
         line, seen = line + text.count("\n", seen, index), index
@@ -211,7 +208,7 @@ def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (place, entry, name of its group), and also the strings in a list without statistics."""
+    """Yield (index, entry, name of its group), and also the strings in a list without statistics."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)

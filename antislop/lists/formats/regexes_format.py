@@ -1,7 +1,4 @@
-r"""Lists of regexes: a JSON list, or one per line, in quotes or not, commas after it or not, `#` comments.
-
-Most of its entries show signs of a regex, such as `\b`, `(?:` or `[^`.
-"""
+"""Lists of regexes: a JSON list, or one per line, in quotes or not, commas after it or not, `#` comments."""
 
 from __future__ import annotations
 

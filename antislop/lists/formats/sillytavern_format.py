@@ -1,7 +1,7 @@
 """SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines.
 
 A preset of its samplers, in JSON, has such lists under `banned_tokens` and `global_banned_tokens`. A `*` is the
-character, as in the programs that read these lists.
+character.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def _read(text: ListText, edges: Edges) -> Iterator[Line]:
 
 
 def _read_preset(text: ListText, edges: Edges) -> Iterator[Line]:
-    """Yield the bans of a preset, each with the line of its key."""
     lists = find_preset(text.value) or {}
     if not "".join(lists.values()).strip():
         names = " and ".join(lists) or "banned_tokens"
@@ -62,7 +61,7 @@ def _read_lines(text: str, edges: Edges) -> Iterator[Line]:
 
 
 def _count_heading(lines: list[str]) -> int:
-    """Return how many lines of free text are on top: up to the last empty line or ruler above the first marked line."""
+    """Return the number of lines of free text: up to the last empty line or ruler above the first marked line."""
     marked = (number for number, line in enumerate(lines) if _is_marked(line))
     above = range(next(marked, 0))
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)

@@ -1,4 +1,4 @@
-r"""The text format of this package: one ban per line, written and read.
+r"""The text format of this package, written and read: one ban per line.
 
     # antislop 1
     # source: where the bans came from
@@ -8,9 +8,8 @@ r"""The text format of this package: one ban per line, written and read.
     \bnot just\b	regex max_span=80
     " a phrase that could be misread "	edges=anywhere
 
-After a tab follow the kind of the ban and its options, separated by spaces; defaults are left out. In a phrase `*` is a
-wildcard, and `\*` the character. A phrase that could be misread (it begins with # or a quotation mark, or contains an
-invisible character) is a JSON string.
+After a tab follow the kind of the ban and its options; defaults are left out. In a phrase `*` is a wildcard, and `\*`
+the character. A phrase that could be misread is a JSON string.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:e-?[0-9]{1,3})?")
 
 
 class Heading(NamedTuple):
-    """The comments on top of a file; `version` is None if they don't name the format."""
+    """The comments on top of a file. version: None if they don't name the format."""
 
     version: int | None = None
     source: str | None = None
@@ -115,7 +114,9 @@ def write_ban(ban: Ban) -> str:
 
 
 def read_ban(line: str, *, edges: Edges = "word") -> Ban:
-    r"""Return the ban of a line; edges: for a phrase that names none. Raises `BanError`.
+    r"""Return the ban of a line. Raises `BanError`.
+
+    edges: of a phrase that names none.
 
     >>> read_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
@@ -141,7 +142,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _unquote(text: str) -> str:
-    """Return the string that a text is the JSON of, or else the text."""
+    """Return the string of a text that is a JSON string, else the text."""
     if text.startswith('"') and text.endswith('"'):
         try:
             return str(json.loads(text))
@@ -180,7 +181,7 @@ def _read_flags(flags: str, line: str) -> dict[str, Any]:
 
 @cache
 def _list_defaults(names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the flags that are known, with their defaults; the default of a kind is its name."""
+    """Return the known flags with their defaults; that of a kind is its name."""
     kinds = {name: name for name in names if name != Phrase.kind}
     of_patterns = {option.name: option.default for name in names for option in find_options(KINDS[name])}
     return kinds | of_patterns | BAN_OPTIONS

@@ -1,7 +1,6 @@
 """Lists of phrases in YAML, in groups or in groups of groups, and the kinds of bans as tags.
 
-Read from events, without building values: an alias costs nothing and adds no phrase. Every phrase is a string, whatever
-it looks like.
+Read from events, without building values: an alias adds nothing, and every phrase is a string.
 """
 
 from __future__ import annotations
@@ -82,9 +81,9 @@ def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> I
         yield attempt(line, make_ban, value, kind=kind, options={}, edges=edges)
     elif group and not group.is_mapping:
         yield attempt(line, make_phrase, value, edges=edges)
-    elif group and value:  # a group without a phrase is no error
+    elif group and value:  # an empty group is fine
         pair = f"{group.key}: {value}"[:80]
-        yield line, BanError(f"{pair!r} is no phrase in a group: put a phrase with a colon into quotes, after a dash")
+        yield line, BanError(f"{pair!r} is not a phrase in a group: put one with a colon into quotes, after a dash")
     elif not group:
         yield line, BanError(f"{value[:80]!r} is in no list: write each phrase on a line of its own, after a dash")
 
