@@ -1,7 +1,4 @@
-"""Sources of records: files, folders, data sets of the hub, Python iterables.
-
-Knows no prompts: see `prompts`.
-"""
+"""Sources of records: files, folders, data sets of the hub, Python iterables."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ _SPLITS = {
 class SourceRecord(NamedTuple):
     """One record of a source.
 
-    number: its index in the source, from 0; blank lines don't count, broken lines do.
-    place: its name in messages: path:line in a file of lines.
-    fields: its columns, as JSON values; a bare string becomes the column "prompt".
+    number: index in the source, from 0; blank lines don't count, broken lines do.
+    place: what messages call it: path:line in a file of lines.
+    fields: columns, as JSON values; a bare string becomes the column "prompt".
     key: its name in a JSON object of records.
-    error: the reason for which it can't be read; then there are no fields.
+    error: the reason why it has no fields.
     """
 
     number: int
@@ -49,13 +46,13 @@ class SourceRecord(NamedTuple):
 def read_records(source: Source, *, split: str = "train") -> Iterator[SourceRecord]:
     """Read a source record by record.
 
-    source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file or of a
+    source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file, or of a
         folder; a data set of the hub as owner/name or owner/name:configuration; or strings and mappings.
-    split: of a folder or a data set of the hub; other sources have none. A file of a folder belongs to the split that
-        its path names ("test", "dev", …), else to "train".
+    split: of a folder or a data set of the hub. A file of a folder belongs to the split that its path names ("test",
+        "dev", …), else to "train".
 
-    Text is UTF-8. Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text. Raises
-    `InputError` immediately if nothing can be read.
+    Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text. Raises `InputError` at once
+    if nothing can be read.
     """
     raw_records = _open(source, split)
     head = list(islice(raw_records, 1))
@@ -65,7 +62,6 @@ def read_records(source: Source, *, split: str = "train") -> Iterator[SourceReco
 
 
 def name_source(source: Source) -> str:
-    """Return the name of a source for messages."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the passed records"
 
 
@@ -83,7 +79,7 @@ def _record(number: int, raw_record: RawRecord) -> SourceRecord:
 
 
 def to_json(value: Any, *, depth: int = 0) -> Any:
-    """Return a value in the types of JSON, copied; bytes become their number, other types their `str`.
+    """Return a copy of a value in the types of JSON; bytes become their number, other types their `str`.
 
     Raises `InputError` for a value that is nested too deeply, or contains itself.
     """
