@@ -109,9 +109,9 @@ class BanList(Sequence[Ban]):
             "word" in all others.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
-        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have 20,000,000
-        characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes. Raises `BanError`, with path:line,
-        for the first entry that can't be used, and for a text that is not in that format.
+        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
+        20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all. Raises `BanError`,
+        with path:line, for the first entry that can't be used, and for a text that is not in that format.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))

@@ -81,7 +81,6 @@ class Automaton:
         return after
 
     def _find(self, prefix: str, low: int, high: int) -> tuple[int, int]:
-        """Return the range of the patterns with this prefix within low..high."""
         low = bisect_left(self._sorted, prefix, low, high)
         if low == high or not self._sorted[low].startswith(prefix):
             return low, low

@@ -42,7 +42,6 @@ class Reduced(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of characters."""
         return len(self.others) - 1
 
 

@@ -137,7 +137,6 @@ class Rules:
         return all(state.scopes[scope][1].at(match.start_back) for scope in self._scopes_of[match.pattern])
 
     def forget(self, state: RuleState) -> RuleState:
-        """Return the state after the same text, in which no match counts."""
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
 
     def restart(self, state: RuleState, content: str = "") -> RuleState:

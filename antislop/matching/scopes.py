@@ -77,7 +77,6 @@ class Scope:
             )
 
     def applies(self, state: ScopeState) -> bool:
-        """Return whether a ban applies in a state."""
         is_inside = state.opened != ""
         return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
 

@@ -58,7 +58,6 @@ class TextMatcher:
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
     ) -> tuple[PhraseStates, OtherState, PieceResult]:
-        """Read one more piece; `final` also decides what depends on the text ending here."""
         phrases, result = self.read_phrases(phrases, piece, final=final)
         others, result = self.complete(others, piece, result, final=final)
         return phrases, others, result
@@ -86,17 +85,14 @@ class TextMatcher:
         return OtherState(tuple(states), rules), result
 
     def begin(self) -> None:
-        """Begin a text that is unrelated to earlier ones: each regex has all of its time for it."""
         for _, search in self._searches:
             search.begin()
 
     def restore(self) -> None:
-        """Search again for the bans that timed out."""
         for _, search in self._searches:
             search.restore()
 
     def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
-        """Return the states after the same text, of which no character can belong to a later match."""
         pairs = zip(self._searches, others.searches, strict=True)
         searches = tuple(search.forget(state) for (_, search), state in pairs)
         rules = self._rules.forget(others.rules) if self._rules else others.rules
@@ -116,7 +112,6 @@ class TextMatcher:
 
     @property
     def timed_out(self) -> list[int]:
-        """The bans that took too long and are no longer searched for."""
         return [numbers[number] for numbers, search in self._searches for number in search.timed_out]
 
 

@@ -46,8 +46,6 @@ class Surfaces(characters.TokenBytes, Protocol):
 
 
 class _BanMatch(NamedTuple):
-    """A ban that was completed, and the places of its first and last character, counted back."""
-
     ban: Ban
     start_back: int
     end_back: int
@@ -205,9 +203,8 @@ class Matcher:
         self._kept = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have copies compile the bans anew."""
-        # The remembered transitions are nested deeper than pickle can follow, and would change the matcher's hash, by
-        # which `datasets` finds cached results.
+        # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would
+        # change the matcher's hash, by which `datasets` finds cached results.
         return type(self), (self._bans, self._surfaces)
 
     @property

@@ -20,8 +20,8 @@ def read_chat(value: Any) -> list[Message]:
 
     value: a list of messages, or one list for each of their columns.
 
-    Roles get OpenAI's names. Text parts of a content are joined by line feeds, as in vLLM; other fields are kept. Raises
-    `InputError` for anything else, and if no message of a user or a tool is left at the end.
+    Roles get OpenAI's names. Text parts of a content are joined by line feeds, as in vLLM; other fields are kept.
+    Raises `InputError` for anything else, and if no message of a user or a tool is left at the end.
     """
     turns = _transpose(value) if isinstance(value, Mapping) else value
     if not isinstance(turns, list):

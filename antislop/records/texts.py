@@ -84,7 +84,8 @@ def read_texts(
     limit: the number of texts to read from each source.
 
     Leaves out records whose `status` is "error", empty texts, texts whose reasoning block never ends, and messages of
-    the user and the system in chats of SillyTavern (`mes`). Raises `InputError` with path:line for a record that is broken or has no text column.
+    the user and the system in chats of SillyTavern (`mes`). Raises `InputError`, with path:line, for a record that is broken or
+    has no text column.
     """
     texts = open_texts(sources, column=column, prompt_column=prompt_column, split=split, limit=limit)
     return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)

@@ -65,7 +65,6 @@ class SharedTime:
 
     @property
     def limit(self) -> float:
-        """Seconds that each regex may take."""
         return TIME_LIMIT if self.spent < SHARED_LIMIT else SHORT_LIMIT
 
 

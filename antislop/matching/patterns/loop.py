@@ -55,7 +55,6 @@ class Symbols(NamedTuple):
         return Symbols(self.text[-count:], self.marks[-count:], self.gaps[-count:])
 
     def measure(self, start: int, end: int) -> int:
-        """Return the number of characters between two symbols."""
         gaps = self.gaps[start + 1 : end + 1]
         wide = gaps.replace("\1", "")
         return len(gaps) - len(wide) + sum(map(ord, wide))
@@ -90,8 +89,6 @@ class LoopState(NamedTuple):
 
 
 class LoopSearch(TextSearch[LoopState]):
-    """Loops, compiled. Loops of one pattern don't overlap."""
-
     def __init__(self, patterns: Sequence[Loop]) -> None:
         self._trackers = [_Tracker(pattern) for pattern in patterns]
         self._kept = max(tracker.kept for tracker in self._trackers)
@@ -124,8 +121,6 @@ class LoopSearch(TextSearch[LoopState]):
 
 
 class _Tracker:
-    """Follows one pattern. Here places are indices of symbols."""
-
     def __init__(self, pattern: Loop) -> None:
         self._copies = pattern.copies
         self._repeats = pattern.copies - 1

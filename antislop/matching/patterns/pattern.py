@@ -186,7 +186,6 @@ class PatternMatch(NamedTuple):
     end_back: int
 
     def shift(self, size: int) -> PatternMatch:
-        """Return the match after `size` more characters."""
         return PatternMatch(self.pattern, self.start_back + size, self.end_back + size)
 
 
@@ -271,7 +270,6 @@ class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
 
 
 def check_text(text: object) -> None:
-    """Raise `BanError` for anything but a string with a visible character."""
     if not isinstance(text, str):
         raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
     if not is_visible(text):
@@ -279,18 +277,15 @@ def check_text(text: object) -> None:
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text contains a visible character."""
     return _LETTER.search(text) is not None or bool(fold_phrase(text).strip(BOUNDARY + " "))
 
 
 def check_switch(name: str, text: str, value: object) -> None:
-    """Raise `BanError` for an option that is not True or False."""
     if not isinstance(value, bool):
         raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
 
 
 def check_number(name: str, text: str, value: object) -> None:
-    """Raise `BanError` for an option that is not a whole number, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BanError(f"{name} of {text!r} is {value!r}; it is a whole number, 0 or more")
 

@@ -74,7 +74,6 @@ class RegexSearch(TextSearch[RegexState]):
         self.begin()
 
     def begin(self) -> None:
-        """Begin a text that is unrelated to earlier ones: each regex has all of its time for it."""
         shared = SharedTime()
         self._allowances = [Allowance(shared) for _ in self._regexes]
         self._group_allowance = Allowance(shared)
@@ -144,7 +143,6 @@ class RegexSearch(TextSearch[RegexState]):
         )
 
     def _find_candidates(self, text: str, begun: int, searched: Container[int], *, final: bool) -> list[int]:
-        """Return the regexes, except those already searched for, that may match from `begun` on."""
         candidates: list[int] = []
         for group in self._groups:
             if final or group.may_match(text, begun, self._group_allowance):
@@ -164,7 +162,6 @@ class _RegexGroup:
         self._brief = min(member.brief for member in regexes)
 
     def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
-        """Return whether any of them matches, or may begin to match, from `begun` on."""
         end = len(text)
         if self._joined is None or end - begun > self._max_span:  # characters beyond the span can change the result
             return True
@@ -213,7 +210,6 @@ class Regex(Pattern):
         return measure(self.text).characters
 
     def prepare(self) -> IncrementalRegex:
-        """Return the compiled expression."""
         return IncrementalRegex(self.text, max_span=self.max_span)
 
     def find_in(self, texts: Sequence[str]) -> list[int]:

@@ -39,7 +39,6 @@ class Tokens(Pattern):
 
 
 def join_ids(token_ids: Sequence[int]) -> str:
-    """Return token ids as the text of a pattern. Raises `BanError` for anything else."""
     if isinstance(token_ids, str) or not all(isinstance(i, int) and not isinstance(i, bool) for i in token_ids):
         raise BanError(f"token ids were expected, not {token_ids!r}: {_FIX}")
     return " ".join(map(str, token_ids))

@@ -197,8 +197,6 @@ class _WordTrack:
 
 
 class WordSearch(TrackSearch[SequenceState, _WordTrack]):
-    """Sequences of words, compiled."""
-
     def __init__(self, patterns: Sequence[WordSequence]) -> None:
         super().__init__(patterns, build=_WordTrack, start=SequenceState())
 
@@ -247,7 +245,6 @@ class WordSequence(Pattern):
 
     @property
     def skip_stop_words(self) -> bool:
-        """Whether stop words between the words don't count as words."""
         return False
 
     @property
