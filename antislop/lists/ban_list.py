@@ -26,7 +26,7 @@ FORBIDDING_BIAS = -1e4
 """Highest bias of a logit at which the probability becomes 0, also in float64."""
 PIECE = 4096
 """Characters per search step: the rules go through the changes in a piece once for each match in it."""
-SHOWN = 20
+ROWS_SHOWN = 20
 """Bans that a notebook shows."""
 
 
@@ -110,8 +110,10 @@ class BanList(Sequence[Ban]):
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
-        20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all. Raises `BanError`,
-        with path:line, for the first entry that can't be used, and for a text that is not in that format.
+        20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
+
+        Raises `BanError`, with path:line, for the first entry that can't be used, and for a text that is not in that
+        format.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -130,11 +132,11 @@ class BanList(Sequence[Ban]):
         suffix = Path(place.lower().removesuffix(".gz")).suffix
         try:
             taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
-            bans, numbers, refused = _gather(lines, place)
+            bans, numbers, refused = _collect_bans(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         if refused and strict:
-            raise BanError(_complain(refused))
+            raise BanError(_describe_refused(refused))
         loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.refused = taken, tuple(numbers), tuple(refused)
         return loaded
@@ -194,8 +196,8 @@ class BanList(Sequence[Ban]):
             return NotImplemented
         return BanList(
             distinct([*self, *other]),
-            source=_join(self.source, other.source),
-            license=_join(self.license, other.license),
+            source=_join_names(self.source, other.source),
+            license=_join_names(self.license, other.license),
         )
 
     def top(self, n: int) -> BanList:
@@ -281,10 +283,10 @@ class BanList(Sequence[Ban]):
                 ban.weight,
                 ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight"),
             )
-            for ban in self._bans[:SHOWN]
+            for ban in self._bans[:ROWS_SHOWN]
         ]
         origin = f" from {textwrap.shorten(self.source, 80, placeholder=' …')}" if self.source else ""
-        shown = f"the first {SHOWN} of " if len(self) > SHOWN else ""
+        shown = f"the first {ROWS_SHOWN} of " if len(self) > ROWS_SHOWN else ""
         caption = f"{shown}{len(self):,} {'ban' if len(self) == 1 else 'bans'}{origin}"
         return write_html_table(("ban", "kind", "weight", "options"), rows, caption=caption)
 
@@ -308,7 +310,7 @@ class BanList(Sequence[Ban]):
         matcher.begin()
         phrases, others = matcher.phrases.start, matcher.start
         pending: set[Match] = set()
-        for piece, is_last in _cut(pieces):
+        for piece, is_last in _cut_pieces(pieces):
             phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
             if timed_out := matcher.timed_out:
                 raise BanError(
@@ -355,7 +357,7 @@ def read_bans(bans: Bans) -> BanList:
     return BanList(bans)
 
 
-def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """Yield a text in pieces of up to `PIECE` characters, each with whether it is the last one."""
     parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
     last = next(parts, "")
@@ -365,7 +367,7 @@ def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield last, True
 
 
-def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
+def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
     """Return the bans of a list, their lines, and the refused entries. Raises `BanError` if the list is too long."""
     bans: list[Ban] = []
     numbers: list[int] = []
@@ -392,18 +394,17 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], li
     return bans, numbers, refused
 
 
-def _complain(refused: Sequence[Refusal]) -> str:
+def _describe_refused(refused: Sequence[Refusal]) -> str:
     place, reason = refused[0]
     more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
     return f"{place}: {reason}{more}"
 
 
-def _join(*names: str | None) -> str | None:
+def _join_names(*names: str | None) -> str | None:
     return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
 def _forbidden(bias: Any) -> Sequence[int]:
-    """Return the token ids of an item of `sequence_bias` that forbids them."""
     token_ids, value = bias if isinstance(bias, (list, tuple)) and len(bias) == 2 else (None, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
         raise BanError(f"sequence_bias contains {bias!r}; token ids and a number were expected: {{(5, 17): -math.inf}}")

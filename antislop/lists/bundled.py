@@ -48,7 +48,6 @@ class Construction(NamedTuple):
 
 @cache
 def read_constructions() -> tuple[Construction, ...]:
-    """Read the bundled constructions."""
     entries = read_json(FOLDER / "constructions.json")
     return tuple(
         Construction(

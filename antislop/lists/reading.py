@@ -136,7 +136,6 @@ def to_words(text: Any, **options: Any) -> Ban:
 
 
 def names_kind(entry: object) -> bool:
-    """Return whether an entry is an object that names the kind of its ban."""
     return isinstance(entry, dict) and is_kind(entry.get("kind"))
 
 
@@ -193,16 +192,16 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
     if callable(getattr(source, "read", None)):
         name = getattr(source, "name", None)
         place = name if isinstance(name, str) else "<text>"
-        content = _read(source, place)
+        content = _read_file(source, place)
     elif isinstance(source, (str, os.PathLike)):
         place = os.fsdecode(source)
         try:
             with open_bytes(hub.download(place) if hub.is_address(place) else place) as file:
-                content = _read(file, place)
+                content = _read_file(file, place)
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             if isinstance(error, BanError):
                 raise
-            raise BanError(f"{place}: {_advise(error)}") from error
+            raise BanError(f"{place}: {_explain_read(error)}") from error
     else:
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
     text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
@@ -217,7 +216,7 @@ def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
         raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
 
-def _read(file: Any, place: str) -> str | bytes:
+def _read_file(file: Any, place: str) -> str | bytes:
     pieces: list[Any] = []
     size = 0
     try:
@@ -233,7 +232,7 @@ def _read(file: Any, place: str) -> str | bytes:
     except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
         if isinstance(error, BanError):
             raise
-        raise BanError(f"{place}: {_advise(error)}") from error
+        raise BanError(f"{place}: {_explain_read(error)}") from error
     empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
     content: str | bytes = empty.join(pieces)
     return content
@@ -246,5 +245,5 @@ def _decode(content: bytes, place: str) -> str:
         raise BanError(str(error)) from error
 
 
-def _advise(error: Exception) -> str:
+def _explain_read(error: Exception) -> str:
     return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"

@@ -68,7 +68,7 @@ class Automaton:
         missing = []
         after = self._steps[state].get(symbol)
         while after is None:
-            low, high = self._find(self.prefix(state) + symbol, *self._ranges[state])
+            low, high = self._find_range(self.prefix(state) + symbol, *self._ranges[state])
             if low < high:
                 missing.append((state, low, high))
             if state == ROOT:
@@ -80,7 +80,7 @@ class Automaton:
             after = self._steps[state][symbol] = self._append(self.prefix(state) + symbol, low, high, after)
         return after
 
-    def _find(self, prefix: str, low: int, high: int) -> tuple[int, int]:
+    def _find_range(self, prefix: str, low: int, high: int) -> tuple[int, int]:
         low = bisect_left(self._sorted, prefix, low, high)
         if low == high or not self._sorted[low].startswith(prefix):
             return low, low

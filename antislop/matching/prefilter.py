@@ -25,7 +25,7 @@ _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
 _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
 _UNKNOWN = 255
-WAITING = 1 << 14
+MAX_WAITING = 1 << 14
 """Characters without a stop after which the exact search reads them anyway."""
 
 
@@ -148,13 +148,13 @@ class Prefilter(TextSearch[PrefilterState]):
         self._finds_all = bool(literals) and all(literals)
         self._automaton = BytesAhoCorasick(literals if self._finds_all else [])
         self._longest = max(map(len, literals), default=0)
-        self._waiting = WAITING + 4 * self._longest
+        self._waiting = MAX_WAITING + 4 * self._longest
         self._is_phrases = all(pattern.is_literal for pattern in patterns)
         symbols = [_find_plain_symbols(pattern, literal) for pattern, literal in zip(patterns, literals, strict=True)]
         self._is_plain = np.array([each != "" for each in symbols])
         self._opens = np.array([each.startswith(BOUNDARY) for each in symbols])
         self._closes = np.array([each.endswith(BOUNDARY) for each in symbols])
-        self._read_again = lru_cache(maxsize=1 << 14)(self._read)  # the same words recur
+        self._read_again = lru_cache(maxsize=1 << 14)(self._search_after)  # the same words recur
         self.start = PrefilterState(exact=None if self._finds_all else self._exact.start)
 
     @staticmethod
@@ -239,10 +239,10 @@ class Prefilter(TextSearch[PrefilterState]):
         return is_sure, set(map(PatternMatch, number[is_match].tolist(), starts.tolist(), ends.tolist()))
 
     def _read_passage(self, text: str, begin: int, end: int, *, final: bool) -> Sequence[PatternMatch]:
-        read = self._read_again if end - begin < SHORT_PIECE else self._read
+        read = self._read_again if end - begin < SHORT_PIECE else self._search_after
         return read(text[begin] if begin >= 0 else "", text[begin + 1 : end], final)
 
-    def _read(self, stop: str, passage: str, final: bool) -> Sequence[PatternMatch]:
+    def _search_after(self, stop: str, passage: str, final: bool) -> Sequence[PatternMatch]:
         begun = self._begin(stop) if stop else self._exact.start
         return self._exact.read(begun, passage, final=final)[1].matches
 

@@ -126,7 +126,7 @@ class State:
         self._read: int = len(transition.text) if parent is None else parent._read + len(transition.text)
         self._jump: State | None = None
         if open_ or transition.spelling or transition.situation.waits:
-            self._jump = parent._far_back() if parent is not None else None
+            self._jump = parent._find_jump() if parent is not None else None
             # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far
             # back as one from there.
             before = self.back_to(max(0, self._find_open_start()))
@@ -136,7 +136,7 @@ class State:
     @property
     def violations(self) -> tuple[Violation, ...]:
         """The bans that the latest token completed, the earliest start first."""
-        return self._violations(self.length - 1) if self._matches or self._transition.spelled else ()
+        return self._list_violations(self.length - 1) if self._matches or self._transition.spelled else ()
 
     def back_to(self, length: int) -> State:
         """Return the state after the first `length` generated tokens of this one."""
@@ -146,7 +146,7 @@ class State:
             state = jump if jump is not None and jump.length >= length else state.parent
         return state
 
-    def _far_back(self) -> State:
+    def _find_jump(self) -> State:
         """Return where the next state jumps to, so that any earlier state is reached in a few jumps.
 
         E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0.
@@ -158,7 +158,6 @@ class State:
         return far
 
     def _find_open_start(self) -> int:
-        """Return the token in which the earliest incomplete occurrence or character begins."""
         situation = self._transition.situation
         backs = [*self._open, *(back for track in situation.phrases for _, _, back in track.context.marks)]
         start = self._token_of(max(backs)) if backs else self.length
@@ -176,7 +175,7 @@ class State:
         index, begun = place - state._read + len(state._transition.text), state._transition.begun
         return state.length - 1 - (begun[index] if index < len(begun) else 0)
 
-    def _violations(self, end: int) -> tuple[Violation, ...]:
+    def _list_violations(self, end: int) -> tuple[Violation, ...]:
         matched = {
             Violation(ban, max(0, self._token_of(start_back)), end): None
             for ban, start_back, end_back in self._matches
@@ -245,9 +244,9 @@ class Matcher:
 
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
-        return self._read(state, token)
+        return self._read_token(state, token)
 
-    def _read(self, state: State, token: int) -> State:
+    def _read_token(self, state: State, token: int) -> State:
         situation = state._transition.situation
         transition = situation.transitions.get(token)
         if transition is None:
@@ -263,12 +262,12 @@ class Matcher:
         if ends:
             content = self._surfaces.breaks.get(token, "")
             others, result = self._texts.restart(others, content), result._replace(open=())
-        matches = self._name(result)
+        matches = self._name_bans(result)
         return State(state, transition, length, others=others, matches=matches, open_=result.open, muted=state.muted)
 
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
-        return self._end(state)._violations(state.length - 1)
+        return self._end(state)._list_violations(state.length - 1)
 
     def expect(self, state: State, count: int) -> tuple[int, list[str]]:
         """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.
@@ -289,9 +288,9 @@ class Matcher:
 
     def _end(self, state: State) -> State:
         """Return the state after the end of the text, which counts as one more token."""
-        return self._read(state, _END)
+        return self._read_token(state, _END)
 
-    def _name(self, result: PieceResult) -> tuple[_BanMatch, ...]:
+    def _name_bans(self, result: PieceResult) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in result.matches)
 
     def _add_transition(self, situation: _Situation, token: int) -> _Transition:
@@ -319,7 +318,7 @@ class Matcher:
             text,
             begun,
             result,
-            self._name(result),
+            self._name_bans(result),
             tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
             self._spelling.longest[spelled],
         )

@@ -17,7 +17,7 @@ from antislop.files import decode, find_other_encoding, open_text, parse_json, r
 
 MAX_LINE = 10_000_000
 """Limit of characters of a line, and of a CSV cell: several long books."""
-INSTALL = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
+NEEDS_DATASETS = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
 _ENCODING = "not UTF-8: save the file as UTF-8"
@@ -87,13 +87,12 @@ def _kind(path: Path) -> str:
     return "" if inner == ".parquet" else inner
 
 
-def _open(path: Path) -> IO[str]:
+def _open_text(path: Path) -> IO[str]:
     return open_text(path, errors="surrogateescape")  # bytes that are not UTF-8 become lone surrogates
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
-    """Yield (path:line, line, error) for the lines that are not blank."""
-    with _open(path) as file:
+    with _open_text(path) as file:
         for number, (line, is_whole) in enumerate(_read_lines(file), start=1):
             if number == 1 and (fault := find_other_encoding(line.encode("utf-8", "surrogateescape"))):
                 raise InputError(f"{path}:1: {fault}")
@@ -168,9 +167,9 @@ def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:
 def _read_csv(path: Path) -> Iterator[RawRecord]:
     """Read rows below a line of column names, whose most frequent of comma, semicolon and tab is the delimiter."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
-    with _open(path) as file:
+    with _open_text(path) as file:
         header = next((line for line, _ in _read_lines(file) if line.strip()), "")
-    with _open(path) as file:
+    with _open_text(path) as file:
         cut: list[str] = []
         rows = csv.reader(_note_cut(file, cut), delimiter=max(",;\t", key=header.count), strict=True)
         names = _read_names(rows, path)
@@ -218,7 +217,7 @@ def _read_parquet(path: Path) -> Iterator[RawRecord]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise InputError(f"{path}: Parquet {INSTALL}") from error
+        raise InputError(f"{path}: Parquet {NEEDS_DATASETS}") from error
     number = 0
     try:
         with ParquetFile(path) as file:

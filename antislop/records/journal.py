@@ -111,7 +111,6 @@ class Journal:
             lock.release()
 
     def drop(self, identities: Collection[Any]) -> None:
-        """Remove records, to be made again."""
         if not identities:
             return
         assert self._file is not None, "the journal is closed"
@@ -168,7 +167,6 @@ class Journal:
         return settings
 
     def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
-        """Raise `InputError` if the settings differ from those of the previous run."""
         old_settings, new_settings = dict(_flatten(self.previous)), dict(_flatten(settings))
         added = {name for name in new_settings if name.split(".")[0] in additions and old_settings.get(name) is None}
         names = [

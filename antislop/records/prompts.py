@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("prompt", "messages", "conversations")
 KEYS = ("id", "prompt_id", "key")
-AHEAD = 100
+FIRST_RECORDS = 100
 """Number of first records, one of which must have the requested columns."""
 
 
@@ -89,7 +89,7 @@ def read_prompts(
     column = column or _only_text(first_records, {*KEYS, key}, source=name_source(source))
     _check_columns(first_records, options_by_column, source=name_source(source))
     writer.check([value for record in first_records if (value := _find_prompt(record.fields, column)) is not None])
-    return _make(chain(first_records, records), writer, column=column, key=key)
+    return _make_prompts(chain(first_records, records), writer, column=column, key=key)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
@@ -98,9 +98,8 @@ def read_prompts(
 def _look_ahead(
     records: Iterator[SourceRecord], options_by_column: Mapping[str, str], *, has_column: bool
 ) -> list[SourceRecord]:
-    """Return the first records, up to one that has all requested columns."""
     first_records: list[SourceRecord] = []
-    for record in islice(records, AHEAD):
+    for record in islice(records, FIRST_RECORDS):
         first_records.append(record)
         has_prompt = has_column or _find_prompt(record.fields, None) is not None
         if has_prompt and options_by_column.keys() <= record.fields.keys():
@@ -144,7 +143,9 @@ def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
 
-def _make(records: Iterable[SourceRecord], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
+def _make_prompts(
+    records: Iterable[SourceRecord], writer: _Writer, *, column: str | None, key: str | None
+) -> Iterator[Prompt]:
     uses: dict[str, int] = {}
     for record in records:
         record_key, text, messages, error = _find_key(record, key), "", None, record.error

@@ -84,8 +84,9 @@ def read_texts(
     limit: the number of texts to read from each source.
 
     Leaves out records whose `status` is "error", empty texts, texts whose reasoning block never ends, and messages of
-    the user and the system in chats of SillyTavern (`mes`). Raises `InputError`, with path:line, for a record that is broken or
-    has no text column.
+    the user and the system in chats of SillyTavern (`mes`).
+
+    Raises `InputError`, with path:line, for a record that is broken or has no text column.
     """
     texts = open_texts(sources, column=column, prompt_column=prompt_column, split=split, limit=limit)
     return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
@@ -133,7 +134,7 @@ def _read_records(source: str, column: str | None, prompt_column: str | None, sp
         if record.error is not None:
             raise InputError(record.error)
         if record.fields.get("status") != "error" and not _is_of_the_user(record.fields):
-            yield _make(record, column, prompt_column)
+            yield _make_text(record, column, prompt_column)
 
 
 def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
@@ -141,7 +142,7 @@ def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
     return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))
 
 
-def _make(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
+def _make_text(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
     text = _find_text(record, column)
     name = prompt_column or next(
         (column_name for column_name in PROMPTS if record.fields.get(column_name) is not None), None

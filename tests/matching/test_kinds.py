@@ -342,7 +342,7 @@ def test_flags_become_part_of_the_pattern() -> None:
         Ban.regex("a", flags=regex.DEBUG)
 
 
-# The cases of test_matcher.py in which other samplers failed, for the other kinds
+# The cases of test_token_matcher.py in which other samplers failed, for the other kinds
 
 
 def starts(bans: Sequence[Ban], *pieces: str | None, prompt: Sequence[str] = (), **options: bool) -> list[int]:

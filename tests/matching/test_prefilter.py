@@ -72,7 +72,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
     return bans, cut_at(text, draw(places))
 
 
-@pytest.mark.parametrize("waiting", [0, 6, prefilter.WAITING])
+@pytest.mark.parametrize("waiting", [0, 6, prefilter.MAX_WAITING])
 @given(search=searches())
 @settings(max_examples=150 * DEPTH)
 @example(search=([Ban("a", edges="anywhere")], ["a a a a", " a a"]))
@@ -87,7 +87,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
 def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: tuple[list[Ban], list[str]]) -> None:
     bans, pieces = search
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefilter, "WAITING", waiting)
+        patch.setattr(prefilter, "MAX_WAITING", waiting)
         assert find_in_pieces(bans, pieces, prefilter=Prefilter) == find_in_pieces(bans, pieces)
 
 
@@ -124,4 +124,4 @@ def test_texts_without_stops_are_searched_in_bounded_memory() -> None:
         steps = list(bans.search([*[filler] * 200, " a cat, a big dog. ", *[filler] * 200]))
         assert [match.ban.phrase for step in steps for match in step.matches] == ["a cat", "a dog"]
         settled = [step.settled for step in steps]
-        assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.WAITING
+        assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.MAX_WAITING

@@ -14,7 +14,7 @@ import regex
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.loop import ROOM, Loop
+from antislop.matching.patterns.loop import MIN_OFFSET, Loop
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.words import WordSequence, stop_words
@@ -255,7 +255,7 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     pairs = [pair for pair in zip(folded.symbols, folded.origins, strict=True) if pair[0] != BOUNDARY]
     symbols, origins = "".join(symbol for symbol, _ in pairs), [origin for _, origin in pairs]
     beginnings = [_begins(symbols, place, text, origins) for place in range(len(symbols))]
-    room, floor = min(ROOM, loop.min_length // 2), 0
+    room, floor = min(MIN_OFFSET, loop.min_length // 2), 0
     for end in range(1, len(symbols) + 1):
         for period in range(-(-loop.min_length // loop.copies), loop.max_passage + 1):
             run = end

@@ -57,7 +57,9 @@ def are_pairs(lines: Sequence[str]) -> bool:
     (True, False)
     """
     separator = _find_separator(lines)
-    rows = (_split(line, separator) for line in lines[bool(lines and _has_names(_split(lines[0], separator))) :])
+    rows = (
+        _split_cells(line, separator) for line in lines[bool(lines and _has_names(_split_cells(lines[0], separator))) :]
+    )
     return len(lines) > 1 and all(len(row) == 2 and row[0] and _to_number(row[1]) is not None for row in rows)
 
 
@@ -69,7 +71,7 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip() and line[0] != "#"]
     separator = _find_separator([line for _, line in lines])
-    rows = [(number, _split(line, separator)) for number, line in lines]
+    rows = [(number, _split_cells(line, separator)) for number, line in lines]
     if rows and _has_names(rows[0][1]):
         (number, names), *rows = rows
         columns = _name_columns(names, [cells for _, cells in rows], f"{place}:{number}")
@@ -81,14 +83,14 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 def _find_separator(lines: Sequence[str]) -> str:
     """Return the separator that leaves a number or names of columns in the first line, else most cells."""
-    rows = {separator: _split(lines[0] if lines else "", separator) for separator in _SEPARATORS}
+    rows = {separator: _split_cells(lines[0] if lines else "", separator) for separator in _SEPARATORS}
     for separator, cells in rows.items():
         if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):
             return separator
     return max(reversed(_SEPARATORS), key=lambda separator: len(rows[separator]))
 
 
-def _split(line: str, separator: str) -> list[str]:
+def _split_cells(line: str, separator: str) -> list[str]:
     """Return the cells of a line, white space at their ends only if quoted; none if its quotation marks don't match."""
     try:
         cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
@@ -146,8 +148,8 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
     return attempt(number, make_phrase, phrase, edges=edges, **options)
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_csv(text: ListText) -> bool:
     return not text.is_json and are_pairs(text.lines)
 
 
-CSV = ListFormat("csv", _recognizes, lambda text, edges: read_csv(text.text, text.place, edges), (".csv", ".tsv"))
+CSV = ListFormat("csv", _is_csv, lambda text, edges: read_csv(text.text, text.place, edges), (".csv", ".tsv"))

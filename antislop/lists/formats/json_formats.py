@@ -78,9 +78,9 @@ def _read_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
     if text.suffix in (".jsonl", ".ndjson") or _are_json_lines(text.text):
         return _read_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
-        return _walk(text.text, f"{text.place}:1", edges)
+        return _read_statistics_of(text.text, f"{text.place}:1", edges)
     if isinstance(text.value, dict):
-        return _require_one(_walk(text.text, f"{text.place}:1", edges), text.place)
+        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
     return read_entries(text, edges, _count_entry)  # raises
 
 
@@ -95,7 +95,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             yield number, BanError(f"not JSON ({error}): correct it")
             continue
         if isinstance(value, dict):
-            bans = [(number, ban) for _, ban in _walk(line, f"{place}:{number}", edges)]
+            bans = [(number, ban) for _, ban in _read_statistics_of(line, f"{place}:{number}", edges)]
             yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(PHRASE_KEYS)}: leave it out"))]
         else:
             yield _count_entry(number, value, edges)
@@ -185,14 +185,13 @@ def _skip(text: str, index: int) -> int:
 
 
 def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
-    """Yield (line, key, item) of each item of a JSON list or object."""
     line, seen = 1, 0
     for key, index, item in _children(text, _skip(text, 0)):
         line, seen = line + text.count("\n", seen, index), index
         yield line, key, item
 
 
-def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
+def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """Yield the phrases of statistics: objects that name one, and [phrase, count] in lists, however deep."""
     line, seen = 1, 0
     start = _skip(text, 0)
@@ -237,7 +236,6 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
 
 
 def _require_one(lines: Iterator[Line], place: str) -> Iterator[Line]:
-    """Yield the lines. Raises `BanError` for an object without a phrase with statistics."""
     is_empty = True
     for line in lines:
         is_empty = False

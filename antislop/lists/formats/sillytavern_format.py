@@ -22,7 +22,7 @@ _NUMBER = regex.compile(r"\d+")
 _LETTER = regex.compile(r"[\p{L}\p{N}]")
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_sillytavern(text: ListText) -> bool:
     if text.is_json:
         return find_shape(text) == "preset"
     marked = sum(_is_marked(line) for line in text.lines)
@@ -33,7 +33,7 @@ def _is_marked(line: str) -> bool:
     return _QUOTED.fullmatch(line) is not None or TOKEN_IDS.fullmatch(line) is not None
 
 
-def _read(text: ListText, edges: Edges) -> Iterator[Line]:
+def _read_sillytavern(text: ListText, edges: Edges) -> Iterator[Line]:
     return _read_preset(text, edges) if text.is_json else _read_lines(text.text, edges)
 
 
@@ -78,4 +78,4 @@ def _to_tokens(line: str) -> Ban:
         raise BanError(str(error)) from None
 
 
-SILLYTAVERN = ListFormat("sillytavern", _recognizes, _read, (".json",), edges="anywhere")
+SILLYTAVERN = ListFormat("sillytavern", _is_sillytavern, _read_sillytavern, (".json",), edges="anywhere")

@@ -199,7 +199,6 @@ def _cut_value(flags: str, at: int) -> tuple[Any, int]:
 
 
 def _read_value(name: str, default: Any, text: Any, line: str) -> Any:
-    """Return the value of a flag, of the type of its default."""
     if name in KINDS and text is None:
         return name
     if default is False and text is None:
@@ -217,7 +216,6 @@ def _read_value(name: str, default: Any, text: Any, line: str) -> Any:
 
 
 def _is_number(default: Any) -> bool:
-    """Return whether a flag with this default is a whole number; `count` has none."""
     return default is None or (isinstance(default, int) and not isinstance(default, bool))
 
 

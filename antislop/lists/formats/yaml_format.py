@@ -19,8 +19,6 @@ _GROUP = regex.compile(r"""\s*[^\s"'#\[\]{}-][^:]*:\s*""")
 
 
 class _Group(NamedTuple):
-    """An open list or mapping, and the key whose value comes next."""
-
     is_mapping: bool
     key: str | None = None
 
@@ -88,7 +86,7 @@ def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> I
         yield line, BanError(f"{value[:80]!r} is in no list: write each phrase on a line of its own, after a dash")
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_yaml(text: ListText) -> bool:
     if text.is_json or text.suffix == ".txt":
         return False
     items = [line for line in text.lines if _ITEM.fullmatch(line)]
@@ -96,4 +94,4 @@ def _recognizes(text: ListText) -> bool:
     return bool(items) and len(items) + len(groups) == len(text.lines)
 
 
-YAML = ListFormat("yaml", _recognizes, lambda text, edges: read_yaml(text.text, text.place, edges), (".yaml", ".yml"))
+YAML = ListFormat("yaml", _is_yaml, lambda text, edges: read_yaml(text.text, text.place, edges), (".yaml", ".yml"))

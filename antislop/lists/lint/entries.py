@@ -68,12 +68,10 @@ def find_contained(bans: Sequence[Ban]) -> Findings:
 
 
 def describe(ban: Ban) -> str:
-    """Return a ban as a sentence names it."""
     return ban.pattern.describe()
 
 
 def always_forbids(ban: Ban) -> bool:
-    """Return whether a ban forbids everywhere, whatever the text."""
     return ban.weight == 0 and ban.is_unconditional
 
 

@@ -57,7 +57,6 @@ class Speller:
         return size in reached or text in self._joined
 
     def find_missing(self, symbols: str) -> list[str]:
-        """Return the symbols that no surface contains."""
         if self._writes_anything:
             return []
         return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet | {BOUNDARY, " "}]
@@ -115,7 +114,6 @@ def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findi
 
 
 def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
-    """Yield the characters of a ban that no token contains."""
     symbols = ban.pattern.find_symbols(case_sensitive=ban.pattern.case_sensitive) or ""
     for character in dict.fromkeys(ban.phrase):
         folded = fold_phrase(character, case_sensitive=ban.pattern.case_sensitive)

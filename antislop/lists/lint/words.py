@@ -13,15 +13,15 @@ from antislop.lists.lint.entries import Finding, Findings, always_forbids, descr
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold_phrase
 
-COMMON = 4.5
+COMMON_ZIPF = 4.5
 """Zipf frequency from which a word is common: log10 of its occurrences in a billion words, 32 in a million."""
-COMMONEST = 6.0
+COMMONEST_ZIPF = 6.0
 """The same for the words of a phrase: 1,000 in a million."""
-KNOWN = 3.0
+KNOWN_ZIPF = 3.0
 """The same for a word that one of two joined entries may end or begin with."""
-KNOWN_SHORT = 5.5
-"""`KNOWN` for words of up to 3 letters."""
-LIGHT = 0.1
+KNOWN_SHORT_ZIPF = 5.5
+"""`KNOWN_ZIPF` for words of up to 3 letters."""
+LIGHT_WEIGHT = 0.1
 """Weight from which a ban makes rarer instead of forbidding, so that it may hit common words."""
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
@@ -30,19 +30,18 @@ _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
 def find_faults(bans: Sequence[Ban]) -> Findings:
-    """Yield the faults that show in one entry alone."""
     for index, ban in enumerate(bans):
         for kind, clause, fix in ban.pattern.find_faults():
-            if ban.weight < LIGHT or kind not in ("short", "common"):
+            if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
     """Yield the entries that forbid common words, or occur inside them."""
-    common = [word for word in frequencies if find_zipf(word, frequencies) >= COMMON]
+    common = [word for word in frequencies if find_zipf(word, frequencies) >= COMMON_ZIPF]
     ranked = sorted(common, key=lambda word: -frequencies[word])
     hit: dict[int, list[str]] = defaultdict(list)
-    heavy = [ban for ban in bans if ban.weight < LIGHT]
+    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
     first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
     compiled = BanList(ban for ban in heavy if not is_tried(ban.pattern))
     for word in ranked:
@@ -69,7 +68,7 @@ def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
         if _TWO_ENTRIES.search(ban.phrase):
             fault = f"{describe(ban)} contains a comma between quotes and looks like two entries"
             yield Finding(ban, index, "joined", fault, "write one entry each")
-        elif halves := _split(ban.phrase, entries, frequencies):
+        elif halves := _split_joined(ban.phrase, entries, frequencies):
             fault = f"{describe(ban)} looks like two entries without a comma between them"
             yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
 
@@ -93,10 +92,10 @@ def _describe_hits(
 
 def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
     words = fold_phrase(ban.phrase).replace(BOUNDARY, "").split()
-    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST for word in words)
+    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
 
 
-def _split(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
+def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
     """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
 
     Names and compounds look the same: both halves of a phrase of one word must be entries of the list.
@@ -119,4 +118,4 @@ def _split(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> 
 def _rank(word: str, frequencies: Mapping[str, float]) -> float:
     """Return how common a word is, 0 if it is too rare to be one half of another."""
     zipf = find_zipf(word, frequencies)
-    return zipf if zipf >= (KNOWN if len(word) > 3 else KNOWN_SHORT) else 0.0
+    return zipf if zipf >= (KNOWN_ZIPF if len(word) > 3 else KNOWN_SHORT_ZIPF) else 0.0

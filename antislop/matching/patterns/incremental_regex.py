@@ -32,7 +32,7 @@ FEW_PATHS = 30_000
 """Ways through a regex along `LETTERS` characters that take less time than reading the clock."""
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as the package regex does when it compiles."""
-GROUP = 8
+GROUP_SIZE = 8
 """Regexes that are tried together: in most pieces of a text none of them matches."""
 
 _ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
@@ -196,7 +196,7 @@ def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRege
             singles.append(member)
         else:
             by_flags.setdefault(member.flags, []).append(member)
-    groups = [members[i : i + GROUP] for members in by_flags.values() for i in range(0, len(members), GROUP)]
+    groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
     joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
     return [*joined, *(([single], None) for single in singles)]
 

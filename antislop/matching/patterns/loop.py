@@ -27,8 +27,8 @@ MAX_CHARACTERS = 100_000
 """Characters of all copies together: a search keeps as much of a text."""
 
 _TEXT = regex.compile(r"a passage \d+ times in a row|")
-ROOM = 8
-"""Characters of a repetition that may stay if no sentence or line begins in them."""
+MIN_OFFSET = 8
+"""Characters into a repetition from which a word may begin the occurrence; a sentence or a line may do so earlier."""
 _STEP = 8  # symbols that are read at once while no loop is near
 _BLOCK = 512  # symbols that a state keeps of its own; the others are shared with earlier states
 _SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
@@ -126,7 +126,7 @@ class _Tracker:
         self._repeats = pattern.copies - 1
         self._min_period = -(-pattern.min_length // pattern.copies)
         self._max_passage = pattern.max_passage
-        self._room = min(ROOM, pattern.min_length // 2)
+        self._room = min(MIN_OFFSET, pattern.min_length // 2)
         self._near = self._repeats * self._min_period  # symbols of the shortest occurrence
         self.kept = (pattern.copies + 1) * pattern.max_passage + 2 * self._room
 
@@ -255,8 +255,8 @@ class Loop(Pattern):
     shortest counts.
 
     The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
-    begins in it at the first sentence or line, or at the first word after `ROOM` characters, whichever comes first:
-    what was written once stays whole. The next loop's repetition begins after this occurrence.
+    begins in it at the first sentence or line, or at the first word after `MIN_OFFSET` characters, whichever comes
+    first: what was written once stays whole. The next loop's repetition begins after this occurrence.
 
     text: follows from `copies`; a loop has no text of its own.
     """

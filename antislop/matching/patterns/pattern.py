@@ -26,7 +26,7 @@ MAX_SPAN = 200
 """Default of characters that a match of a regex may cover."""
 WILDCARD_GAP = 3
 """Default of words that a lone `*` of a wildcard may match."""
-SHOWN = 80
+MAX_SHOWN = 80
 """Characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
@@ -154,7 +154,7 @@ class Pattern:
 
     def describe(self) -> str:
         """Return the pattern as a sentence names it, cut if it is long."""
-        return repr(self.text if len(self.text) <= SHOWN else self.text[: SHOWN - 1] + "…")
+        return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
 
     @classmethod
     def _check_names(cls, text: object, options: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ from antislop.matching.patterns.incremental_regex import (
     join,
 )
 from antislop.matching.patterns.pattern import (
+    MAX_SHOWN,
     MAX_SPAN,
-    SHOWN,
     Fault,
     Pattern,
     PatternMatch,
@@ -70,7 +70,7 @@ class RegexSearch(TextSearch[RegexState]):
         self._regexes = [pattern.prepare() for pattern in patterns]
         self._timed_out: list[int] = []
         self._looks_behind = any(member.looks_behind for member in self._regexes)
-        self._groups = self._join()
+        self._groups = self._group()
         self.begin()
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class RegexSearch(TextSearch[RegexState]):
         self._allowances = [Allowance(shared) for _ in self._regexes]
         self._group_allowance = Allowance(shared)
 
-    def _join(self) -> list[_RegexGroup]:
+    def _group(self) -> list[_RegexGroup]:
         numbers = {id(member): number for number, member in enumerate(self._regexes) if number not in self._timed_out}
         groups = join([self._regexes[number] for number in numbers.values()])
         return [_RegexGroup([numbers[id(member)] for member in members], members, joined) for members, joined in groups]
@@ -114,14 +114,13 @@ class RegexSearch(TextSearch[RegexState]):
 
     def restore(self) -> None:
         self._timed_out.clear()
-        self._groups = self._join()
+        self._groups = self._group()
         self.begin()
 
     def forget(self, state: RegexState) -> RegexState:
         return state._replace(starts=())
 
     def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[Span], int]:
-        """Return the matches from start on that are decided, and where to search next."""
         compiled, allowance = self._regexes[number], self._allowances[number]
         if final:
             return compiled.finish(text, start, allowance), len(text)
@@ -134,7 +133,7 @@ class RegexSearch(TextSearch[RegexState]):
 
     def _drop(self, number: int) -> None:
         self._timed_out.append(number)
-        self._groups = self._join()
+        self._groups = self._group()
         warnings.warn(
             f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
             "longer searched for: simplify it, most likely by nesting fewer repetitions",
@@ -198,7 +197,7 @@ class Regex(Pattern):
         try:
             self.prepare()
         except TimeoutError:
-            message = f"the regex {self.text[:SHOWN]!r} takes too long on a few characters: simplify it"
+            message = f"the regex {self.text[:MAX_SHOWN]!r} takes too long on a few characters: simplify it"
             raise RegexTimeout(message) from None
 
     @property

@@ -241,7 +241,7 @@ class WordSequence(Pattern):
         check_text(self.text)
         check_switch("case_sensitive", self.text, self.case_sensitive)
         check_number("gap", self.text, self.gap)
-        object.__setattr__(self, "items", self._split(case_sensitive=self.case_sensitive))
+        object.__setattr__(self, "items", self._split_items(case_sensitive=self.case_sensitive))
 
     @property
     def skip_stop_words(self) -> bool:
@@ -256,7 +256,7 @@ class WordSequence(Pattern):
         return WordSequence, self.items, self.skip_stop_words, self.case_sensitive
 
     def find_symbols(self, *, case_sensitive: bool) -> str:
-        words = (item.word.replace("*", FILLER) for item in self._split(case_sensitive=case_sensitive))
+        words = (item.word.replace("*", FILLER) for item in self._split_items(case_sensitive=case_sensitive))
         return FILLER.join(f"{BOUNDARY}{word}{BOUNDARY}" for word in words)
 
     def find_extremes(self, *, widest_gap: int) -> list[str]:
@@ -268,7 +268,7 @@ class WordSequence(Pattern):
             longest += [*[FILLER] * item.max_gap, *uncounted, word]
         return [" ".join(shortest), " ".join(longest)]
 
-    def _split(self, *, case_sensitive: bool) -> tuple[Item, ...]:
+    def _split_items(self, *, case_sensitive: bool) -> tuple[Item, ...]:
         items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, case_sensitive=case_sensitive)
         return tuple(items)
 
