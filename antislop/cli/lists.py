@@ -39,8 +39,7 @@ from antislop.errors import InputError
 from antislop.frequencies import load_frequencies
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint.entries import Finding, FindingKind
-from antislop.lists.lint.lint import lint
+from antislop.lists.lint.lint import Finding, FindingKind, lint
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary

@@ -15,10 +15,8 @@ from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
 from antislop.frequencies import load_frequencies
-from antislop.lists.lint.entries import find_contained
-from antislop.lists.lint.lint import lint
-from antislop.lists.lint.vocabulary import Speller
-from antislop.lists.lint.words import COMMON_ZIPF
+from antislop.lists.lint.lint import COMMON_ZIPF, find_contained, lint
+from antislop.lists.lint.speller import Speller
 from antislop.matching.folding import fold_phrase
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope

@@ -33,15 +33,15 @@ class RunSearch(TextSearch[tuple[int, ...]]):
         self.start = (0,) * len(patterns)
 
     def read(self, state: tuple[int, ...], piece: str, *, final: bool = False) -> tuple[tuple[int, ...], PieceResult]:
-        lengths, hits = list(state), []
+        lengths, matches = list(state), []
         for index, char in enumerate(piece):
             for number, pattern in enumerate(self._patterns):
                 lengths[number] = lengths[number] + 1 if char == pattern.text else 0
                 if lengths[number] == pattern.length:
                     back = len(piece) - index
-                    hits.append(PatternMatch(number, back + pattern.length - 1, back))
+                    matches.append(PatternMatch(number, back + pattern.length - 1, back))
         open_ = (length for length, pattern in zip(lengths, self._patterns, strict=True) if length < pattern.length)
-        return tuple(lengths), PieceResult(tuple(hits), () if final else tuple(filter(None, open_)))
+        return tuple(lengths), PieceResult(tuple(matches), () if final else tuple(filter(None, open_)))
 
     def forget(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return (0,) * len(state)
@@ -112,6 +112,8 @@ class TestANewKind:
         assert [(finding.index, finding.kind) for finding in findings] == [(2, "duplicate")]
         (finding,) = lint([Ban(Run("z"))], frequencies={"pizzza": 1e-4})
         assert finding.kind == "common"
+        (finding,) = lint([Ban("stop!!!"), Ban(Run("!")), Ban("stop!!"), Ban("zzz"), Ban(Run("z"))])
+        assert finding.fault == "'stop!!!' is matched by the run '!', which forbids it already"
 
     def test_is_compared_with_its_own_options(self) -> None:
         other = Ban(Run("z", length=5), weight=0.5)
@@ -156,7 +158,7 @@ def test_every_kind_describes_itself(kind: str) -> None:
 
 
 @given(text=st.text(st.sampled_from("az"), max_size=12), places=st.lists(st.integers(0, 12), max_size=4))
-def test_the_base_search_reports_no_slow_pattern_and_needs_no_preparation(text: str, places: list[int]) -> None:
+def test_the_base_search_never_times_out_and_needs_no_preparation(text: str, places: list[int]) -> None:
     search, size = RunSearch([Run("a"), Run("z", length=1)]), 0
     search.begin()
     assert list(search.timed_out) == []
