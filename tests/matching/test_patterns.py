@@ -112,7 +112,7 @@ class TestANewKind:
         assert [(finding.index, finding.kind) for finding in findings] == [(2, "duplicate")]
         (finding,) = lint([Ban(Run("z"))], frequencies={"pizzza": 1e-4})
         assert finding.kind == "common"
-        (finding,) = lint([Ban("stop!!!"), Ban(Run("!")), Ban("stop!!"), Ban("zzz"), Ban(Run("z"))])
+        (finding,) = lint([Ban("stop!!!"), Ban(Run("!")), Ban("wait!!"), Ban("zzz"), Ban(Run("z"))])
         assert finding.fault == "'stop!!!' is matched by the run '!', which forbids it already"
 
     def test_is_compared_with_its_own_options(self) -> None:
