@@ -238,10 +238,10 @@ class BanList(Sequence[Ban]):
         added: dict[Any, deque[Ban]] = {}
         for ban in dict.fromkeys(other):
             if ban not in old:
-                added.setdefault(ban.pattern.subject, deque()).append(ban)
+                added.setdefault(ban.pattern.diff_key, deque()).append(ban)
         removed, changed = [], []
         for ban in dict.fromkeys(self):
-            if ban not in new and (rivals := added.get(ban.pattern.subject)):
+            if ban not in new and (rivals := added.get(ban.pattern.diff_key)):
                 changed.append((ban, rivals.popleft()))
             elif ban not in new:
                 removed.append(ban)

@@ -186,8 +186,8 @@ def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
         for index, ban in enumerate(bans):
             if case_sensitive and not ban.pattern.case_sensitive:
                 continue
-            extremes = ban.pattern.find_extremes(widest_gap=widest_gap)
-            found = [{match.ban for match in compiled.find(text)} for text in extremes]
+            samples = ban.pattern.find_samples(widest_gap=widest_gap)
+            found = [{match.ban for match in compiled.find(text)} for text in samples]
             others = (first[other] for other in set.intersection(*found)) if found else ()
             yield from ((index, other) for other in sorted(others) if other != index)
 

@@ -297,7 +297,7 @@ class Loop(Pattern):
         return ""
 
     @property
-    def subject(self) -> Hashable:
+    def diff_key(self) -> Hashable:
         return self.kind
 
     def describe(self) -> str:

@@ -121,15 +121,15 @@ class Pattern:
         return self
 
     @property
-    def subject(self) -> Hashable:
-        """A value that two patterns share if only their options differ: `BanList.diff` calls them one changed ban."""
+    def diff_key(self) -> Hashable:
+        """A value that two patterns share if only their options differ: for `BanList.diff`, one changed ban."""
         return self.kind, fold_phrase(self.text, edges="anywhere").strip()
 
     def find_symbols(self, *, case_sensitive: bool) -> str | None:  # noqa: ARG002
         """Return folded symbols that every occurrence contains, with `FILLER` for what varies; None if unknown."""
         return None
 
-    def find_extremes(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
+    def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
         """Return sample occurrences: bans of words that are found in all of them are found in every occurrence.
 
         widest_gap: number of words that a gap of those bans may have. Empty if there are no such samples.

@@ -154,7 +154,7 @@ class Phrase(Pattern):
     def find_symbols(self, *, case_sensitive: bool) -> str:
         return fold_phrase(self.text, case_sensitive=case_sensitive, edges=self.edges)
 
-    def find_extremes(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
+    def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
         return [self.text] if self.edges == "word" else []
 
     def list_spellings(self) -> list[str]:

@@ -201,7 +201,7 @@ class Regex(Pattern):
             raise RegexTimeout(message) from None
 
     @property
-    def subject(self) -> Hashable:
+    def diff_key(self) -> Hashable:
         return self.kind, self.text
 
     @property

@@ -259,7 +259,7 @@ class WordSequence(Pattern):
         words = (item.word.replace("*", FILLER) for item in self._split_items(case_sensitive=case_sensitive))
         return FILLER.join(f"{BOUNDARY}{word}{BOUNDARY}" for word in words)
 
-    def find_extremes(self, *, widest_gap: int) -> list[str]:
+    def find_samples(self, *, widest_gap: int) -> list[str]:
         uncounted = ["the"] * (widest_gap + 1) if self.skip_stop_words else []
         shortest, longest = list[str](), list[str]()
         for item in self.items:
