@@ -50,7 +50,7 @@ class Pattern:
     """What a ban forbids: a frozen dataclass.
 
     Its first field is `text`; all others are options with defaults (switches, whole numbers or strings), which lists
-    write and read as flags.
+    write and read as flags. A kind needs a name and a search; what else is here has defaults.
 
     kind: name in lists and reports.
     constructor: shorthand that a `repr` shows, if `Ban` has one.
@@ -80,15 +80,12 @@ class Pattern:
         self._check_names(self.text, options)
         return replace(self, **options)  # type: ignore[type-var]
 
+    # -- what the matcher asks
+
     @property
     def occurs_in_text(self) -> bool:
         """Whether text alone shows an occurrence."""
         return self.search is not None
-
-    @property
-    def is_legible(self) -> bool:
-        """Whether `text` can be quoted to a reader as something not to write."""
-        return self.find_symbols(case_sensitive=False) is not None
 
     @property
     def case_sensitive(self) -> bool:
@@ -101,14 +98,15 @@ class Pattern:
         return ()
 
     @property
-    def compiled_size(self) -> int:
-        """Characters of the compiled pattern if that can be far more than its text, else 0; lists limit their sum."""
-        return 0
+    def key(self) -> Hashable:
+        """A value that two patterns share if they match the same texts."""
+        return self
 
-    @property
-    def widest_gap(self) -> int:
-        """The largest number of other words within an occurrence in one place."""
-        return 0
+    def find_symbols(self, *, case_sensitive: bool) -> str | None:  # noqa: ARG002
+        """Return folded symbols that every occurrence contains, with `FILLER` for what varies; None if unknown."""
+        return None
+
+    # -- what lists ask
 
     @property
     def arguments(self) -> str:
@@ -116,18 +114,30 @@ class Pattern:
         return repr(self.text)
 
     @property
-    def key(self) -> Hashable:
-        """A value that two patterns share if they match the same texts."""
-        return self
-
-    @property
     def diff_key(self) -> Hashable:
         """A value that two patterns share if only their options differ: for `BanList.diff`, one changed ban."""
         return self.kind, fold_phrase(self.text, edges="anywhere").strip()
 
-    def find_symbols(self, *, case_sensitive: bool) -> str | None:  # noqa: ARG002
-        """Return folded symbols that every occurrence contains, with `FILLER` for what varies; None if unknown."""
-        return None
+    @property
+    def compiled_size(self) -> int:
+        """Characters of the compiled pattern if that can be far more than its text, else 0; lists limit their sum."""
+        return 0
+
+    @property
+    def is_legible(self) -> bool:
+        """Whether `text` can be quoted to a reader as something not to write."""
+        return self.find_symbols(case_sensitive=False) is not None
+
+    def describe(self) -> str:
+        """Return the pattern as a sentence names it, cut if it is long."""
+        return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
+
+    # -- what lint asks
+
+    @property
+    def widest_gap(self) -> int:
+        """The largest number of other words within an occurrence in one place."""
+        return 0
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
         """Return sample occurrences: bans of words that are found in all of them are found in every occurrence.
@@ -151,10 +161,6 @@ class Pattern:
     def find_faults(self) -> Iterator[Fault]:
         """Yield mistakes that show in the pattern alone."""
         yield from ()
-
-    def describe(self) -> str:
-        """Return the pattern as a sentence names it, cut if it is long."""
-        return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
 
     @classmethod
     def _check_names(cls, text: object, options: dict[str, Any]) -> None:
