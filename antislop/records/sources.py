@@ -85,19 +85,21 @@ def to_json(value: Any, *, depth: int = 0) -> Any:
     """
     if depth > MAX_DEPTH:
         raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
-    if isinstance(value, Mapping):
-        return {_clean(str(name)): to_json(item, depth=depth + 1) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item, depth=depth + 1) for item in value]
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"({len(value)} bytes)"
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
-        return to_json(value.tolist(), depth=depth + 1)
-    return _clean(str(value))
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {_clean(str(name)): to_json(item, depth=depth + 1) for name, item in value.items()}
+        case list() | tuple():
+            return [to_json(item, depth=depth + 1) for item in value]
+        case bytes() | bytearray() | memoryview():
+            return f"({len(value)} bytes)"
+        case _ if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+            return to_json(value.tolist(), depth=depth + 1)
+        case _:
+            return _clean(str(value))
 
 
 def _clean(text: str) -> str:

@@ -148,16 +148,14 @@ def _phrase_entry(line: int, item: Any, edges: Edges) -> Line:
     return attempt(line, make_phrase, item[0] if _are_words(item) and len(item) == 1 else item, edges=edges)
 
 
-def _factor_entry(line: int, item: Any, edges: Edges) -> Line:
+def _pair_entry(line: int, item: Any, edges: Edges, *, option: str) -> Line:
     if isinstance(item, list) and len(item) == 2:
-        return attempt(line, make_phrase, item[0], weight=item[1], edges=edges)
+        return attempt(line, make_phrase, item[0], edges=edges, **{option: item[1]})
     return attempt(line, make_phrase, item, edges=edges)
 
 
-def _count_entry(line: int, item: Any, edges: Edges) -> Line:
-    if isinstance(item, list) and len(item) == 2:
-        return attempt(line, make_phrase, item[0], count=item[1], edges=edges)
-    return attempt(line, make_phrase, item, edges=edges)
+_factor_entry = partial(_pair_entry, option="weight")
+_count_entry = partial(_pair_entry, option="count")
 
 
 def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
