@@ -1,4 +1,5 @@
 from .decoding.policy import Exhausted as Exhausted
+from .errors import BanError as BanError
 from .hf.pretrained import tiny_model as tiny_model
 from .lists.ban_list import BanList as BanList
 from .lists.bundled import (
@@ -8,7 +9,6 @@ from .lists.bundled import (
     loops as loops,
 )
 from .matching.bans import Ban as Ban, Match as Match
-from .matching.errors import BanError as BanError
 from .matching.scopes import Scope as Scope
 from .patching import applied_to as applied_to
 from .processors.rewindable import Rewindable as Rewindable

@@ -1,17 +1,18 @@
-"""The error of inputs that can't be used. Knows nothing else of the package."""
+"""The errors of inputs that can't be used."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Raised with one sentence: what was expected, what came, what to do.
+    """Raised with one sentence: what was expected, what came, what to do. Commands print it and end with status 2."""
 
-    The command line writes the sentence to standard error and ends with status 2.
-    """
+
+class BanError(InputError):
+    """Raised for a ban, a list or a file of bans that can't be used."""
 
 
 def first_line(error: object) -> str:
-    r"""Return the first line of what an error says, as part of a sentence.
+    r"""Return the first line of an error's message, as part of a sentence.
 
     >>> first_line(ValueError("no such file.\nSee the documentation."))
     'no such file'

@@ -1,7 +1,6 @@
-"""Files: read within bounds, appended to, replaced in one step. Knows no formats beside gzip, UTF-8 and JSON.
+"""Files: read within bounds, appended to, replaced in one step. All files of the package are opened here.
 
-All files that this package opens by itself are opened here. A name that ends in .gz means that the content is
-compressed, when it is read and when it is replaced as a whole.
+A name that ends in .gz means that the content is compressed, when it is read and when it is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from typing import IO, Any
 from antislop.errors import InputError, first_line
 
 MAX_RATIO = 100
-"""Limit of unpacked bytes per compressed byte. Text has a ratio of 3 to 20."""
+"""Unpacked bytes allowed per compressed byte. Text has a ratio of 3 to 20."""
 MIN_BOUND = 2**24
-"""Bytes that any compressed file may unpack to, whatever its ratio."""
+"""Unpacked bytes allowed for any compressed file."""
 PIECE = 1 << 16
 """Bytes per read."""
 
@@ -43,18 +42,18 @@ _ADVICE = {
     errno.EPERM: "choose a folder of yours",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-_HELD = (5, 32)
-"""The errors of Windows for a file that is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION."""
+_HELD = (5, 32)  # of Windows, if a file is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
 _WAITS = (0.02, 0.08, 0.3, 0.6)
-"""Seconds between attempts to replace a file that another program has open: readers and virus scanners are brief."""
+"""Seconds between attempts to replace a file that is open elsewhere: readers and virus scanners are brief."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
 def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:
-    """Open a file to read its bytes, unpacked by default if its name ends in .gz.
+    """Open a file to read its bytes; its unpacked size is not limited, so read it in parts.
 
-    Its unpacked size is not limited, so the caller must read it in parts. Raises `OSError` with a
-    `strerror`, now or on reading.
+    unpack: decompress it if its name ends in .gz.
+
+    Raises `OSError` with a `strerror`, now or on reading.
     """
     if unpack and _is_packed(path):
         return BufferedReader(_Unpacked(path), PIECE)
@@ -62,12 +61,14 @@ def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes
 
 
 def open_text(path: str | os.PathLike[str], *, errors: str = "strict") -> IO[str]:
-    """Open a file of UTF-8, as `open_bytes` does, without its byte order mark; lines end with a line feed only."""
+    """Open a file of UTF-8, as `open_bytes` does, without its byte order mark; only line feeds end lines."""
     return TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="\n")
 
 
 def read_pieces(path: str | os.PathLike[str], *, unpack: bool = True) -> Iterator[bytes]:
-    """Yield the content of a file, unpacked by default if its name ends in .gz, in pieces of up to `PIECE` bytes.
+    """Yield the content of a file in pieces of up to `PIECE` bytes.
+
+    unpack: decompress it if its name ends in .gz.
 
     Raises `OSError` with a `strerror` if the file can't be read, is damaged, or unpacks to more than `MAX_RATIO` times
     its size.
@@ -83,12 +84,13 @@ def read_pieces(path: str | os.PathLike[str], *, unpack: bool = True) -> Iterato
 
 
 def read_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> bytes:
-    """Return the content of a file, as `read_pieces` yields it."""
     return b"".join(read_pieces(path, unpack=unpack))
 
 
 def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
-    """Return the content of a file of UTF-8. advice: what to do if it can't be read.
+    """Return the content of a file of UTF-8.
+
+    advice: what to do if it can't be read.
 
     Raises `InputError`, with path:line for bytes that are not UTF-8.
     """
@@ -96,7 +98,7 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
 
 
 def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the content of a file of UTF-8 in pieces; errors are those of `read_text`."""
+    """Yield the content of a file of UTF-8 in pieces. Raises what `read_text` raises."""
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
         for data in chain(read_pieces(path), [b""]):
@@ -109,15 +111,14 @@ def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
-    """Return the value in a JSON file. advice: what to do if it can't be read.
-
-    Raises `InputError`, with path:line for what is not UTF-8 or not JSON.
-    """
+    """Return the value in a JSON file. Raises `InputError`, with path:line for what is not UTF-8 or not JSON."""
     return parse_json(read_text(path, advice=advice), os.fspath(path), advice=advice)
 
 
 def parse_json(text: str, place: str, *, advice: str) -> Any:
-    """Return the value of a JSON text. place: what errors call the source.
+    """Return the value of a JSON text. Raises `InputError`.
+
+    place: what the error calls the text.
 
     >>> parse_json('["one"', "a.json", advice="pass a JSON list")
     Traceback (most recent call last):
@@ -131,7 +132,9 @@ def parse_json(text: str, place: str, *, advice: str) -> Any:
 
 
 def decode(data: bytes, place: str) -> str:
-    r"""Return bytes of UTF-8 as text, without a byte order mark. place: what errors call the source.
+    r"""Return bytes of UTF-8 as text, without a byte order mark. Raises `InputError`.
+
+    place: what the error calls the bytes.
 
     >>> decode(b"one\ntwo \xff", "a.txt")
     Traceback (most recent call last):
@@ -144,7 +147,6 @@ def decode(data: bytes, place: str) -> str:
 
 
 def _not_unicode(error: UnicodeDecodeError, place: str, lines: int = 0) -> InputError:
-    """Return the error of bytes after a number of lines."""
     if fault := find_other_encoding(bytes(error.object)):
         return InputError(f"{place}:1: {fault}")
     line = lines + error.object.count(b"\n", 0, error.start) + 1
@@ -163,7 +165,7 @@ def find_other_encoding(data: bytes) -> str | None:
 
 
 def explain_write(error: OSError, *, advice: str) -> str:
-    """Return why a file can't be written, and what to do: `advice`, if the reason asks for nothing else.
+    """Return why a file can't be written, and what to do: by default, `advice`.
 
     >>> explain_write(OSError(errno.ENOSPC, "No space left on device"), advice="pass the path of a file")
     "can't be written (No space left on device): free some space there"
@@ -172,7 +174,7 @@ def explain_write(error: OSError, *, advice: str) -> str:
 
 
 class _Unpacked(RawIOBase):
-    """The content of a gzip file as a stream, whose damages are errors of the operating system."""
+    """The content of a gzip file as a stream; damages raise `OSError`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = gzip.open(path, "rb")  # noqa: SIM115 - `close` closes it
@@ -205,13 +207,13 @@ def _read(path: str | os.PathLike[str], advice: str) -> bytes:
 
 
 def _not_readable(error: OSError | ValueError, path: str | os.PathLike[str], advice: str) -> InputError:
-    """Return the error of a file that can't be read; a null character in its path is a `ValueError`."""
+    # ValueError: a null character in the path
     reason = first_line(getattr(error, "strerror", None) or error)
     return InputError(f"{path}: can't be read ({reason}): {advice}")
 
 
 def open_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file to write at its end; it is created if need be. Raises `OSError`."""
+    """Open a file to write at its end; create it if needed. Raises `OSError`."""
     return Path(path).open("ab")
 
 
@@ -221,18 +223,18 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file in one step, as `replacing` does, compressed if its name ends in .gz: without the time of day."""
+    """Write a file in one step, as `replacing` does, compressed if its name ends in .gz."""
     with replacing(path) as file:
-        file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)
+        file.write(gzip.compress(data, mtime=0) if _is_packed(path) else data)  # without the time of day
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Yield an open file that takes the place of another when the block ends without an error.
 
-    Readers find the old content or the new content, never a part. The mode of the file is kept; a symbolic link is
-    kept, and its target replaced. A device or a pipe is written to directly. Raises `OSError` if that is impossible: on
-    Windows also after a second in which another program has the old file open.
+    Readers find the old content or the new content, never a part. The mode of the file is kept, and of a symbolic link
+    the target is replaced. A device or a pipe is written to directly. Raises `OSError`, on Windows also if another
+    program has the old file open for a second.
     """
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode if target.exists() else None

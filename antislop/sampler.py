@@ -17,7 +17,7 @@ from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.decoding.row import TextSpec
 from antislop.display import make_visible, shorten
-from antislop.errors import InputError
+from antislop.errors import BanError, InputError
 from antislop.hf.batching import complete_in_flight
 from antislop.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
@@ -30,7 +30,6 @@ from antislop.interpret.activations import ActivationCache, NamesFilter
 from antislop.interpret.forward_result import ForwardResult, refuse_tensors
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
 from antislop.lists.ban_list import Bans, combine_bans, read_bans
-from antislop.matching.errors import BanError
 from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.recording import EVENTS, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text

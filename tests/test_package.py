@@ -148,7 +148,7 @@ def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None
     modules = re.findall(r"[(,] ?`([a-z_.]+)`", page)
     assert len(modules) > 8
     assert [name for name in modules if find_spec(f"antislop.{name}") is None] == []
-    assert (reading.MAX_DEPTH, sources.MAX_DEPTH, reading.MAX_SLOW, files.MIN_BOUND) == (10, 100, 10, 2**24)
+    assert (reading.MAX_DEPTH, sources.MAX_DEPTH, reading.MAX_TIMED_OUT, files.MIN_BOUND) == (10, 100, 10, 2**24)
 
 
 def test_the_bundled_list_is_long_and_its_phrases_are_distinct() -> None:

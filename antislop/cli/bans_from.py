@@ -89,7 +89,7 @@ def bans_from(
     forbid: Annotated[
         bool, typer.Option("--forbid", help="Forbid every entry, instead of reducing it to human usage.")
     ] = False,
-    licence: Annotated[str | None, typer.Option(help="The license of the list, for its header.")] = None,
+    license: Annotated[str | None, typer.Option(help="The license of the list, for its header.")] = None,
 ) -> int:
     """Make a list of bans from a profile.
 
@@ -117,9 +117,9 @@ def bans_from(
         loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
         bans, left_out = choose_bans(loaded, choice, source=_describe_source(loaded))
         if out is None or str(out) == "-":
-            write("\n".join(write_lines(bans, source=bans.source, licence=licence)) + "\n")
+            write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
         else:
-            bans.save(out, licence=licence)
+            bans.save(out, license=license)
     forbidden = sum(ban.weight == 0 for ban in bans)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
     warn(f"{len(bans):,} bans, {forbidden:,} of them forbidden outright; left out: {reasons or 'nothing'}")

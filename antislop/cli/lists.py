@@ -36,11 +36,10 @@ from antislop.cli.terminal import (
 )
 from antislop.display import describe_count
 from antislop.errors import InputError
+from antislop.frequencies import load_frequencies
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.lists.lint.entries import Finding, FindingKind
-from antislop.lists.lint.lint import lint
-from antislop.lists.lint.words import load_frequencies
+from antislop.lists.lint.lint import Finding, FindingKind, lint
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary
@@ -219,7 +218,7 @@ def convert(
         typer.Option(help="Whether phrases match whole words only.", show_default="that of the format"),
     ] = None,
     lenient: LenientOption = False,
-    licence: Annotated[
+    license: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The license of the list, for the file's header.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -232,7 +231,7 @@ def convert(
     if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
         converted.source = Path(path).name
     with writing_or_stdout(out) as file:
-        converted.save(file, licence=licence)
+        converted.save(file, license=license)
     counts = f"{describe_count(len(bans), 'entry', 'entries')}, {len(bans.refused):,} refused"
     target = "standard output" if str(out) == "-" else out
     say(f"{path} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")

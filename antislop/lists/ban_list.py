@@ -1,11 +1,9 @@
-"""Ordered, validated lists of bans, read from files and written to them.
-
-Text only: knows no models and imports no torch.
-"""
+"""Ordered, validated lists of bans, read from files and written to them."""
 
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,43 +12,44 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
-from antislop.display import make_visible, shorten
+from antislop.display import make_visible, shorten, write_html_table
+from antislop.errors import BanError
 from antislop.files import replace_text
 from antislop.lists import hub
-from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_SLOW, MAX_WRITTEN_OUT, Line, read_text, write_text
-from antislop.matching.bans import Ban, Match, distinct
-from antislop.matching.errors import BanError, SlowError
+from antislop.lists.reading import MAX_ENTRIES, MAX_REGEXES, MAX_TIMED_OUT, MAX_WRITTEN_OUT, Line, read_text, write_text
+from antislop.matching.bans import Ban, Match, distinct, list_options
 from antislop.matching.folding import Edges
-from antislop.matching.patterns.incremental_regex import TIME_LIMIT
+from antislop.matching.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.regex import Regex
-from antislop.matching.patterns.regex_size import measure
 from antislop.matching.text_matcher import TextMatcher
 
-FORBIDDING = -1e4
-"""Up to this bias a probability becomes 0, also in float64."""
-
-
+FORBIDDING_BIAS = -1e4
+"""Highest bias of a logit at which the probability becomes 0, also in float64."""
 PIECE = 4096
-"""Characters per search step: the rules go through the changes in a piece once for each hit in it."""
+"""Characters per search step: the rules go through the changes in a piece once for each match in it."""
+ROWS_SHOWN = 20
+"""Bans that a notebook shows."""
 
 
 class SearchStep(NamedTuple):
-    """The matches that one more piece of a text decided, in order, and the place before which no others follow."""
+    """The matches that one more piece of a text decided, in order.
+
+    settled: index of the character before which no others follow.
+    """
 
     matches: list[Match]
     settled: int
 
 
 class Refusal(NamedTuple):
-    """An entry that can't be used: its place, "path:line", and the reason."""
+    """An entry that can't be used. place: "path:line"."""
 
     place: str
     reason: str
 
 
 class Diff(NamedTuple):
-    """The bans that another list adds, lacks, and has with other options: (before, after)."""
+    """The difference to another list. changed: (before, after) of bans with other options."""
 
     added: tuple[Ban, ...]
     removed: tuple[Ban, ...]
@@ -58,22 +57,24 @@ class Diff(NamedTuple):
 
 
 class BanList(Sequence[Ban]):
-    r"""A sequence of bans, checked when it is made.
+    r"""A sequence of bans, checked when it is made. Bans that compare as equal count once, with the smallest weight.
 
-    entries: phrases (`str`) or `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`. A bare `str` is
-        refused, since each of its characters would become a ban.
+    entries: phrases and `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`.
     source: their origin, for messages and reports.
-    licence: under which they may be passed on, if known.
+    license: under which they may be passed on, if known.
 
-    A list that was read from a file has a `format`, in `lines` the line of each ban, from 1, and in `refused` the
-    entries that were left out. Bans that compare as equal count once, with the smallest of their weights.
+    Of a list that was read from a file:
+
+    format: name of its format.
+    lines: the line of each ban, from 1.
+    refused: entries that were left out.
 
     >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
     >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
     [('a testament to', 0, 15), ('cat', 19, 22)]
     """
 
-    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, licence: str | None = None) -> None:
+    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, license: str | None = None) -> None:
         if isinstance(entries, (str, bytes)):
             raise BanError(
                 f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
@@ -85,7 +86,7 @@ class BanList(Sequence[Ban]):
             raise BanError(f"a list of bans was expected, not {entries!r}: write [phrase, Ban(phrase, weight=…), …]")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
-        self.licence = licence
+        self.license = license
         self.format: str | None = None
         self.lines: tuple[int, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
@@ -99,21 +100,21 @@ class BanList(Sequence[Ban]):
         edges: Edges | None = None,
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.lists.formats.formats`; the result has its name in `format`.
+        r"""Read a list in any of the formats of `antislop.lists.formats.formats`.
 
-        source: the path of a file, UTF-8, an open one, or hf://owner/name/file, a file of a data set repository of the
-            Hugging Face hub (hf://owner/name@revision/file; without a file, bans.txt).
-        format: of the list; by default it is recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by
-            the text. A JSON list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
+        source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
+            Face hub (hf://owner/name@revision/file; without a file, bans.txt).
+        format: by default, recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by the text. A JSON
+            list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
             "word" in all others.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
-        A list may have 20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes, whose
-        repetitions written out have 2,000,000 characters.
+        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
+        20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
 
-        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. Raises `BanError`, with
-        path:line, for the first entry that can't be used, and for a text that is not of that format.
+        Raises `BanError`, with path:line, for the first entry that can't be used, and for a text that is not in that
+        format.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -132,12 +133,12 @@ class BanList(Sequence[Ban]):
         suffix = Path(place.lower().removesuffix(".gz")).suffix
         try:
             taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
-            bans, numbers, refused = _gather(lines, place)
+            bans, numbers, refused = _collect_bans(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         if refused and strict:
-            raise BanError(_complain(refused))
-        loaded = cls(bans, source=heading.source or place, licence=heading.licence)
+            raise BanError(_describe_refused(refused))
+        loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.refused = taken, tuple(numbers), tuple(refused)
         return loaded
 
@@ -150,11 +151,8 @@ class BanList(Sequence[Ban]):
     ) -> BanList:
         """Make bans of token ids from arguments of `generate`.
 
-        sequence_bias: only biases of -10,000 or less, which forbid, can be bans. Any other is added to the logit of the
-            last token, and its effect on a probability depends on all the others.
-
         The same is forbidden, but the sampler rewinds to the first token, while `generate` replaces the last one.
-        Raises `BanError` for a bias that is no ban.
+        Raises `BanError` for a bias above -10,000: it does not forbid.
 
         >>> list(BanList.from_transformers(bad_words_ids=[[5, 17]], sequence_bias={(8,): float("-inf")}))
         [Ban.tokens([5, 17]), Ban.tokens([8])]
@@ -167,26 +165,26 @@ class BanList(Sequence[Ban]):
         forbidden = [*(bad_words_ids or []), *(_forbidden(bias) for bias in biases)]
         return cls(map(_to_tokens, forbidden), source="transformers")
 
-    def save(self, path: str | os.PathLike[str], *, licence: str | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
         r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
 
-        licence: under which the list may be passed on, else the one that it was loaded with.
+        license: by default, the one that the list was loaded with.
 
-        The first lines name the format's version, the source and the licence; then each line has a phrase and, after a
-        tab, its options. Raises `BanError` for a ban that could not be read back, and if the file can't be written.
+        Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
         from antislop.lists.formats.text_format import write_lines
 
-        write_text(path, write_lines(self, source=self.source, licence=licence or self.licence))
+        write_text(path, write_lines(self, source=self.source, license=license or self.license))
 
     def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
         """Write the list, with a card, to a data set repository of the Hugging Face hub; return its address for `load`.
 
-        repo: owner/name, made if it does not exist. private: for a new one; None is the owner's default.
+        repo: owner/name, made if it does not exist.
+        private: for a new repository; None is the owner's default.
 
         Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
         """
-        card = hub.make_card(self, repo, source=self.source, licence=self.licence)
+        card = hub.make_card(self, repo, source=self.source, license=self.license)
         with TemporaryDirectory() as folder:
             self.save(Path(folder, hub.LIST))
             replace_text(Path(folder, hub.CARD), card)
@@ -194,17 +192,17 @@ class BanList(Sequence[Ban]):
         return f"hf://{repo}/{hub.LIST}"
 
     def __or__(self, other: BanList) -> BanList:
-        """Return the bans of both, in order, equal ones once with the smallest of their weights."""
+        """Return the bans of both, in order, equal ones once with the smallest weight."""
         if not isinstance(other, BanList):
             return NotImplemented
         return BanList(
             distinct([*self, *other]),
-            source=_join(self.source, other.source),
-            licence=_join(self.licence, other.licence),
+            source=_join_names(self.source, other.source),
+            license=_join_names(self.license, other.license),
         )
 
     def top(self, n: int) -> BanList:
-        """Return the n bans with the largest counts, largest first; those without a count come last, in order.
+        """Return the n bans with the largest counts, largest first; bans without a count come last, in order.
 
         >>> [ban.phrase for ban in BanList([Ban("a"), Ban("b", count=3), Ban("c", count=9)]).top(2)]
         ['c', 'b']
@@ -224,7 +222,7 @@ class BanList(Sequence[Ban]):
     def with_options(self, **options: Any) -> BanList:
         """Return the bans, all with the same new options: weight, edges, exempt, scopes, at_most and others.
 
-        Raises `BanError` for an option that one of the patterns does not have.
+        Raises `BanError` for an option that one of the bans does not have.
 
         >>> list(BanList(["delve", "tapestry"]).with_options(at_most=1))
         [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
@@ -241,10 +239,10 @@ class BanList(Sequence[Ban]):
         added: dict[Any, deque[Ban]] = {}
         for ban in dict.fromkeys(other):
             if ban not in old:
-                added.setdefault(ban.pattern.subject, deque()).append(ban)
+                added.setdefault(ban.pattern.diff_key, deque()).append(ban)
         removed, changed = [], []
         for ban in dict.fromkeys(self):
-            if ban not in new and (rivals := added.get(ban.pattern.subject)):
+            if ban not in new and (rivals := added.get(ban.pattern.diff_key)):
                 changed.append((ban, rivals.popleft()))
             elif ban not in new:
                 removed.append(ban)
@@ -252,7 +250,7 @@ class BanList(Sequence[Ban]):
         return Diff(tuple(ban for ban in dict.fromkeys(other) if ban in left), tuple(removed), tuple(changed))
 
     def _with(self, bans: Iterable[Ban]) -> BanList:
-        return BanList(bans, source=self.source, licence=self.licence)
+        return BanList(bans, source=self.source, license=self.license)
 
     @overload
     def __getitem__(self, index: int) -> Ban: ...
@@ -279,27 +277,32 @@ class BanList(Sequence[Ban]):
         return shorten(f"<BanList of {len(self)}{origin}: {shown}", 79) + ">"
 
     def _repr_html_(self) -> str:
-        """Return the first bans as a table for a notebook, with their weights and options."""
-        from antislop.lists.notebook import write_table
-
-        return write_table(self, source=self.source)
+        rows = [
+            (
+                ban.phrase,
+                ban.pattern.kind,
+                ban.weight,
+                ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight"),
+            )
+            for ban in self._bans[:ROWS_SHOWN]
+        ]
+        origin = f" from {textwrap.shorten(self.source, 80, placeholder=' …')}" if self.source else ""
+        shown = f"the first {ROWS_SHOWN} of " if len(self) > ROWS_SHOWN else ""
+        caption = f"{shown}{len(self):,} {'ban' if len(self) == 1 else 'bans'}{origin}"
+        return write_html_table(("ban", "kind", "weight", "options"), rows, caption=caption)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is compiled, and changes as texts are read."""
+        # What is compiled changes as texts are read.
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct")}
 
     def find(self, text: str) -> list[Match]:
-        """Return every occurrence of every ban in a text, in order; they may overlap.
-
-        The sampler withdraws the same occurrences, except for a share of those of bans with a weight above 0.
-        """
+        """Return every occurrence of every ban in a text, in order; they may overlap."""
         return [match for step in self.search([text]) for match in step.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
         """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
 
-        Memory is bounded by what is undecided, whatever the length of the text. Raises `BanError` for a regex that
-        takes too long.
+        Memory does not grow with the text. Raises `BanError` for a regex that takes too long.
 
         >>> [step.matches for step in BanList(["a cat"]).search(["so a c", "at sat"])]
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
@@ -308,17 +311,17 @@ class BanList(Sequence[Ban]):
         matcher.begin()
         phrases, others = matcher.phrases.start, matcher.start
         pending: set[Match] = set()
-        for piece, is_last in _cut(pieces):
+        for piece, is_last in _cut_pieces(pieces):
             phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
-            if slow := matcher.slow:
+            if timed_out := matcher.timed_out:
                 raise BanError(
-                    f"the regex {self._distinct[slow[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
+                    f"the regex {self._distinct[timed_out[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
                     "simplify it, or search shorter texts"
                 )
             size += len(piece)
             pending |= {
-                Match(self._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1)
-                for hit in result.hits
+                Match(self._distinct[match.pattern], size - match.start_back, size - match.end_back + 1)
+                for match in result.matches
             }
             settled = size if is_last else size - max(result.open, default=0)
             decided = {match for match in pending if match.start < settled}
@@ -341,7 +344,7 @@ Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
 
 
 def read_bans(bans: Bans) -> BanList:
-    """Return bans as a list; raise `BanError` for a string that is no file."""
+    """Return bans as a list. Raises `BanError` for a string that does not name a file."""
     if isinstance(bans, BanList):
         return bans
     is_file = isinstance(bans, str) and (hub.is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
@@ -349,7 +352,8 @@ def read_bans(bans: Bans) -> BanList:
         return BanList.load(bans)  # type: ignore[arg-type]
     if isinstance(bans, str):
         raise BanError(
-            f"the bans are {bans[:40]!r}, which is one string and no file: pass a list, [phrase], or the path of a file"
+            f"the bans are {bans[:40]!r}, which is one string and not a file: pass a list, [phrase], or the path of a "
+            "file"
         )
     return BanList(bans)
 
@@ -372,7 +376,7 @@ def combine_bans(
     return BanList(exempted, source=bans.source)
 
 
-def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """Yield a text in pieces of up to `PIECE` characters, each with whether it is the last one."""
     parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
     last = next(parts, "")
@@ -382,22 +386,21 @@ def _cut(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield last, True
 
 
-def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
+def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
     """Return the bans of a list, their lines, and the refused entries. Raises `BanError` if the list is too long."""
     bans: list[Ban] = []
     numbers: list[int] = []
     refused: list[Refusal] = []
-    regexes = slow = written_out = 0
+    regexes = timed_out = written_out = 0
     for number, ban in lines:
         if isinstance(ban, Ban):
             bans.append(ban)
             numbers.append(number)
-            if isinstance(ban.pattern, Regex):
-                regexes += 1
-                written_out += measure(ban.phrase).characters
+            if size := ban.pattern.compiled_size:
+                regexes, written_out = regexes + 1, written_out + size
         else:
             refused.append(Refusal(f"{place}:{number}", str(ban)))
-            slow += isinstance(ban, SlowError)
+            timed_out += isinstance(ban, RegexTimeout)
         for unit, count, limit in (
             ("entries", len(bans) + len(refused), MAX_ENTRIES),
             ("regexes", regexes, MAX_REGEXES),
@@ -405,30 +408,30 @@ def _gather(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], li
         ):
             if count > limit:
                 raise BanError(f"{place}:{number}: more than {limit} {unit}: split the list")
-        if slow > MAX_SLOW:
-            raise BanError(f"{place}:{number}: {ban}; so do {MAX_SLOW} before it")
+        if timed_out > MAX_TIMED_OUT:
+            raise BanError(f"{place}:{number}: {ban}; so do {MAX_TIMED_OUT} before it")
     return bans, numbers, refused
 
 
-def _complain(refused: Sequence[Refusal]) -> str:
+def _describe_refused(refused: Sequence[Refusal]) -> str:
     place, reason = refused[0]
     more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
     return f"{place}: {reason}{more}"
 
 
-def _join(*names: str | None) -> str | None:
+def _join_names(*names: str | None) -> str | None:
     return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
 def _forbidden(bias: Any) -> Sequence[int]:
-    """Return the token ids of an item of `sequence_bias` that forbids them."""
     token_ids, value = bias if isinstance(bias, (list, tuple)) and len(bias) == 2 else (None, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
         raise BanError(f"sequence_bias contains {bias!r}; token ids and a number were expected: {{(5, 17): -math.inf}}")
-    if not value <= FORBIDDING:
+    if not value <= FORBIDDING_BIAS:
         raise BanError(
-            f"the bias {value} of the tokens {list(token_ids)} is no ban: it is added to a logit, and its effect on a "
-            f"probability depends on all the others; only biases up to {FORBIDDING:.0f} forbid: use Ban(…, weight=…)"
+            f"the bias {value} of the tokens {list(token_ids)} is not a ban: it is added to a logit, and its effect on "
+            "a probability depends on all the others; only biases up to "
+            f"{FORBIDDING_BIAS:.0f} forbid: use Ban(…, weight=…)"
         )
     return token_ids
 

@@ -1,4 +1,4 @@
-"""The lists that come with the package; data/README.md of the repository describes how they were made."""
+"""The lists that come with the package; `data/README.md` of the repository says how they were made."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from functools import cache
 from typing import NamedTuple
 
 from antislop.data import FOLDER
+from antislop.errors import BanError
 from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 
 
 @cache
@@ -23,10 +23,9 @@ def default_bans() -> BanList:
 
 @cache
 def held_out_bans() -> BanList:
-    """Load a list made like the bundled one from answers to other prompts.
+    """Load a list for evaluation, made like the bundled one from answers to other prompts.
 
-    It is for evaluation: its hits in texts that were written under the bundled list show whether slop was avoided, or
-    only the bundled phrases.
+    Its matches in texts written under the bundled list show whether slop was avoided, or only the bundled phrases.
     """
     return BanList.load(FOLDER / "slop_held_out.txt")
 
@@ -34,8 +33,9 @@ def held_out_bans() -> BanList:
 class Construction(NamedTuple):
     """A sentence construction that language models overuse.
 
-    sources: URLs of descriptions; without any, the counts in data/README.md are the only evidence. examples: sentences
-    in which the ban must be found. counterexamples: sentences in which it must not.
+    sources: URLs of descriptions; without any, the counts in `data/README.md` are the only evidence.
+    examples: sentences in which the ban must be found.
+    counterexamples: sentences in which it must not be found.
     """
 
     name: str
@@ -48,7 +48,6 @@ class Construction(NamedTuple):
 
 @cache
 def read_constructions() -> tuple[Construction, ...]:
-    """Read the bundled constructions."""
     entries = read_json(FOLDER / "constructions.json")
     return tuple(
         Construction(
@@ -64,10 +63,9 @@ def read_constructions() -> tuple[Construction, ...]:
 
 
 def constructions(*names: str) -> BanList:
-    """Load bans of whole constructions, such as "It's not just X; it's Y", in English: those named, or all of them.
+    """Load bans of English constructions, such as "It's not just X; it's Y": those named, or all.
 
-    Each is a regex that accepts curly and straight quotes, dashes of all kinds and line breaks. Raises `BanError` for
-    an unknown name.
+    Raises `BanError` for an unknown name.
 
     >>> [match[1:] for match in constructions("not-x-but-y").find("It was not a door, but a mouth.")]
     [(7, 24)]
@@ -80,7 +78,7 @@ def constructions(*names: str) -> BanList:
 
 
 def loops() -> BanList:
-    """Return the ban of passages that repeat, with the defaults of `Ban.loop`, as a list to add to others.
+    """Return `Ban.loop()` as a list to add to others.
 
     >>> [match[1:] for match in loops().find("He ran to the door. " * 3)]
     [(20, 60)]

@@ -1,7 +1,6 @@
-"""Lists of bans on the Hugging Face hub: read from a repository by their address, and pushed to one with a card.
+"""Lists of bans on the Hugging Face hub, in repositories of data sets, and their addresses.
 
-An address is hf://owner/name/file, of a repository of data sets; hf://owner/name@revision/file names a commit, a branch
-or a tag, and without a file, `LIST` is read. Downloads are kept in the cache of huggingface_hub.
+An address is hf://owner/name/file or hf://owner/name@revision/file; without a file, `LIST` is read.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import NamedTuple
 import regex
 
 from antislop.display import make_visible
-from antislop.errors import InputError, first_line
+from antislop.errors import BanError, InputError, first_line
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 
 LIST, CARD = "bans.txt", "README.md"
 
@@ -50,7 +48,7 @@ _SHOWN = 20
 
 
 class Address(NamedTuple):
-    """The parts of an address; revision: None is the newest."""
+    """The parts of an address. revision: a commit, a branch or a tag; None is the newest."""
 
     repo: str
     revision: str | None
@@ -58,7 +56,7 @@ class Address(NamedTuple):
 
 
 def is_address(source: str) -> bool:
-    """Return whether a source of a list is an address of the hub."""
+    """Return whether a list lies on the hub."""
     return _PREFIX.match(source) is not None
 
 
@@ -75,7 +73,7 @@ def parse_address(source: str) -> Address:
 
 
 def download(source: str) -> Path:
-    """Return the path of a list of the hub in the cache. Raises `BanError` with the hub's error."""
+    """Return the path of a list in the cache of huggingface_hub. Raises `BanError` with the hub's error."""
     address = parse_address(source)
     try:
         from huggingface_hub import hf_hub_download
@@ -92,8 +90,8 @@ def download(source: str) -> Path:
 def upload(folder: Path, repo: str, *, private: bool | None = None, replacing: Sequence[str] = ()) -> None:
     """Upload the files of a folder to a repository of data sets, which is made if needed.
 
-    replacing: patterns of names; only files that match one are uploaded, and those of the repository are deleted. By
-        default, all files are uploaded and none is deleted.
+    replacing: patterns of the names to upload; files of the repository that match are deleted. By default, all files
+        are uploaded and none is deleted.
 
     Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
     """
@@ -113,8 +111,8 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, replacing: S
         ) from error
 
 
-def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, licence: str | None) -> str:
-    """Return a card as Markdown: the number of bans, how to use them, and the first ones. repo: owner/name."""
+def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: str | None) -> str:
+    """Return a card as Markdown: the number of bans, how to use them, and the first ones."""
     from huggingface_hub import DatasetCardData
 
     owner, _, title = repo.partition("/")
@@ -122,7 +120,7 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, licence: st
         raise BanError(f"the repository is {repo!r}; owner/name was expected")
     data = DatasetCardData(
         pretty_name=title,
-        license=(licence or "unknown").lower(),
+        license=(license or "unknown").lower(),
         tags=["antislop", "ban-list"],
         configs=[{"config_name": "default", "data_files": LIST}],
     )
@@ -142,5 +140,4 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, licence: st
 
 
 def _show(phrase: str) -> str:
-    """Return a phrase as code in a cell of a table."""
     return "`" + make_visible(phrase).replace("`", "'").replace("|", "\\|") + "`"

@@ -1,4 +1,4 @@
-"""The text of a list and the interface of its formats, and what all formats share: bounds, entries, files."""
+"""The text of a list, the interface of its formats, and what all formats share: bounds, entries, files."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import IO, Any, TypeAlias
 
 import regex
 
-from antislop.errors import InputError
+from antislop.errors import BanError, InputError
 from antislop.files import decode, explain_write, open_bytes, replace_text
 from antislop.lists import hub
 from antislop.matching.bans import BAN_OPTIONS, Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
-"""The number of a line, and the ban that begins there or why there is none."""
+"""The number of a line, and the ban that begins there or the reason why it is refused."""
 
 MAX_CHARACTERS = 20_000_000
 """Characters of a whole list."""
@@ -37,21 +36,22 @@ MAX_REGEXES = 10_000
 """Regexes of a list."""
 MAX_WRITTEN_OUT = 2_000_000
 """Characters of a list's regexes with their repetitions written out; compiled, each takes about 100 bytes."""
-MAX_SLOW = 10
-"""Regexes that take too long to be tried, before a list is refused."""
+MAX_TIMED_OUT = 10
+"""Regexes of a list that may time out when they are compiled."""
 
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
-"""The keys that may name the phrase of an object."""
+"""Keys that may name the phrase of an object."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
-"""A line of token ids, which is no JSON list of its own."""
+"""A line of token ids, such as [5, 17]."""
 
 
 @dataclass(frozen=True)
 class ListText:
     """The text of a list, and the properties by which its format is recognized.
 
-    place: what messages call the list. suffix: of its file's name, in lower case, such as ".json".
+    place: what messages call the list.
+    suffix: of its file's name, in lower case, such as ".json".
     """
 
     text: str
@@ -60,7 +60,7 @@ class ListText:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines that are not empty and no comment."""
+        """The lines without empty ones and comments."""
         return [line for line in self.text.split("\n") if line.strip() and not line.startswith("#")]
 
     @cached_property
@@ -90,9 +90,10 @@ class ListFormat:
     """A format in which lists are written.
 
     recognizes: whether a text looks like it; asked of the formats that have the file's suffix, or else of all.
-    read: yields the lines of a text; edges: of phrases that don't name theirs. Raises `BanError` for a text that is not
-        of the format as a whole.
-    suffixes: of files that are in this format, or in another one with the same suffix. edges: by default.
+    read: yields the lines of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
+        not in the format.
+    suffixes: of files that may be in this format.
+    edges: of phrases, by default.
     """
 
     name: str
@@ -103,7 +104,7 @@ class ListFormat:
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:
-    """Return the ban of an entry, or why it is refused."""
+    """Return the ban of an entry, or the reason why it is refused."""
     try:
         if isinstance(phrase, str) and len(phrase) > MAX_LENGTH:
             raise BanError(f"{phrase[:40]!r}… has {len(phrase)} characters, more than {MAX_LENGTH}: shorten it")
@@ -113,7 +114,7 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
 
 
 def are_counts(numbers: Iterable[Any]) -> bool:
-    """Return whether numbers are counts, which rank, and not weights: all are whole numbers, some above 1.
+    """Return whether numbers are counts, not weights: all are whole, and some are above 1.
 
     >>> are_counts([3, 1, 0]), are_counts([0.5, 1]), are_counts([1, 1])
     (True, False, False)
@@ -124,7 +125,7 @@ def are_counts(numbers: Iterable[Any]) -> bool:
 
 
 def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
-    """Return the ban of a phrase as people write it, with `*` as a wildcard. edges: if it has none."""
+    """Return the ban of a phrase as people write it, with `*` as a wildcard."""
     kind, text = read_phrase(text)
     return Ban(kind.build(text, edges=edges) if kind is Phrase else kind.build(text), **options)
 
@@ -135,22 +136,20 @@ def to_words(text: Any, **options: Any) -> Ban:
 
 
 def names_kind(entry: object) -> bool:
-    """Return whether an entry is an object with the name of a kind of bans under the key `kind`."""
     return isinstance(entry, dict) and is_kind(entry.get("kind"))
 
 
 def is_kind(name: object) -> bool:
-    """Return whether there is a kind of bans of that name."""
     return isinstance(name, str) and name in KINDS
 
 
 def leave_plain(entries: list[Any]) -> list[Any]:
-    """Return the entries that don't name their kind, which show the format of a list."""
+    """Return the entries that don't name their kind: these show the format of a list."""
     return [entry for entry in entries if not names_kind(entry)]
 
 
 def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
-    """Return the ban of an object that names its kind; its other keys are options, with their names in Python.
+    """Return the ban of an object that names its kind; its other keys are options.
 
     >>> read_object(1, {"kind": "words", "phrase": "voice barely", "gap": 2}, "word")[1]
     Ban.words(['voice', 'barely'], gap=2)
@@ -161,10 +160,11 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
 
 
 def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
-    """Return a ban of a kind; edges: for a phrase that names none. Raises `BanError`.
+    """Return a ban. Raises `BanError`.
 
-    text: of the pattern. kind: None for a phrase as people write it, which is a wildcard if it contains `*`.
-    options: of the pattern and the ban, a scope as [where, span].
+    kind: None for a phrase as people write it, which is a wildcard if it contains `*`.
+    options: of the pattern and the ban; a scope is [where, span].
+    edges: of a phrase that names none.
     """
     rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
     of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
@@ -188,23 +188,20 @@ def _read_scope(value: Any, text: object) -> Scope:
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
-    """Return the name of a file, or of an open one, and its text, UTF-8, with line feeds only at the ends of lines.
-
-    A file whose name ends in .gz is decompressed; hf://owner/name/file is read from the hub.
-    """
+    """Return the name and the text of a file, an open one, or an address of the hub. Line ends become line feeds."""
     if callable(getattr(source, "read", None)):
         name = getattr(source, "name", None)
         place = name if isinstance(name, str) else "<text>"
-        content = _read(source, place)
+        content = _read_file(source, place)
     elif isinstance(source, (str, os.PathLike)):
         place = os.fsdecode(source)
         try:
             with open_bytes(hub.download(place) if hub.is_address(place) else place) as file:
-                content = _read(file, place)
+                content = _read_file(file, place)
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             if isinstance(error, BanError):
                 raise
-            raise BanError(f"{place}: {_advise(error)}") from error
+            raise BanError(f"{place}: {_explain_read(error)}") from error
     else:
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
     text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
@@ -212,15 +209,14 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
 
 
 def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Write lines to a file, UTF-8; it is replaced as a whole or not at all."""
+    """Replace a file by lines of text, as a whole or not at all."""
     try:
         replace_text(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:
         raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
 
-def _read(file: Any, place: str) -> str | bytes:
-    """Read all of an open file, in as many pieces as it gives."""
+def _read_file(file: Any, place: str) -> str | bytes:
     pieces: list[Any] = []
     size = 0
     try:
@@ -236,7 +232,7 @@ def _read(file: Any, place: str) -> str | bytes:
     except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
         if isinstance(error, BanError):
             raise
-        raise BanError(f"{place}: {_advise(error)}") from error
+        raise BanError(f"{place}: {_explain_read(error)}") from error
     empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
     content: str | bytes = empty.join(pieces)
     return content
@@ -249,5 +245,5 @@ def _decode(content: bytes, place: str) -> str:
         raise BanError(str(error)) from error
 
 
-def _advise(error: Exception) -> str:
+def _explain_read(error: Exception) -> str:
     return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"

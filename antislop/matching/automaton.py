@@ -1,8 +1,8 @@
 """Find many strings at once: an Aho-Corasick automaton that is built while it runs.
 
 A. Aho, M. Corasick, "Efficient string matching", 1975, doi 10.1145/360825.360855. Its states are the prefixes of the
-patterns. Here a prefix is a range of the sorted patterns, found by bisection when a text first reaches it, so that
-compiling is sorting and only visited states take memory. Knows nothing of folding or bans.
+patterns: here a range of the sorted patterns, found by bisection when a text first reaches it, so that compiling is
+sorting and only visited states take memory.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ class Automaton:
         """Per state, the length of the longest incomplete pattern that ends in it."""
 
     def step(self, state: int, symbol: str) -> int:
-        """Return the state after one more symbol."""
         after = self._steps[state].get(symbol)
         if after is None:
             after = self._steps[state][symbol] = self._advance(state, symbol)
         return after
 
     def prefix(self, state: int) -> str:
-        """Return the longest prefix of a pattern that a text in this state ends with."""
+        """Return the longest prefix of a pattern that a text in a state ends with."""
         return self._sorted[self._ranges[state][0]][: self._lengths[state]] if state else ""
 
     def endings(self, state: int, count: int) -> list[str]:
@@ -69,7 +68,7 @@ class Automaton:
         missing = []
         after = self._steps[state].get(symbol)
         while after is None:
-            low, high = self._find(self.prefix(state) + symbol, *self._ranges[state])
+            low, high = self._find_range(self.prefix(state) + symbol, *self._ranges[state])
             if low < high:
                 missing.append((state, low, high))
             if state == ROOT:
@@ -81,8 +80,7 @@ class Automaton:
             after = self._steps[state][symbol] = self._append(self.prefix(state) + symbol, low, high, after)
         return after
 
-    def _find(self, prefix: str, low: int, high: int) -> tuple[int, int]:
-        """Return the range of the patterns with this prefix within low..high."""
+    def _find_range(self, prefix: str, low: int, high: int) -> tuple[int, int]:
         low = bisect_left(self._sorted, prefix, low, high)
         if low == high or not self._sorted[low].startswith(prefix):
             return low, low

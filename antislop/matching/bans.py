@@ -1,7 +1,4 @@
-"""Bans: a pattern that must not be written, or only rarely, and where.
-
-Works on text alone: knows no models and imports no torch.
-"""
+"""Bans: a pattern that must not be written, or only rarely, and where."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from antislop.matching.errors import BanError
+from antislop.errors import BanError
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
 from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
@@ -19,20 +16,17 @@ from antislop.matching.scopes import Scope
 class Ban:
     r"""Forbid one phrase or pattern, or make it rarer.
 
-    pattern: a phrase, or a pattern as `Ban.wildcard`, `Ban.words`, `Ban.regex` and `Ban.tokens` make them. In a phrase
-        `*` is a wildcard, as in `Ban.wildcard`, and `\*` the character.
-    weight: the share of the pattern's probability that is kept, 0.0 (never written, unless nothing else is left) to
-        1.0 (no ban at all).
-    exempt: phrases within which the ban does not apply; they compare without regard to case, as whole words.
-    scopes: where the ban applies, all of them at once; everywhere by default.
+    pattern: a phrase, in which `*` is a wildcard and `\*` the character, or a pattern such as `Regex`.
+    weight: share of the pattern's probability to keep, from 0.0 (never written, unless nothing else is left) to 1.0.
+    exempt: phrases within which the ban does not apply, compared as whole words of any case.
+    scopes: all of these must hold where the ban applies; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.
-    at_most: how many occurrences are free, in any `per_words` words, or in the whole text if that is 0.
+    at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`, without effect on the text.
-    options: the options of the pattern. For a phrase, case_sensitive=True compares letters as they are (otherwise
-        "Elara" also bans ELARA and elara), and edges="anywhere" lets its edges touch other letters and digits
-        (otherwise "cat" is not in "category").
+    options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
+        letters and digits touch it ("cat" in "category").
 
-    White space of any kind and length compares as one space; quotes, dashes, canonically equivalent characters
+    White space of any kind and length compares as one space; quotes, dashes and canonically equivalent characters
     compare as equal. Raises `BanError` for a phrase without a visible character and for values out of range.
 
     >>> Ban("tapestry", weight=0.25)
@@ -83,8 +77,9 @@ class Ban:
     def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Any) -> Ban:
         r"""Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
 
-        `\*` is the character. The phrase is compared word by word within a sentence; punctuation between the words does
-        not matter. options: the other arguments of `Ban`, except edges.
+        options: the other arguments of `Ban`, except edges.
+
+        `\*` is the character. Words are compared within a sentence; punctuation between them does not matter.
 
         >>> from antislop import BanList
         >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
@@ -98,8 +93,9 @@ class Ban:
     def words(cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Any) -> Ban:
         """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
 
-        skip_stop_words: articles, pronouns, auxiliaries and the like between them don't count, as in published n-gram
-            lists, which leave them out. options: the other arguments of `Ban`, except edges.
+        skip_stop_words: don't count articles, pronouns, auxiliaries and the like between them: published n-gram lists
+            leave these out.
+        options: the other arguments of `Ban`, except edges.
 
         >>> from antislop import BanList
         >>> ban = Ban.words(["voice", "barely", "whisper"], gap=1)
@@ -117,9 +113,11 @@ class Ban:
         r"""Forbid the matches of a regular expression of the package `regex`, in the text as it is, without folding.
 
         max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
-        flags: as in `regex.compile`; they become part of the pattern, as `(?i)`. options: the other arguments of `Ban`.
-        Of overlapping matches the first counts. A look-behind that reaches past the beginning of the text sees its
-        beginning. Raises `BanError` for a pattern that does not compile or matches the empty text.
+        flags: as in `regex.compile`; they become part of the pattern, as `(?i)`.
+        options: the other arguments of `Ban`.
+
+        Of overlapping matches the first counts. Raises `BanError` for a pattern that does not compile or matches the
+        empty text.
 
         >>> import regex
         >>> from antislop import BanList
@@ -132,24 +130,25 @@ class Ban:
         return cls(Regex(write_flags(pattern, flags) if flags else pattern, max_span=max_span), **options)
 
     @classmethod
-    def loop(cls, copies: int = 3, min_characters: int = 40, max_period: int = 1000, **options: Any) -> Ban:
+    def loop(cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, **options: Any) -> Ban:
         """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
 
-        copies: how many in a row are a loop. min_characters: of all copies together, so that "ha ha ha" is none.
-        max_period: characters that a passage may have. options: the other arguments of `Ban`.
+        copies: number in a row that is a loop.
+        min_length: characters of all copies together, so that "ha ha ha" is not a loop.
+        max_passage: characters that one copy may have.
+        options: the other arguments of `Ban`.
 
-        A passage contains a letter: rules of dashes and columns of zeros are no loops. The occurrence begins with the
-        first sentence or line of the second copy, or within a sentence with a word a few characters into it, so that
-        the passage stays once. Raises `BanError` for numbers out of range.
+        A passage contains a letter: rules of dashes are not loops. The occurrence begins with the first sentence, line
+        or word of the second copy, so that the passage stays once. Raises `BanError` for numbers out of range.
 
         >>> from antislop import BanList
         >>> text = "Tom ran home. He was glad. He was glad. He was glad. He slept."
-        >>> [match[1:] for match in BanList([Ban.loop(min_characters=30)]).find(text)]
+        >>> [match[1:] for match in BanList([Ban.loop(min_length=30)]).find(text)]
         [(26, 51)]
         """
         from antislop.matching.patterns.loop import Loop
 
-        return cls(Loop(copies=copies, min_characters=min_characters, max_period=max_period), **options)
+        return cls(Loop(copies=copies, min_length=min_length, max_passage=max_passage), **options)
 
     @classmethod
     def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:
@@ -198,11 +197,11 @@ class Ban:
 
 
 BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}
-"""The options of every ban, with their defaults; its pattern may have more."""
+"""Options that all kinds have, with their defaults."""
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
-    """Return the name and the value of each option that is not at its default, the weight first."""
+    """Return (name, value) of the options that are not at their defaults, the weight first."""
     weight, *rules = fields(ban)[1:]
     of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
     values = [
@@ -237,9 +236,9 @@ class Match(NamedTuple):
 
 
 def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
-    """Return the matches, in order, without any that overlaps an earlier one, or a longer one from the same start.
+    """Return the matches, in order, without those that overlap an earlier one, or a longer one from the same start.
 
-    begin: the end of the last match that was kept of the text before.
+    begin: end of the last match that was kept of the text before.
     """
     kept = []
     for match in sorted(matches, key=lambda match: (match.start, -match.end)):
@@ -250,7 +249,7 @@ def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return the bans in order, one for each key, with the smallest of its weights."""
+    """Return the bans in order, one for each key, with the smallest weight."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key

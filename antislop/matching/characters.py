@@ -15,7 +15,10 @@ REPLACEMENT = "\ufffd"
 
 
 class TokenBytes(Protocol):
-    """The bytes of tokens, as in `Vocabulary`. byte_tokens: those of byte fallback, empty for other vocabularies."""
+    """The bytes of tokens, as in `Vocabulary`.
+
+    byte_tokens: tokens of byte fallback; empty for other vocabularies.
+    """
 
     @property
     def byte_tokens(self) -> frozenset[int]: ...
@@ -23,7 +26,10 @@ class TokenBytes(Protocol):
 
 
 class Pending(NamedTuple):
-    """Bytes of incomplete characters. ages: for each, how many tokens ago it was added, 1 being the latest token."""
+    """Bytes of incomplete characters.
+
+    ages: for each byte, how many tokens ago it was added; 1 is the latest token.
+    """
 
     data: bytes = b""
     ages: tuple[int, ...] = ()
@@ -33,7 +39,10 @@ NOTHING = Pending()
 
 
 class Completed(NamedTuple):
-    """The characters that one token completes. begun: for each that an earlier token began, how many tokens earlier."""
+    """The characters that one token completes.
+
+    begun: for each that an earlier token began, how many tokens earlier.
+    """
 
     text: str
     begun: tuple[int, ...]

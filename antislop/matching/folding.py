@@ -1,11 +1,9 @@
 """Fold text so that spellings that read the same compare as equal.
 
-Case, canonical equivalence, quotes, dashes, white space and zero-width characters are folded away, and the
-edges of words become symbols of their own. Works on any cutting of a text into pieces: a `Context` carries what
-the next piece depends on. Knows nothing of bans or tokens.
-
-Folding is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
-with the replacements below.
+Case, canonical equivalence, quotes, dashes, white space and zero-width characters are folded away, and the edges of
+words become symbols. This is the Unicode canonical caseless match (D145,
+https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/) with the replacements below. A text may come in any
+pieces: a `Context` carries what the next one depends on.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ import regex
 Edges = Literal["word", "anywhere"]
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
+SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
 
 _ALIKE = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'")
@@ -53,8 +52,8 @@ class _Piece(NamedTuple):
 class Context(NamedTuple):
     """The state of folding between two pieces of a text.
 
-    `marks` are combining marks that may still change places, each with its combining class and its place, counted back
-    from the end of the text so far: 1 is the last character.
+    marks: (combining class, mark, place) of combining marks that may still change places. A place is counted back from
+        the end of the text so far; 1 is the last character.
     """
 
     last: int = _OTHER

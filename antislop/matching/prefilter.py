@@ -1,7 +1,7 @@
 """Search only those parts of a long text in which a ban can occur, at the speed of compiled code.
 
 The text is reduced to bytes, a compiled search finds the literals without which no pattern can match, and the exact
-search reads the passages around them: from one stop to another, which nothing that matches crosses or begins before.
+search reads the passages around them: from one stop to another, which no match crosses.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick
 from numpy.typing import NDArray
 
-from antislop.matching.folding import BOUNDARY, CLINGING, fold
-from antislop.matching.patterns.pattern import FILLER, Pattern
-from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.phrase_search import SHORT
-from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
-from antislop.matching.patterns.word_search import SENTENCE_ENDS
+from antislop.matching.folding import BOUNDARY, CLINGING, SENTENCE_ENDS, fold
+from antislop.matching.patterns.pattern import FILLER, Pattern, PatternMatch, PieceResult, TextSearch
+from antislop.matching.patterns.phrase import SHORT_PIECE
 
 _SPACE, _END = b" ."
 _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
 _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
 _UNKNOWN = 255
-WAITING = 1 << 14
-"""Characters in which no stop is found before the exact search reads them anyway."""
+MAX_WAITING = 1 << 14
+"""Characters without a stop after which the exact search reads them anyway."""
 
 
 class Reduced(NamedTuple):
-    """A text as bytes, and for each the index of its character, never decreasing.
+    """A text as bytes.
 
+    origins: for each byte, the index of its character; never decreasing.
     others: for each length of the text's beginning, how many of its characters are not ASCII.
     """
 
@@ -44,16 +42,15 @@ class Reduced(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of characters."""
         return len(self.others) - 1
 
 
 class _Reduction:
     """From characters to bytes; a character is added when it first occurs.
 
-    The bytes are those of the folded symbols: ASCII as it is, anything else one of 128 others, all that ends a sentence
-    a full stop. Edges of words and what may change its place, marks, are left out. So equal symbols have equal bytes,
-    and what occurs in a folded text occurs in the reduced one.
+    The bytes stand for folded symbols: ASCII as it is, all that ends a sentence as a full stop, anything else as one of
+    128 others. Edges of words and combining marks, which may change places, are left out. So what occurs in a folded
+    text occurs in the reduced one.
     """
 
     def __init__(self) -> None:
@@ -63,7 +60,7 @@ class _Reduction:
         self._lock = Lock()
 
     def reduce(self, text: str) -> Reduced:
-        """Return a text as bytes; of white space in a row only the first is kept."""
+        """Return a text as bytes; white space in a row is one byte."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         counts = self._counts[codes]
         if (counts == _UNKNOWN).any():
@@ -116,7 +113,7 @@ _REDUCTION = _Reduction()
 def find_literal(pattern: Pattern) -> bytes:
     """Return bytes that every occurrence contains once it is reduced, the longest known; empty if none are."""
     symbols = pattern.find_symbols(case_sensitive=False) or ""
-    parts = [symbols] if isinstance(pattern, Phrase) else symbols.split(FILLER)
+    parts = [symbols] if pattern.is_literal else symbols.split(FILLER)
     return max((_reduce_symbols(part.replace(BOUNDARY, "")) for part in parts), key=len)
 
 
@@ -129,8 +126,9 @@ def _reduce_symbols(symbols: str) -> bytes:
 class PrefilterState(NamedTuple):
     """The state of a search.
 
-    text: the end of the text that is undecided, after the stop that it begins with. is_first: whether it begins with
-    the text itself instead. exact: the state of the exact search, while that reads everything.
+    text: the undecided end of the text, from a stop on.
+    is_first: whether it begins with the whole text instead of a stop.
+    exact: state of the exact search, while that reads everything.
     """
 
     text: str = ""
@@ -139,9 +137,9 @@ class PrefilterState(NamedTuple):
 
 
 class Prefilter(TextSearch[PrefilterState]):
-    """An exact search for phrases or sequences of words that reads only passages with a literal of theirs.
+    """A search for phrases or words that reads only the passages with one of their literals.
 
-    Its result is that of the exact search, but what is open is not as narrow.
+    It finds what the exact search finds, but may report more as open.
     """
 
     def __init__(self, patterns: Sequence[Pattern], search: type[TextSearch[Any]]) -> None:
@@ -150,22 +148,21 @@ class Prefilter(TextSearch[PrefilterState]):
         self._finds_all = bool(literals) and all(literals)
         self._automaton = BytesAhoCorasick(literals if self._finds_all else [])
         self._longest = max(map(len, literals), default=0)
-        self._waiting = WAITING + 4 * self._longest
-        self._is_phrases = all(isinstance(pattern, Phrase) for pattern in patterns)
+        self._waiting = MAX_WAITING + 4 * self._longest
+        self._is_phrases = all(pattern.is_literal for pattern in patterns)
         symbols = [_find_plain_symbols(pattern, literal) for pattern, literal in zip(patterns, literals, strict=True)]
         self._is_plain = np.array([each != "" for each in symbols])
         self._opens = np.array([each.startswith(BOUNDARY) for each in symbols])
         self._closes = np.array([each.endswith(BOUNDARY) for each in symbols])
-        self._read_again = lru_cache(maxsize=1 << 14)(self._read)  # the same words recur
+        self._read_again = lru_cache(maxsize=1 << 14)(self._search_after)  # the same words recur
         self.start = PrefilterState(exact=None if self._finds_all else self._exact.start)
 
     @staticmethod
     def takes(pattern: Pattern) -> bool:
-        """Return whether no occurrence is without a literal."""
+        """Return whether every occurrence has a literal."""
         return find_literal(pattern) != b""
 
     def read(self, state: PrefilterState, piece: str, *, final: bool = False) -> tuple[PrefilterState, PieceResult]:
-        """Read one more piece; `final` also decides what depends on the text ending here."""
         if state.exact is not None:
             return self._read_exactly(state, piece, final=final)
         text = state.text + piece
@@ -174,18 +171,18 @@ class Prefilter(TextSearch[PrefilterState]):
         decided = len(text) if final else self._find_decided(reduced, stops)
         places = self._find_places(reduced, decided=decided, is_first=state.is_first)
         is_sure, plain = self._read_plainly(reduced, places)
-        hits = [
-            _shift(hit, len(text) - end)
+        matches = [
+            match.shift(len(text) - end)
             for begin, end in _find_passages(reduced, stops, places[~is_sure], is_first=state.is_first)
-            for hit in self._read_passage(text, begin, end, final=final and end == len(text))
-            if end - hit.start_back <= decided  # what begins after that is found again, with all that follows
+            for match in self._read_passage(text, begin, end, final=final and end == len(text))
+            if end - match.start_back <= decided  # what begins after that is found again, with all that follows
         ]
-        hits += plain.difference(hits)
+        matches += plain.difference(matches)
         rest = PrefilterState(text[decided:], False) if decided >= 0 else state._replace(text=text)
         if len(rest.text) > self._waiting:
             exact, result = self._catch_up(rest)
-            return PrefilterState(exact=exact), PieceResult((*hits, *result.hits), result.open)
-        return rest, PieceResult(tuple(hits), (len(rest.text),) if rest.text else ())
+            return PrefilterState(exact=exact), PieceResult((*matches, *result.matches), result.open)
+        return rest, PieceResult(tuple(matches), (len(rest.text),) if rest.text else ())
 
     def forget(self, state: PrefilterState) -> PrefilterState:
         exact = self._catch_up(state)[0] if state.exact is None else state.exact
@@ -199,7 +196,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return PrefilterState(exact=exact), result
 
     def _catch_up(self, state: PrefilterState) -> tuple[Any, PieceResult]:
-        """Return the state of the exact search after the text, and its hits in what is undecided."""
+        """Return the state of the exact search after the text, and its matches in the undecided end."""
         begun = self._exact.start if state.is_first else self._begin(state.text[:1])
         return self._exact.read(begun, state.text[not state.is_first :])
 
@@ -208,10 +205,8 @@ class Prefilter(TextSearch[PrefilterState]):
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
     def _find_stops(self, reduced: Reduced) -> NDArray[np.intp]:
-        """Return the characters at which passages begin and end.
-
-        For phrases these are all but white space and what leaves no bytes. Sequences of words lie within a sentence.
-        """
+        """Return the characters at which passages begin and end."""
+        # For phrases, all but white space and what leaves no bytes; sequences of words lie within a sentence.
         is_stop = reduced.data != _SPACE if self._is_phrases else reduced.data == _END
         stops: NDArray[np.intp] = reduced.origins[is_stop]
         return stops
@@ -231,32 +226,32 @@ class Prefilter(TextSearch[PrefilterState]):
         first = reduced.origins[places[:, 1]]
         return places[(first <= decided) & ((first > 0) | is_first)]
 
-    def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[Hit]]:
-        """Return at which places only ASCII decides, and the hits there: a phrase of ASCII then is its bytes."""
+    def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[PatternMatch]]:
+        """Return at which places only ASCII decides, and the matches there: a phrase of ASCII then is its bytes."""
         number, begin, end = places.T
         data = np.concatenate(([_SPACE], reduced.data, [_SPACE]))  # the byte before `begin` is data[begin]
         origins = np.concatenate(([0], reduced.origins, [reduced.size - 1]))
         others = reduced.others[origins[end + 1] + 1] - reduced.others[origins[begin]]
         is_sure = self._is_plain[number] & (others == 0)
         is_within = (self._opens[number] & _IS_WORD[data[begin]]) | (self._closes[number] & _IS_WORD[data[end + 1]])
-        is_hit = is_sure & ~is_within
-        starts, ends = reduced.size - origins[begin + 1][is_hit], reduced.size - origins[end][is_hit]
-        return is_sure, set(map(Hit, number[is_hit].tolist(), starts.tolist(), ends.tolist()))
+        is_match = is_sure & ~is_within
+        starts, ends = reduced.size - origins[begin + 1][is_match], reduced.size - origins[end][is_match]
+        return is_sure, set(map(PatternMatch, number[is_match].tolist(), starts.tolist(), ends.tolist()))
 
-    def _read_passage(self, text: str, begin: int, end: int, *, final: bool) -> Sequence[Hit]:
-        read = self._read_again if end - begin < SHORT else self._read
+    def _read_passage(self, text: str, begin: int, end: int, *, final: bool) -> Sequence[PatternMatch]:
+        read = self._read_again if end - begin < SHORT_PIECE else self._search_after
         return read(text[begin] if begin >= 0 else "", text[begin + 1 : end], final)
 
-    def _read(self, stop: str, passage: str, final: bool) -> Sequence[Hit]:
+    def _search_after(self, stop: str, passage: str, final: bool) -> Sequence[PatternMatch]:
         begun = self._begin(stop) if stop else self._exact.start
-        return self._exact.read(begun, passage, final=final)[1].hits
+        return self._exact.read(begun, passage, final=final)[1].matches
 
 
 def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
     """Return the symbols of a phrase that occurs in ASCII wherever its literal does, up to its edges; else nothing."""
-    if not isinstance(pattern, Phrase) or pattern.case_sensitive or _END in literal:
+    symbols = pattern.find_symbols(case_sensitive=False) or ""
+    if not pattern.is_literal or pattern.case_sensitive or _END in literal:
         return ""
-    symbols = pattern.find_symbols(case_sensitive=False)
     return symbols if symbols.replace(BOUNDARY, "").encode(errors="replace") == literal else ""
 
 
@@ -277,7 +272,3 @@ def _find_passages(
         end = max(end, next_end)
     if end > 0:
         yield begin, end
-
-
-def _shift(hit: Hit, size: int) -> Hit:
-    return hit._replace(start_back=hit.start_back + size, end_back=hit.end_back + size)

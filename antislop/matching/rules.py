@@ -1,7 +1,7 @@
-"""Decide which occurrences of bans count: exempt phrases, scopes, and a number of free occurrences.
+"""Decide which matches count: exempt phrases, scopes, and a number of free occurrences.
 
-An occurrence waits while an exempt phrase may still turn out to surround it. Places are counted back as in
-`patterns.text_search`; states are values. Knows no tokens.
+A match waits while an exempt phrase may still turn out to surround it. Places are counted back as in
+`patterns.pattern`; states are values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import find_words
-from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.phrase_search import PhraseSearch
-from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+from antislop.matching.patterns.pattern import PatternMatch, PieceResult, TextSearch
+from antislop.matching.patterns.phrase import Phrase, PhraseSearch
 from antislop.matching.scopes import ScopeState
 
 T = TypeVar("T")
@@ -28,7 +27,6 @@ class Timeline(Generic[T]):
     changes: tuple[tuple[int, T], ...] = ()
 
     def at(self, place: int) -> T:
-        """Return the value at a character."""
         value = self.before
         for change, new_value in self.changes:
             if change < place:
@@ -38,7 +36,6 @@ class Timeline(Generic[T]):
 
     @property
     def latest(self) -> T:
-        """The value at the end of the text."""
         return self.changes[-1][1] if self.changes else self.before
 
     def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
@@ -55,14 +52,17 @@ class Timeline(Generic[T]):
 class RuleState(NamedTuple):
     """The state of the rules.
 
-    exempt: of the search for exempt phrases. spans: exempt phrases that may surround later hits. waiting: occurrences
-    that an exempt phrase may still surround. scopes: the state of each, and whether bans apply in it. words: how many
-    words have begun. counted: per ban with free occurrences, the numbers of the words at which the latest ones began.
+    exempt: state of the search for exempt phrases.
+    spans: exempt phrases that may surround later matches.
+    waiting: matches that an exempt phrase may still surround.
+    scopes: the state of each scope, and whether bans apply in it.
+    words: number of words that have begun.
+    counted: for each ban with free occurrences, the numbers of the words at which the latest ones began.
     """
 
     exempt: Any
-    spans: tuple[Hit, ...]
-    waiting: tuple[Hit, ...]
+    spans: tuple[PatternMatch, ...]
+    waiting: tuple[PatternMatch, ...]
     scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
     is_in_word: bool
     words: Timeline[int]
@@ -70,7 +70,10 @@ class RuleState(NamedTuple):
 
 
 class Rules:
-    """The rules of a list: where its bans apply, and how often they are free. search: finds exempt phrases."""
+    """Where the bans of a list apply, and how often they are free.
+
+    search: finds exempt phrases.
+    """
 
     def __init__(
         self, bans: Sequence[Ban], search: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
@@ -89,55 +92,57 @@ class Rules:
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[RuleState, PieceResult]:
-        """Read one more piece; return the occurrences that count and that were undecided before it."""
+        """Read one more piece; return the matches that count and were undecided before it."""
         size = len(piece)
-        queue = [*(_shift(hit, size) for hit in state.waiting), *result.hits]
-        oldest = max((*result.open, *(hit.start_back for hit in queue), 1))
+        queue = [*(match.shift(size) for match in state.waiting), *result.matches]
+        oldest = max((*result.open, *(match.start_back for match in queue), 1))
         exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
         after = state._replace(
             exempt=exempt,
-            spans=(*(_shift(span, size) for span in state.spans), *surrounding.hits),
+            spans=(*(span.shift(size) for span in state.spans), *surrounding.matches),
             scopes=self._follow_scopes(state, piece, size=size, oldest=oldest),
         )
         after = self._count_words(after, piece, oldest=oldest)
-        after, hits = self._decide(after, queue, undecided=0 if final else max(surrounding.open, default=0))
-        open_ = (*result.open, *(hit.start_back for hit in after.waiting))
+        after, matches = self._decide(after, queue, undecided=0 if final else max(surrounding.open, default=0))
+        open_ = (*result.open, *(match.start_back for match in after.waiting))
         spans = tuple(span for span in after.spans if span.end_back < max(open_, default=0))
-        return after._replace(spans=spans), PieceResult(hits, open_)
+        return after._replace(spans=spans), PieceResult(matches, open_)
 
-    def _decide(self, state: RuleState, queue: Sequence[Hit], *, undecided: int) -> tuple[RuleState, tuple[Hit, ...]]:
-        """Return the occurrences that count, and a state with those that are still undecided.
+    def _decide(
+        self, state: RuleState, queue: Sequence[PatternMatch], *, undecided: int
+    ) -> tuple[RuleState, tuple[PatternMatch, ...]]:
+        """Return the matches that count, and a state with those that are still undecided.
 
-        undecided: the place at which the longest incomplete exempt phrase begins.
+        undecided: place at which the longest incomplete exempt phrase begins.
         """
         counted = dict(state.counted)
-        hits: list[Hit] = []
-        waiting: list[Hit] = []
-        for hit in sorted(queue, key=lambda hit: (-hit.end_back, -hit.start_back)):
-            number = hit.pattern
+        matches: list[PatternMatch] = []
+        waiting: list[PatternMatch] = []
+        for match in sorted(queue, key=lambda match: (-match.end_back, -match.start_back)):
+            number = match.pattern
             exempting = self._exempting[number]
-            if any(_is_within(hit, span) for span in state.spans if span.pattern in exempting):
+            if any(_is_within(match, span) for span in state.spans if span.pattern in exempting):
                 continue
             # Free occurrences are taken in the order of the text.
             is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
-            if is_next or (exempting and undecided >= hit.start_back):
-                waiting.append(hit)
-            elif self._is_in_scope(hit, state) and not self._is_free(number, state.words.at(hit.start_back), counted):
-                hits.append(hit)
-        return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(hits)
+            if is_next or (exempting and undecided >= match.start_back):
+                waiting.append(match)
+            elif self._is_in_scope(match, state) and not self._is_free(
+                number, state.words.at(match.start_back), counted
+            ):
+                matches.append(match)
+        return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(matches)
 
-    def _is_in_scope(self, hit: Hit, state: RuleState) -> bool:
-        return all(state.scopes[scope][1].at(hit.start_back) for scope in self._scopes_of[hit.pattern])
+    def _is_in_scope(self, match: PatternMatch, state: RuleState) -> bool:
+        return all(state.scopes[scope][1].at(match.start_back) for scope in self._scopes_of[match.pattern])
 
     def forget(self, state: RuleState) -> RuleState:
-        """Return the state after the same text, of which no occurrence counts."""
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
 
     def restart(self, state: RuleState, content: str = "") -> RuleState:
-        """Return the state after a cut, which no phrase and no word crosses.
+        """Return the state after a special token, which no phrase and no word crosses.
 
-        content: of the special token that cuts the text. It may be a delimiter of a scope, but it is not text: no
-        occurrence lies in it.
+        content: of the special token. It may be a delimiter of a scope, but no match lies in it.
         """
         scopes = self._follow_scopes(state, content, size=0, oldest=1)
         return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
@@ -171,9 +176,5 @@ class Rules:
         return recent_count < ban.at_most
 
 
-def _shift(hit: Hit, size: int) -> Hit:
-    return hit._replace(start_back=hit.start_back + size, end_back=hit.end_back + size)
-
-
-def _is_within(hit: Hit, span: Hit) -> bool:
-    return span.start_back >= hit.start_back and span.end_back <= hit.end_back
+def _is_within(match: PatternMatch, span: PatternMatch) -> bool:
+    return span.start_back >= match.start_back and span.end_back <= match.end_back

@@ -1,7 +1,4 @@
-"""Spans of a text between delimiters, such as `<think>`, code fences or quotes, and whether a ban applies there.
-
-Works on any cutting of a text into pieces, the contents of special tokens included. Knows nothing of bans.
-"""
+"""Spans of a text between delimiters, such as `<think>`, code fences or quotes, and whether a ban applies there."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 import regex
 
-from antislop.matching.errors import BanError
+from antislop.errors import BanError
 
 Where = Literal["inside", "outside", "after"]
 
@@ -33,13 +30,14 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
         "「": ("」", _LINE),
     },
 }
-"""The spans that have a name: for each opening delimiter, the delimiters that close it."""
+"""For each named span, its opening delimiters and those that close it."""
 
 
 class ScopeState(NamedTuple):
     """The state of a scope.
 
-    opened: the delimiter that opened the current span, empty outside of spans. has_ended: whether a span has ended.
+    opened: the delimiter that opened the current span; empty outside of spans.
+    has_ended: whether a span has ended.
     tail: the end of the text, if it may be the beginning of a delimiter.
     """
 
@@ -50,15 +48,14 @@ class ScopeState(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """Say where a ban applies.
+    """Say where a ban applies; the first character of an occurrence decides.
 
     where: "inside" or "outside" a span, or "after" the first one has ended.
-    span: "think" (`<think>…</think>` and its variants in `SPANS`), "code" (fenced by ```), "quotes" (double quotes of
-        any kind, to the end of their line at most), or a pair of your own: the opening and the closing delimiter.
+    span: "think" (`<think>…</think>` and variants), "code" (fenced by ```), "quotes" (double quotes of any kind, to the
+        end of their line at most), or a pair: the opening and the closing delimiter.
 
-    The first character of an occurrence decides. A span begins after its opening delimiter, also in the prompt. The
-    sampler reads a special token as its content, as `decode(…, skip_special_tokens=False)` writes it; `BanList.find`
-    sees such delimiters only in texts that were decoded like that. Raises `BanError` for anything else.
+    A span may begin in the prompt. The sampler reads a special token as its content; `BanList.find` sees such
+    delimiters only in texts decoded with `skip_special_tokens=False`. Raises `BanError` for anything else.
 
     >>> Scope("outside", "quotes")
     Scope(where='outside', span='quotes')
@@ -80,15 +77,11 @@ class Scope:
             )
 
     def applies(self, state: ScopeState) -> bool:
-        """Return whether a ban applies in a state."""
         is_inside = state.opened != ""
         return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
 
     def read(self, state: ScopeState, piece: str) -> tuple[ScopeState, list[tuple[int, bool]]]:
-        """Read one more piece; return the state after it, and (index into it, whether bans apply) of each change.
-
-        A delimiter that began in an earlier piece ends in this one, so no index is negative.
-        """
+        """Read one more piece; return the state after it, and (index, whether bans apply) of each change within it."""
         changes: list[tuple[int, bool]] = []
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
@@ -98,12 +91,12 @@ class Scope:
             is_inside = state.opened != ""
             state = ScopeState("" if is_inside else match[0], state.has_ended or is_inside)
             if self.applies(state) != before:
-                changes.append((start - tail, not before))
+                changes.append((start - tail, not before))  # from 0 on: each delimiter ends in this piece
         return state._replace(tail=""), changes
 
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
-        """The delimiters to search for outside a span (""), and inside, by the one that opened it."""
+        """The delimiters to search for outside of spans (""), and inside by the one that opened it."""
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         delimiters = {"": tuple(span), **span}
         return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}

@@ -1,8 +1,7 @@
-"""Find bans of every kind in a text while it is being written.
+"""Find bans of every kind in a text while it is being written: the searches of all kinds, and the rules of the bans.
 
-Combines the searches for the kinds of patterns with the rules of the bans. Places are counted back as in
-`patterns.text_search`. Plain phrases are read apart from the rest, because their results depend on
-little and can be remembered.
+Plain phrases are read apart from the rest: their results depend on little and can be remembered. Places are counted
+back as in `patterns.pattern`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.kinds import KINDS
-from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.phrase_search import PhraseSearch, PhraseStates
-from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+from antislop.matching.patterns.pattern import PatternMatch, PieceResult, TextSearch
+from antislop.matching.patterns.phrase import Phrase, PhraseSearch, PhraseStates
 from antislop.matching.rules import Rules, RuleState
 
 if TYPE_CHECKING:
@@ -23,24 +21,22 @@ if TYPE_CHECKING:
 
 
 class OtherState(NamedTuple):
-    """The states of everything but the phrases; a value."""
+    """The states of everything but the phrases."""
 
     searches: tuple[Any, ...]
     rules: RuleState
 
 
 class TextMatcher:
-    """Bans, compiled. Its hits are indices of bans; bans of token ids have none.
+    """Bans, compiled. The `pattern` of its matches is the index of a ban; bans of token ids have none.
 
-    prefilter: `Prefilter`, for texts that come in long pieces; it takes the patterns that it can.
+    prefilter: for texts that come in long pieces; it takes the patterns that it can.
     """
 
     def __init__(self, bans: Sequence[Ban], *, prefilter: type[Prefilter] | None = None) -> None:
         takes = prefilter.takes if prefilter else lambda _: False
-        groups, filtered = (
-            _group(bans, lambda ban: not takes(ban.pattern)),
-            _group(bans, lambda ban: takes(ban.pattern)),
-        )
+        groups = _group(bans, lambda ban: not takes(ban.pattern))
+        filtered = _group(bans, lambda ban: takes(ban.pattern))
         self._phrases = groups.pop(PhraseSearch, [])
         self.phrases = PhraseSearch([bans[number].pattern for number in self._phrases])  # type: ignore[misc]
         self._searches = [
@@ -62,7 +58,6 @@ class TextMatcher:
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
     ) -> tuple[PhraseStates, OtherState, PieceResult]:
-        """Read one more piece; `final` also decides what depends on the text ending here."""
         phrases, result = self.read_phrases(phrases, piece, final=final)
         others, result = self.complete(others, piece, result, final=final)
         return phrases, others, result
@@ -72,46 +67,43 @@ class TextMatcher:
     ) -> tuple[PhraseStates, PieceResult]:
         """Read one more piece for the phrases, without the rules."""
         phrases, result = self.phrases.read(phrases, piece, final=final)
-        return phrases, PieceResult(tuple(_rename(result.hits, self._phrases)), result.open)
+        return phrases, PieceResult(tuple(_rename(result.matches, self._phrases)), result.open)
 
     def complete(
         self, others: OtherState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[OtherState, PieceResult]:
-        """Add the hits of all other patterns in a piece to those of the phrases, and apply the rules."""
-        hits, open_, states = list(result.hits), list(result.open), []
+        """Add the matches of all other patterns in a piece to those of the phrases, and apply the rules."""
+        matches, open_, states = list(result.matches), list(result.open), []
         for (numbers, search), state in zip(self._searches, others.searches, strict=True):
             state, search_result = search.read(state, piece, final=final)
             states.append(state)
-            hits += _rename(search_result.hits, numbers)
+            matches += _rename(search_result.matches, numbers)
             open_ += search_result.open
-        result, rules = PieceResult(tuple(hits), tuple(open_)), others.rules
+        result, rules = PieceResult(tuple(matches), tuple(open_)), others.rules
         if self._rules:
             rules, result = self._rules.read(rules, piece, result, final=final)
         return OtherState(tuple(states), rules), result
 
     def begin(self) -> None:
-        """Begin a text that is unrelated to earlier ones: each regex has all of its time for it."""
         for _, search in self._searches:
             search.begin()
 
     def restore(self) -> None:
-        """Search again for the regexes that took too long."""
         for _, search in self._searches:
             search.restore()
 
     def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
-        """Return the states after the same text, of which no character can belong to a later hit."""
         pairs = zip(self._searches, others.searches, strict=True)
         searches = tuple(search.forget(state) for (_, search), state in pairs)
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
     def count_anew(self, others: OtherState) -> OtherState:
-        """Return the state in which no occurrence so far was one of the free ones."""
+        """Return the state in which no occurrence so far used up a free one."""
         return others._replace(rules=others.rules._replace(counted=()))
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
-        """Return the state after a cut, such as a special token: no ban extends across it, but the rules still apply.
+        """Return the state after a special token: no ban extends across it, but the rules still apply.
 
         content: of the special token; only scopes read it.
         """
@@ -119,13 +111,12 @@ class TextMatcher:
         return OtherState(self.start.searches, rules)
 
     @property
-    def slow(self) -> list[int]:
-        """The bans that are no longer searched for because they took too long."""
-        return [numbers[number] for numbers, search in self._searches for number in search.slow]
+    def timed_out(self) -> list[int]:
+        return [numbers[number] for numbers, search in self._searches for number in search.timed_out]
 
 
 def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[TextSearch[Any]], list[int]]:
-    """Return the bans that occur in texts and meet a condition by what searches for them, in the order of `KINDS`."""
+    """Return the bans that meet a condition by their search, in the order of `KINDS`."""
     groups: dict[type[TextSearch[Any]], list[int]] = {kind.search: [] for kind in KINDS.values() if kind.search}
     for number, ban in enumerate(bans):
         if ban.pattern.search and condition(ban):
@@ -133,5 +124,5 @@ def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[T
     return {search: numbers for search, numbers in groups.items() if numbers}
 
 
-def _rename(hits: Sequence[Hit], numbers: Sequence[int]) -> list[Hit]:
-    return [Hit(numbers[hit.pattern], hit.start_back, hit.end_back) for hit in hits]
+def _rename(matches: Sequence[PatternMatch], numbers: Sequence[int]) -> list[PatternMatch]:
+    return [PatternMatch(numbers[match.pattern], match.start_back, match.end_back) for match in matches]

@@ -2,7 +2,7 @@
 
 States are immutable values: feeding a token to one returns another, and a rewind reuses an earlier one. The transition
 of a token in a situation is computed once and remembered, so that feeding is a dictionary look-up, whatever the size of
-the list. Knows the text of tokens, but no model and no probabilities.
+the list.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from antislop.matching import characters
 from antislop.matching.automaton import ROOT, Automaton
 from antislop.matching.bans import Ban, distinct
 from antislop.matching.characters import NOTHING, Pending
-from antislop.matching.patterns.phrase_search import PhraseStates
-from antislop.matching.patterns.text_search import PieceResult
+from antislop.matching.patterns.pattern import PieceResult
+from antislop.matching.patterns.phrase import PhraseStates
 from antislop.matching.text_matcher import OtherState, TextMatcher
 
 TRANSITIONS_KEPT = 10_000
-"""Transitions that are remembered, 10 MB at most; finding one anew takes 10 µs."""
+"""Transitions that are remembered, up to 10 MB; finding one anew takes 10 µs."""
 
 _END = -1  # the end of the text, as a token
 
 
 class Violation(NamedTuple):
-    """A ban completed by the tokens `start..end` (inclusive; 0 is the first one generated).
+    """A ban completed by the tokens `start..end`, inclusive; 0 is the first generated one.
 
-    `start` contains the first character of the occurrence, or is 0 if that lies in the prompt.
+    start: contains the first character of the occurrence, or is 0 if that lies in the prompt.
     """
 
     ban: Ban
@@ -36,22 +36,23 @@ class Violation(NamedTuple):
 
 
 class Surfaces(characters.TokenBytes, Protocol):
-    """The text of tokens, as in `Vocabulary`: `breaks` maps the special tokens to their contents."""
+    """The text of tokens, as in `Vocabulary`.
+
+    breaks: the special tokens, with their contents.
+    """
 
     @property
     def breaks(self) -> Mapping[int, str]: ...
 
 
-class _Hit(NamedTuple):
-    """A ban that was completed, and the places of its first and last character, counted back."""
-
+class _BanMatch(NamedTuple):
     ban: Ban
     start_back: int
     end_back: int
 
 
 class _Situation:
-    """Everything that later hits of phrases and token ids depend on. Equal situations are the same object."""
+    """Everything that later matches of phrases and token ids depend on. Equal situations are the same object."""
 
     __slots__ = ("pending", "phrases", "spelled", "transitions", "waits")
 
@@ -66,16 +67,17 @@ class _Situation:
 class _Transition(NamedTuple):
     """The effect of one token in one situation on phrases and token ids.
 
-    text: the characters that the token completes. begun: for each character that an earlier token began, how many
-    tokens earlier. spelled: bans of token ids that it completes. spelling: the number of tokens of the longest
-    incomplete one.
+    text: characters that the token completes.
+    begun: for each character that an earlier token began, how many tokens earlier.
+    spelled: bans of token ids that it completes.
+    spelling: number of tokens of the longest incomplete ban of token ids.
     """
 
     situation: _Situation
     text: str
     begun: tuple[int, ...]
     result: PieceResult
-    hits: tuple[_Hit, ...]
+    matches: tuple[_BanMatch, ...]
     spelled: tuple[Ban, ...] = ()
     spelling: int = 0
 
@@ -83,14 +85,13 @@ class _Transition(NamedTuple):
 class State:
     """The matcher after `length` generated tokens (negative within the prompt). Treat it as a value.
 
-    earliest_start: the smallest length to which any later chain of violations can rewind.
-    settled_length: the same if each violation may rewind one token more than its ban needs; no rewind reaches the
-        tokens before it.
+    earliest_start: lower bound on the start of any later violation, after any rewinds.
+    settled_length: the same, less the one token more that an exhausted node may withdraw; tokens below it are final.
     """
 
     __slots__ = (
-        "_hits",
         "_jump",
+        "_matches",
         "_open",
         "_others",
         "_read",
@@ -109,14 +110,14 @@ class State:
         length: int,
         *,
         others: OtherState | None = None,
-        hits: tuple[_Hit, ...] = (),
+        matches: tuple[_BanMatch, ...] = (),
         open_: tuple[int, ...] = (),
         muted: frozenset[Ban] = frozenset(),
     ) -> None:
         self.parent = parent
         self._transition = transition
         self._others = others
-        self._hits = hits
+        self._matches = matches
         self._open = open_
         self.muted = muted
         self.length = length
@@ -125,7 +126,7 @@ class State:
         self._read: int = len(transition.text) if parent is None else parent._read + len(transition.text)
         self._jump: State | None = None
         if open_ or transition.spelling or transition.situation.waits:
-            self._jump = parent._far_back() if parent is not None else None
+            self._jump = parent._find_jump() if parent is not None else None
             # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far
             # back as one from there.
             before = self.back_to(max(0, self._find_open_start()))
@@ -135,7 +136,7 @@ class State:
     @property
     def violations(self) -> tuple[Violation, ...]:
         """The bans that the latest token completed, the earliest start first."""
-        return self._violations(self.length - 1) if self._hits or self._transition.spelled else ()
+        return self._list_violations(self.length - 1) if self._matches or self._transition.spelled else ()
 
     def back_to(self, length: int) -> State:
         """Return the state after the first `length` generated tokens of this one."""
@@ -145,8 +146,8 @@ class State:
             state = jump if jump is not None and jump.length >= length else state.parent
         return state
 
-    def _far_back(self) -> State:
-        """Return the target of the next state's jump, so that any earlier state is reached in a few jumps.
+    def _find_jump(self) -> State:
+        """Return where the next state jumps to, so that any earlier state is reached in a few jumps.
 
         E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0.
         """
@@ -157,7 +158,6 @@ class State:
         return far
 
     def _find_open_start(self) -> int:
-        """Return the token in which the earliest incomplete occurrence or character begins."""
         situation = self._transition.situation
         backs = [*self._open, *(back for track in situation.phrases for _, _, back in track.context.marks)]
         start = self._token_of(max(backs)) if backs else self.length
@@ -175,11 +175,11 @@ class State:
         index, begun = place - state._read + len(state._transition.text), state._transition.begun
         return state.length - 1 - (begun[index] if index < len(begun) else 0)
 
-    def _violations(self, end: int) -> tuple[Violation, ...]:
+    def _list_violations(self, end: int) -> tuple[Violation, ...]:
         matched = {
             Violation(ban, max(0, self._token_of(start_back)), end): None
-            for ban, start_back, end_back in self._hits
-            if self._token_of(end_back) >= 0  # a phrase within the prompt is no hit
+            for ban, start_back, end_back in self._matches
+            if self._token_of(end_back) >= 0  # not within the prompt
             and ban not in self.muted
         }
         spelled = [
@@ -202,40 +202,37 @@ class Matcher:
         self._kept = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have copies compile the bans anew.
-
-        The remembered transitions are nested deeper than pickle can follow. They would also change the matcher's hash,
-        by which `datasets` finds cached results.
-        """
+        # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would
+        # change the matcher's hash, by which `datasets` finds cached results.
         return type(self), (self._bans, self._surfaces)
 
     @property
     def slow(self) -> list[Ban]:
-        """The regexes that are no longer searched for because they took too long."""
-        return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.slow]
+        """The regexes that took too long and are no longer searched for."""
+        return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.timed_out]
 
     def restore(self) -> None:
-        """Search again for the regexes that took too long: they have all of their time once more."""
+        """Search again for the regexes that timed out: they have all of their time once more."""
         self._texts.restore()
 
     @property
     def transition_count(self) -> int:
-        """The number of transitions that are remembered: the memory that grows while tokens are read."""
+        """The number of remembered transitions: the memory that grows while tokens are read."""
         return self._kept
 
     def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
         """Return the state after a prompt.
 
-        lookback: whether a ban may begin in the prompt; the prompt's last character decides word edges either way.
-        exempt_prompt: whether the bans that occur in the prompt may be written.
+        lookback: let bans begin in the prompt; its last character decides word edges either way.
+        exempt_prompt: allow the bans that occur in the prompt.
         """
         state = self._begin(self._texts.phrases.start, self._texts.start, length=-len(prompt))
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
-            in_prompt.update(hit.ban for hit in state._hits)
+            in_prompt.update(match.ban for match in state._matches)
         if exempt_prompt:
-            in_prompt.update(hit.ban for hit in self._end(state)._hits)
+            in_prompt.update(match.ban for match in self._end(state)._matches)
         situation, others = state._transition.situation, state._others or self._texts.start
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
@@ -247,9 +244,9 @@ class Matcher:
 
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
-        return self._read(state, token)
+        return self._read_token(state, token)
 
-    def _read(self, state: State, token: int) -> State:
+    def _read_token(self, state: State, token: int) -> State:
         situation = state._transition.situation
         transition = situation.transitions.get(token)
         if transition is None:
@@ -257,7 +254,7 @@ class Matcher:
         length = state.length + 1
         if self._texts.is_plain:
             return State(
-                state, transition, length, hits=transition.hits, open_=transition.result.open, muted=state.muted
+                state, transition, length, matches=transition.matches, open_=transition.result.open, muted=state.muted
             )
         assert state._others is not None
         ends = token == _END or token in self._surfaces.breaks
@@ -265,17 +262,17 @@ class Matcher:
         if ends:
             content = self._surfaces.breaks.get(token, "")
             others, result = self._texts.restart(others, content), result._replace(open=())
-        hits = self._name(result)
-        return State(state, transition, length, others=others, hits=hits, open_=result.open, muted=state.muted)
+        matches = self._name_bans(result)
+        return State(state, transition, length, others=others, matches=matches, open_=result.open, muted=state.muted)
 
     def finish(self, state: State) -> tuple[Violation, ...]:
-        """Return the bans that are completed by the text ending here."""
-        return self._end(state)._violations(state.length - 1)
+        """Return the bans that the end of the text completes."""
+        return self._end(state)._list_violations(state.length - 1)
 
     def expect(self, state: State, count: int) -> tuple[int, list[str]]:
         """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.
 
-        Without an incomplete phrase, the token is the next one and there are no rests.
+        Without one, return the next token and no rests.
         """
         marks = state._transition.result.open
         if not marks:
@@ -291,10 +288,10 @@ class Matcher:
 
     def _end(self, state: State) -> State:
         """Return the state after the end of the text, which counts as one more token."""
-        return self._read(state, _END)
+        return self._read_token(state, _END)
 
-    def _name(self, result: PieceResult) -> tuple[_Hit, ...]:
-        return tuple(_Hit(self._bans[hit.pattern], hit.start_back, hit.end_back) for hit in result.hits)
+    def _name_bans(self, result: PieceResult) -> tuple[_BanMatch, ...]:
+        return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in result.matches)
 
     def _add_transition(self, situation: _Situation, token: int) -> _Transition:
         if self._kept >= TRANSITIONS_KEPT:
@@ -321,7 +318,7 @@ class Matcher:
             text,
             begun,
             result,
-            self._name(result),
+            self._name_bans(result),
             tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
             self._spelling.longest[spelled],
         )

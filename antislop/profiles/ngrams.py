@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from antislop.matching.patterns.word_search import SENTENCE_ENDS
+from antislop.matching.folding import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, straighten
 from antislop.profiles.halves import hash_prompt
 from antislop.records.texts import AnyText, cut

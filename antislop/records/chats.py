@@ -1,7 +1,4 @@
-"""Chats in the two formats of data sets: OpenAI's (role, content) and ShareGPT's (from, value).
-
-Plain data: the template of a tokenizer turns a chat into text.
-"""
+"""Chats in the two formats of data sets: OpenAI's (role, content) and ShareGPT's (from, value)."""
 
 from __future__ import annotations
 
@@ -26,11 +23,10 @@ def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 def read_chat(value: Any) -> list[Message]:
     """Return the messages of a chat, without the replies at its end.
 
-    value: a list of messages, or one list for each of their columns. Without the replies, the last message must be of
-        a user or a tool.
+    value: a list of messages, or one list for each of their columns.
 
-    Roles get OpenAI's names. The text parts of a content are joined by line feeds, as in vLLM. Other fields
-    of a message (`tool_calls`, `name`, …) are kept. Raises `InputError` for anything else.
+    Roles get OpenAI's names. Text parts of a content are joined by line feeds, as in vLLM; other fields are kept.
+    Raises `InputError` for anything else, and if no message of a user or a tool is left at the end.
     """
     turns = _transpose(value) if isinstance(value, Mapping) else value
     if not isinstance(turns, list):
@@ -46,9 +42,9 @@ def read_chat(value: Any) -> list[Message]:
 
 
 def render_chat(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text of a chat by the tokenizer's template, up to the place where the reply begins.
+    """Return the text of a chat by the tokenizer's template, special tokens included, up to the reply.
 
-    It contains the special tokens. Raises `InputError` without a template, and for messages that it refuses.
+    Raises `InputError` without a template, and for messages that it refuses.
     """
     from jinja2 import TemplateError
 
@@ -61,7 +57,7 @@ def render_chat(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedToke
 
 
 def put_system(messages: list[Message], system: str) -> list[Message]:
-    """Return the chat with `system` as its only system message; without one if `system` is empty."""
+    """Return the chat with `system` as its only system message, or without one if it is empty."""
     head = [{"role": "system", "content": system}] if system else []
     return [*head, *(message for message in messages if message["role"] != "system")]
 
@@ -76,10 +72,8 @@ def _transpose(columns: Mapping[str, Any]) -> Any:
 
 def _read_message(turn: Any, number: int) -> Message:
     if not isinstance(turn, Mapping):
-        raise InputError(f"message {number} of the chat is {_name(turn)}: write {{'role': …, 'content': …}}")
-    fields = {
-        name: value for name, value in turn.items() if value is not None
-    }  # columns of Arrow have null for missing values
+        raise InputError(f"message {number} of the chat is {_name_type(turn)}: write {{'role': …, 'content': …}}")
+    fields = {name: value for name, value in turn.items() if value is not None}  # Arrow has null for missing values
     role = fields.get("role", fields.get("from"))
     content = fields.get("content", fields.get("value"))
     if not isinstance(role, str):
@@ -101,5 +95,5 @@ def _read_content(content: Any, number: int) -> str | None:
     return "\n".join(texts)
 
 
-def _name(value: Any) -> str:
+def _name_type(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__

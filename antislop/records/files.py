@@ -1,6 +1,6 @@
 """Files of records: JSON Lines, JSON, text, CSV, Parquet, one record at a time.
 
-Knows no prompts. A broken record becomes a record with an error, so that the records after it are still read.
+A broken record becomes a record with an error, so that those after it are still read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antislop.files import decode, find_other_encoding, open_text, parse_json, r
 
 MAX_LINE = 10_000_000
 """Limit of characters of a line, and of a CSV cell: several long books."""
-INSTALL = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
+NEEDS_DATASETS = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
 _ENCODING = "not UTF-8: save the file as UTF-8"
@@ -27,9 +27,9 @@ _LENGTH = f"longer than {MAX_LINE:,} characters: write one record per line, and 
 class RawRecord(NamedTuple):
     """A value of a file.
 
-    place: its name in messages: path:line in a file of lines.
+    place: what messages call it: path:line in a file of lines.
     key: its name in a JSON object of records.
-    error: the reason for a missing value.
+    error: the reason why there is no value.
     """
 
     place: str
@@ -39,26 +39,24 @@ class RawRecord(NamedTuple):
 
 
 def is_readable(path: Path) -> bool:
-    """Return whether the name has the suffix of a file of records."""
     return _kind(path) in KINDS
 
 
 def read_file(path: Path) -> Iterator[RawRecord]:
     """Read a file of one of the `KINDS`, all but .parquet also as .gz.
 
-    A .json file is read at once, .parquet by row groups, all others by lines of up to `MAX_LINE` characters. Raises
-    `InputError` if not even the first record can be read.
+    A .json file is read at once; all others in parts. Raises `InputError` if not even the first record can be read.
     """
     if not is_readable(path):
         suffixes = ", ".join(sorted(KINDS))
         raise InputError(
-            f"{path}: no file of records by its name: expected a suffix {suffixes}, or .gz after any but .parquet"
+            f"{path}: not a file of records by its name: expected a suffix {suffixes}, or .gz after any but .parquet"
         )
     return guard(KINDS[_kind(path)](path), str(path))
 
 
 def guard(records: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
-    """Yield records; if reading fails, raise `InputError` before the first record, else yield one with an error."""
+    """Yield records. If reading fails, raise `InputError` before the first record, or yield one with an error."""
     latest_record = None
     try:
         for latest_record in records:
@@ -67,11 +65,8 @@ def guard(records: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
         reason = first_line(getattr(error, "strerror", None) or error)
         if latest_record is None:
             raise InputError(f"{name}: can't be read ({reason}): check the file") from error
-        yield RawRecord(
-            latest_record.place,
-            None,
-            error=f"nothing after this can be read ({reason}): repair it or download it again",
-        )
+        fault = f"nothing after this can be read ({reason}): repair it or download it again"
+        yield RawRecord(latest_record.place, None, error=fault)
 
 
 def is_unicode(text: str) -> bool:
@@ -84,7 +79,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _kind(path: Path) -> str:
-    """Return the suffix before .gz; "" for Parquet in .gz, which can't be read sequentially."""
+    """Return the suffix, that before .gz for a compressed file; "" for Parquet in .gz, which needs random access."""
     suffix = path.suffix.lower()
     if suffix != ".gz":
         return suffix
@@ -92,14 +87,12 @@ def _kind(path: Path) -> str:
     return "" if inner == ".parquet" else inner
 
 
-def _open(path: Path) -> IO[str]:
-    """Open a text file whose lines end in a line feed; bytes that are not UTF-8 become lone surrogates."""
-    return open_text(path, errors="surrogateescape")
+def _open_text(path: Path) -> IO[str]:
+    return open_text(path, errors="surrogateescape")  # bytes that are not UTF-8 become lone surrogates
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str | None]]:
-    """Yield (path:line, line, error) for the lines that are not blank."""
-    with _open(path) as file:
+    with _open_text(path) as file:
         for number, (line, is_whole) in enumerate(_read_lines(file), start=1):
             if number == 1 and (fault := find_other_encoding(line.encode("utf-8", "surrogateescape"))):
                 raise InputError(f"{path}:1: {fault}")
@@ -137,15 +130,11 @@ def _is_heading(value: Any) -> bool:
 
 
 def _parse(line: str) -> tuple[Any, str | None]:
-    """Return (value, error)."""
     try:
         return json.loads(line), None
     except json.JSONDecodeError as error:
         return None, f"not JSON ({error.msg} at column {error.colno}): correct the line"
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # e.g. numbers of thousands of digits, or thousands of nested brackets
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of nested brackets
         return None, f"not JSON that can be read ({first_line(error)}): correct the line"
 
 
@@ -160,9 +149,8 @@ def _read_json(path: Path) -> Iterator[RawRecord]:
 
 def _load_json(path: Path) -> Any:
     text = decode(read_bytes(path), str(path))
-    return (
-        parse_json(text, str(path), advice="correct it, or write one record per line as .jsonl") if text.strip() else []
-    )
+    advice = "correct it, or write one record per line as .jsonl"
+    return parse_json(text, str(path), advice=advice) if text.strip() else []
 
 
 def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:
@@ -177,11 +165,11 @@ def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord]:
-    """Read rows below a line of column names; of comma, semicolon and tab, its most frequent is the delimiter."""
+    """Read rows below a line of column names, whose most frequent of comma, semicolon and tab is the delimiter."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
-    with _open(path) as file:
+    with _open_text(path) as file:
         header = next((line for line, _ in _read_lines(file) if line.strip()), "")
-    with _open(path) as file:
+    with _open_text(path) as file:
         cut: list[str] = []
         rows = csv.reader(_note_cut(file, cut), delimiter=max(",;\t", key=header.count), strict=True)
         names = _read_names(rows, path)
@@ -201,7 +189,7 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
 
 
 def _note_cut(file: IO[str], cut: list[str]) -> Iterator[str]:
-    """Yield the lines of a file, and add the beginnings of shortened lines to a list."""
+    """Yield the lines of a file, and add those that were shortened to a list."""
     for line, is_whole in _read_lines(file):
         if not is_whole:
             cut.append(line[:40])
@@ -229,7 +217,7 @@ def _read_parquet(path: Path) -> Iterator[RawRecord]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise InputError(f"{path}: Parquet {INSTALL}") from error
+        raise InputError(f"{path}: Parquet {NEEDS_DATASETS}") from error
     number = 0
     try:
         with ParquetFile(path) as file:

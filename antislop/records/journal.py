@@ -1,8 +1,7 @@
 """A resumable journal: JSON Lines, flushed after each record.
 
-A second file stores the settings of the run, so that a run with other settings is refused, and a lock admits one
-process at a time. A killed process loses its lock and the record that it was writing; the next run removes the
-incomplete line. Knows neither models nor bans.
+A second file stores the settings of the run, so that a run with other settings is refused; a lock admits one process at
+a time. A killed process loses its lock and the record that it was writing; the next run removes the incomplete line.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from antislop.files import explain_write, open_bytes, open_to_append, read_json,
 Record: TypeAlias = dict[str, Any]
 
 _FORCE = "use --force to overwrite it"
-_CHECK = "check the disk"
 
 
 class Journal:
-    """The records of one run, in a file. Use it as a context manager, which closes the file and releases the lock.
+    """The records of one run, in a file. As a context manager, it closes the file and releases the lock.
 
-    identify: returns the identity of a record, unique in the journal. is_done: whether a resumed run keeps a record;
-    all other records are removed, to be made again. fingerprint: returns a hash of a record's input, for
-    `fingerprint_of`. additions: names of settings that a run may add to those of the previous run. force:
-    resume even if settings differ.
+    identify: returns the identity of a record, unique in the journal.
+    is_done: whether a resumed run keeps a record; others are removed, to be made again.
+    fingerprint: returns a hash of a record's input, for `fingerprint_of`.
+    additions: names of settings that a run may add to those of the previous run.
+    force: resume even if settings differ.
 
-    previous: the settings of the resumed run; empty for a new journal. damaged: the number of damaged lines that were
-    removed, not counting an incomplete last line. dropped: identities of the records that `drop` removed.
+    previous: settings of the resumed run; empty for a new journal.
+    damaged: number of damaged lines that were removed, not counting an incomplete last line.
+    dropped: identities of the records that `drop` removed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "out.jsonl"
@@ -85,7 +85,7 @@ class Journal:
 
     @property
     def description(self) -> Path:
-        """The path of the file that describes the settings of the run."""
+        """The path of the file with the settings of the run."""
         return self.path.with_name(self.path.name + ".run.json")
 
     def append(self, record: Record) -> None:
@@ -96,13 +96,10 @@ class Journal:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            raise InputError(
-                f"{self.path}: {explain_write(error, advice=_CHECK)}, and run it again to resume"
-            ) from error
+            raise self._not_written(error) from error
         self._fingerprints[self._identify(record)] = self._fingerprint(record)
 
     def fingerprint_of(self, identity: object) -> str | None:
-        """Return the fingerprint of a record by its identity."""
         return self._fingerprints[identity]
 
     def lock(self, path: Path) -> None:
@@ -114,7 +111,6 @@ class Journal:
             lock.release()
 
     def drop(self, identities: Collection[Any]) -> None:
-        """Remove records, so that they are made again."""
         if not identities:
             return
         assert self._file is not None, "the journal is closed"
@@ -144,21 +140,20 @@ class Journal:
         try:
             file.close()
         except OSError as error:  # closing retries the write of `append` that failed
-            raise InputError(
-                f"{self.path}: {explain_write(error, advice=_CHECK)}, and run it again to resume"
-            ) from error
+            raise self._not_written(error) from error
         finally:
             self._unlock()
 
+    def _not_written(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: {explain_write(error, advice='check the disk')}, and run it again to resume")
+
     def _has_records(self) -> bool:
-        """Return whether the file has content; an empty file, from a run without prompts, fits any settings."""
-        try:
+        try:  # an empty file, from a run without prompts, fits any settings
             return self.path.stat().st_size > 0
         except OSError:  # opening it for writing reports the error
             return False
 
     def _read_description(self, *, force: bool) -> Mapping[str, Any]:
-        """Return the settings of the run that wrote the records; with force, none if they can't be read."""
         if not (force or self.description.exists()):
             raise InputError(f"{self.path} exists, and its settings are unknown: choose another file, or use --force")
         try:
@@ -172,7 +167,6 @@ class Journal:
         return settings
 
     def _compare(self, settings: Mapping[str, Any], additions: Collection[str]) -> None:
-        """Raise `InputError` if the settings differ from those of the previous run."""
         old_settings, new_settings = dict(_flatten(self.previous)), dict(_flatten(settings))
         added = {name for name in new_settings if name.split(".")[0] in additions and old_settings.get(name) is None}
         names = [
@@ -217,10 +211,9 @@ class Journal:
 
 
 def lock_file(path: Path) -> FileLock:
-    """Lock a file for this process, by a hidden file beside it; create its folder if necessary.
+    """Lock a file until this process ends, by a hidden file beside it; create its folder if necessary.
 
-    The operating system releases the lock when the process ends, even if it is killed. Raises `InputError` if another
-    process has locked the file.
+    Raises `InputError` if another process has locked the file.
     """
     target = Path(os.path.realpath(path))
     lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)

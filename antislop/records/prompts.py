@@ -1,8 +1,4 @@
-"""Prompts: texts that a model continues, made from the records of a source.
-
-`sources` reads files and data sets, `chats` reads chats. Imports neither torch nor transformers: a tokenizer is used
-for its chat template only.
-"""
+"""Prompts: texts that a model continues, made from the records of a source."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("prompt", "messages", "conversations")
 KEYS = ("id", "prompt_id", "key")
-AHEAD = 100
+FIRST_RECORDS = 100
 """Number of first records, one of which must have the requested columns."""
 
 
@@ -31,12 +27,12 @@ AHEAD = 100
 class Prompt:
     """One prompt, or the error of a record without one.
 
-    key: identifies the record within its source, whatever the limit: the value of its key column, or else the
-        fingerprint of its text; "x#2" for the second record with the key "x".
+    key: identifies the record within its source: the value of its key column, or else the fingerprint of its text;
+        "x#2" for the second record with the key "x".
     text: for the model to continue; "" if there is an error.
     messages: the chat from which the text was made, without final replies; None for plain prompts.
-    fields: the columns of the record, as JSON values.
-    error: the reason for which the record can't be used, in one sentence with its place.
+    fields: columns of the record, as JSON values.
+    error: the reason why the record can't be used, in one sentence with its place.
     has_special_tokens: whether the text has special tokens of a chat template: then tokenize it without adding any.
     """
 
@@ -62,25 +58,22 @@ def read_prompts(
 ) -> Iterator[Prompt]:
     r"""Read prompts one by one, with a bounded part of the source in memory.
 
-    source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv; .txt has a prompt on each line; these also as .gz;
+    source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv, .txt with a prompt on each line, these also as .gz;
         .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
-    column: of the prompts, texts or chats. By default, in each record: `prompt`, else `messages`, else
-        `conversations`; if no record has any of them, the only column with text.
-    key: the column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id`
-        or `key`. Records without a key are identified by their text, so that inserting or moving a line changes no
-        other key.
+    column: of the prompts, texts or chats; by default `prompt`, else `messages`, else `conversations`, else the only
+        column with text.
+    key: column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id` or
+        `key`. Records without a key are identified by their text.
     split: of a data set of the hub or a folder.
-    template: a text with {prompt}, and optionally other columns in braces; literal braces are doubled. It is put
-        around a plain prompt, or around the last message of a chat.
-    system: the system message of every chat, in place of the record's own ("" for none); plain prompts become chats.
+    template: a text with {prompt}, and optionally other columns in braces, to put around a plain prompt or the last
+        message of a chat; literal braces are doubled.
+    system: system message of every chat, instead of the record's own ("" for none); plain prompts become chats.
     chat: turn plain prompts into chats, as messages of a user.
-    limit: the number of records to read, broken ones included.
-    tokenizer: its chat template turns chats into texts. Without a chat template, only a single message of a user
-        under a `template` can be written.
+    limit: number of records to read, broken ones included.
+    tokenizer: its chat template turns chats into texts.
 
-    A chat ends before its last reply: replies at the end of `messages` and `conversations` are left out. Raises
-    `InputError` before the first prompt if there is none at all; afterwards a broken or empty record is a `Prompt` with
-    an error.
+    Replies at the end of a chat are left out. Raises `InputError` if there is no prompt at all; later, a broken or
+    empty record is a `Prompt` with an error.
 
     >>> [prompt.text for prompt in read_prompts([{"prompt": "rain"}, {"prompt": "hail"}], template="On {prompt}:")]
     ['On rain:', 'On hail:']
@@ -96,7 +89,7 @@ def read_prompts(
     column = column or _only_text(first_records, {*KEYS, key}, source=name_source(source))
     _check_columns(first_records, options_by_column, source=name_source(source))
     writer.check([value for record in first_records if (value := _find_prompt(record.fields, column)) is not None])
-    return _make(chain(first_records, records), writer, column=column, key=key)
+    return _make_prompts(chain(first_records, records), writer, column=column, key=key)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
@@ -105,9 +98,8 @@ def read_prompts(
 def _look_ahead(
     records: Iterator[SourceRecord], options_by_column: Mapping[str, str], *, has_column: bool
 ) -> list[SourceRecord]:
-    """Return the first records, up to one that has all requested columns."""
     first_records: list[SourceRecord] = []
-    for record in islice(records, AHEAD):
+    for record in islice(records, FIRST_RECORDS):
         first_records.append(record)
         has_prompt = has_column or _find_prompt(record.fields, None) is not None
         if has_prompt and options_by_column.keys() <= record.fields.keys():
@@ -116,7 +108,7 @@ def _look_ahead(
 
 
 def _only_text(first_records: list[SourceRecord], keys: set[str | None], *, source: str) -> str | None:
-    """Return the only column of texts if no column has a usual name; None if one has, or if there are no columns."""
+    """Return the only column of texts; None if a column has a usual name, or if there are none."""
     names = _columns(first_records)
     if not names or any(_find_prompt(record.fields, None) is not None for record in first_records):
         return None
@@ -151,7 +143,9 @@ def _find_prompt(fields: Mapping[str, Any], column: str | None) -> Any:
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
 
-def _make(records: Iterable[SourceRecord], writer: _Writer, *, column: str | None, key: str | None) -> Iterator[Prompt]:
+def _make_prompts(
+    records: Iterable[SourceRecord], writer: _Writer, *, column: str | None, key: str | None
+) -> Iterator[Prompt]:
     uses: dict[str, int] = {}
     for record in records:
         record_key, text, messages, error = _find_key(record, key), "", None, record.error
@@ -182,7 +176,6 @@ def fingerprint_text(text: str) -> str:
 
 
 def _find_key(record: SourceRecord, column: str | None) -> str | None:
-    """Return the key in a record, which is a text or an integer."""
     if column is None and record.key is not None:
         return record.key
     values = [record.fields.get(name) for name in ([column] if column is not None else KEYS)]
@@ -202,8 +195,6 @@ def _distinguish(key: str, uses: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Turns prompts and chats into texts."""
-
     parts: list[tuple[str, str | None]] | None
     system: str | None
     is_chat: bool
@@ -214,7 +205,7 @@ class _Writer:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def check(self, values: list[Any]) -> None:
-        """Raise `InputError` if there are chats that can't be turned into texts."""
+        """Raise `InputError` for chats that can't be turned into texts."""
         if self.has_chat_template:
             return
         why = "no tokenizer was passed" if self.tokenizer is None else "the model's tokenizer has no chat template"
@@ -230,7 +221,7 @@ class _Writer:
         return messages is not None and self.has_chat_template
 
     def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
-        """Return the text of a prompt and the chat from which it was made. Raises `InputError`."""
+        """Return the text of a prompt and the chat from which it was made."""
         if isinstance(value, str):
             if not value.strip():
                 raise InputError("the prompt is empty: write one, or leave the record out")
@@ -252,7 +243,6 @@ class _Writer:
         return last, messages
 
     def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:
-        """Return a prompt within the template."""
         if self.parts is None:
             return prompt
         return "".join(text + self._get(name, prompt, fields) for text, name in self.parts)

@@ -1,7 +1,4 @@
-"""Sources of records: files, folders, data sets of the hub, Python iterables.
-
-Knows no prompts: see `prompts`.
-"""
+"""Sources of records: files, folders, data sets of the hub, Python iterables."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any, NamedTuple
 
 from antislop.errors import InputError, first_line
 from antislop.files import read_bytes
-from antislop.records.files import INSTALL, RawRecord, guard, is_readable, is_unicode, read_file
+from antislop.records.files import NEEDS_DATASETS, RawRecord, guard, is_readable, is_unicode, read_file
 
 Source = str | os.PathLike[str] | Iterable[Mapping[str, Any] | str]
 
@@ -32,11 +29,11 @@ _SPLITS = {
 class SourceRecord(NamedTuple):
     """One record of a source.
 
-    number: its index in the source, from 0; blank lines don't count, broken lines do.
-    place: its name in messages: path:line in a file of lines.
-    fields: its columns, as JSON values; a bare string becomes the column "prompt".
+    number: index in the source, from 0; blank lines don't count, broken lines do.
+    place: what messages call it: path:line in a file of lines.
+    fields: columns, as JSON values; a bare string becomes the column "prompt".
     key: its name in a JSON object of records.
-    error: the reason for which it can't be read; then there are no fields.
+    error: the reason why it has no fields.
     """
 
     number: int
@@ -49,27 +46,26 @@ class SourceRecord(NamedTuple):
 def read_records(source: Source, *, split: str = "train") -> Iterator[SourceRecord]:
     """Read a source record by record.
 
-    source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file or of a
+    source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file, or of a
         folder; a data set of the hub as owner/name or owner/name:configuration; or strings and mappings.
-    split: of a folder or a data set of the hub; other sources have none. A file of a folder belongs to the split that
-        its path names ("test", "dev", …), else to "train".
+    split: of a folder or a data set of the hub. A file of a folder belongs to the split that its path names ("test",
+        "dev", …), else to "train".
 
-    Text is UTF-8. Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text. Raises
-    `InputError` immediately if nothing can be read.
+    Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text. Raises `InputError` at once
+    if nothing can be read.
     """
-    raw_records = _open(source, split)
+    raw_records = _open_source(source, split)
     head = list(islice(raw_records, 1))
     if not head:
         raise InputError(f"{name_source(source)}: contains no records: pass a source with at least one")
-    return (_record(number, record) for number, record in enumerate(chain(head, raw_records)))
+    return (_make_record(number, record) for number, record in enumerate(chain(head, raw_records)))
 
 
 def name_source(source: Source) -> str:
-    """Return the name of a source for messages."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the passed records"
 
 
-def _record(number: int, raw_record: RawRecord) -> SourceRecord:
+def _make_record(number: int, raw_record: RawRecord) -> SourceRecord:
     place, value, key, error = raw_record
     fields: dict[str, Any] = {}
     if error is None and isinstance(value, (str, Mapping)):
@@ -83,32 +79,34 @@ def _record(number: int, raw_record: RawRecord) -> SourceRecord:
 
 
 def to_json(value: Any, *, depth: int = 0) -> Any:
-    """Return a value in the types of JSON, copied; bytes become their number, other types their `str`.
+    """Return a copy of a value in the types of JSON; bytes become their number, other types their `str`.
 
     Raises `InputError` for a value that is nested too deeply, or contains itself.
     """
     if depth > MAX_DEPTH:
         raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
-    if isinstance(value, Mapping):
-        return {_clean(str(name)): to_json(item, depth=depth + 1) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item, depth=depth + 1) for item in value]
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"({len(value)} bytes)"
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
-        return to_json(value.tolist(), depth=depth + 1)
-    return _clean(str(value))
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {_clean(str(name)): to_json(item, depth=depth + 1) for name, item in value.items()}
+        case list() | tuple():
+            return [to_json(item, depth=depth + 1) for item in value]
+        case bytes() | bytearray() | memoryview():
+            return f"({len(value)} bytes)"
+        case _ if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+            return to_json(value.tolist(), depth=depth + 1)
+        case _:
+            return _clean(str(value))
 
 
 def _clean(text: str) -> str:
     return text if is_unicode(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _open(source: Source, split: str) -> Iterator[RawRecord]:
+def _open_source(source: Source, split: str) -> Iterator[RawRecord]:
     if isinstance(source, (str, os.PathLike)):
         return _open_path(os.fspath(source), split)
     if isinstance(source, Mapping):
@@ -150,9 +148,9 @@ def _refuse_split(subject: str, split: str) -> None:
 def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
     """Read a folder with `datasets` if it was saved by it or has a card; else its files, in the order of names."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
-        return _number(_load_saved(folder, split), str(folder))
+        return _number_rows(_load_saved(folder, split), str(folder))
     if _has_card(folder):
-        return _number(_load(str(folder), split), str(folder))
+        return _number_rows(_load_rows(str(folder), split), str(folder))
     files = [path for path in sorted(folder.rglob("*")) if _is_data(path, folder)]
     if not files:
         raise InputError(
@@ -184,7 +182,6 @@ def _is_data(path: Path, folder: Path) -> bool:
 
 
 def _has_card(folder: Path) -> bool:
-    """Return whether a folder has a data set card with configurations."""
     try:
         card = read_bytes(folder / "README.md").decode(errors="replace")
     except OSError:
@@ -203,14 +200,14 @@ def _canonical(split: str) -> str:
 
 def _read_hub(name: str, split: str) -> Iterator[RawRecord]:
     path, _, configuration = name.partition(":")
-    return _number(_load(path, split, configuration=configuration or None), name)
+    return _number_rows(_load_rows(path, split, configuration=configuration or None), name)
 
 
-def _load(path: str, split: str, *, configuration: str | None = None) -> Any:
+def _load_rows(path: str, split: str, *, configuration: str | None = None) -> Any:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise InputError(f"{path}: no file of records here, and a data set of the hub {INSTALL}") from error
+        raise InputError(f"{path}: no file of records here, and a data set of the hub {NEEDS_DATASETS}") from error
     try:
         rows = load_dataset(path, configuration, split=split, streaming=True)
         return rows.decode(False) if hasattr(rows, "decode") else rows  # images and sounds stay bytes
@@ -225,7 +222,7 @@ def _load_saved(folder: Path, split: str) -> Any:
     try:
         from datasets import load_from_disk
     except ImportError as error:
-        raise InputError(f"{folder}: a saved data set {INSTALL}") from error
+        raise InputError(f"{folder}: a saved data set {NEEDS_DATASETS}") from error
     try:
         saved = load_from_disk(str(folder))
     except Exception as error:  # a damaged folder fails with many types of errors
@@ -238,11 +235,11 @@ def _load_saved(folder: Path, split: str) -> Any:
     return saved[split]
 
 
-def _number(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
-    return guard(_numbered(rows, name), name)
+def _number_rows(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
+    return guard(_yield_numbered(rows, name), name)
 
 
-def _numbered(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
+def _yield_numbered(rows: Iterable[Any], name: str) -> Iterator[RawRecord]:
     try:
         for number, row in enumerate(rows):
             yield RawRecord(f"{name}, record {number}", row)

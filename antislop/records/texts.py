@@ -1,6 +1,6 @@
 """Finished texts, read one by one: outputs of models, and books.
 
-Each text keeps its prompt, since texts to one prompt are not independent. `sources` reads the files.
+Each text keeps its prompt, since texts to one prompt are not independent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Text:
 
     text: without a reasoning block at its beginning.
     prompt: identifies its prompt; None if unknown.
-    place: its name in messages: path:line in a file of lines.
+    place: what messages call it: path:line in a file of lines.
     fields: all columns of its record.
     """
 
@@ -45,7 +45,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A finished text of any length, which is read when it is asked for. Attributes: those of `Text`.
+    """A finished text of any length, which is read when it is asked for; fields as in `Text`.
 
     read: yields it in pieces from its beginning.
     """
@@ -57,7 +57,6 @@ class LongText:
 
     @property
     def text(self) -> str:
-        """The text as a whole."""
         return "".join(self.read())
 
 
@@ -65,7 +64,6 @@ AnyText: TypeAlias = Text | LongText
 
 
 def cut(text: AnyText) -> Iterable[str]:
-    """Return the pieces of a text."""
     return text.read() if isinstance(text, LongText) else (text.text,)
 
 
@@ -85,9 +83,10 @@ def read_texts(
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
 
-    Leaves out records whose `status` is "error", empty texts, and texts whose reasoning block never ends. Of a chat of
-    SillyTavern, whose texts are in `mes`, it leaves out the messages of the user and of the system.
-    Raises `InputError` with path:line for a record that is broken or has no text column.
+    Leaves out records whose `status` is "error", empty texts, texts whose reasoning block never ends, and messages of
+    the user and the system in chats of SillyTavern (`mes`).
+
+    Raises `InputError`, with path:line, for a record that is broken or has no text column.
     """
     texts = open_texts(sources, column=column, prompt_column=prompt_column, split=split, limit=limit)
     return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
@@ -109,7 +108,7 @@ def open_texts(
 
 
 def drop_reasoning(text: str) -> str:
-    """Return a text without a reasoning block at its beginning.
+    """Return a text without a reasoning block at its beginning; "" if the block does not end.
 
     >>> drop_reasoning("<think>Let me see.</think>Once upon a time")
     'Once upon a time'
@@ -135,7 +134,7 @@ def _read_records(source: str, column: str | None, prompt_column: str | None, sp
         if record.error is not None:
             raise InputError(record.error)
         if record.fields.get("status") != "error" and not _is_of_the_user(record.fields):
-            yield _make(record, column, prompt_column)
+            yield _make_text(record, column, prompt_column)
 
 
 def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
@@ -143,7 +142,7 @@ def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
     return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))
 
 
-def _make(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
+def _make_text(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
     text = _find_text(record, column)
     name = prompt_column or next(
         (column_name for column_name in PROMPTS if record.fields.get(column_name) is not None), None

@@ -237,4 +237,4 @@ def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
     """Return [start, end) of each occurrence of a ban in a text."""
     detector = TextMatcher([ban])
     _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)
-    return [(len(text) - hit.start_back, len(text) - hit.end_back + 1) for hit in result.hits]
+    return [(len(text) - match.start_back, len(text) - match.end_back + 1) for match in result.matches]

@@ -22,7 +22,7 @@ make_list() { # half, file
     "$python" -m antislop profile "$models" --half "$1" --baseline antislop/data/human.json.gz \
         --also-human "$folder/writingprompts.jsonl" --also-human "$folder/modern.json" --also-column human --min-ratio 2 -o "$folder/$1.json"
     "$python" -m antislop bans-from "$folder/$1.json" --min-ratio 6 --min-prompts 8 --max-zipf 3.3 --names words \
-        --top 1000 --licence Apache-2.0 -o "$2"
+        --top 1000 --license Apache-2.0 -o "$2"
 }
 make_list made-from antislop/data/slop.txt
 make_list held-out antislop/data/slop_held_out.txt

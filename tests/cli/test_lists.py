@@ -344,9 +344,9 @@ def test_convert_leaves_out_unusable_entries_only_with_lenient() -> None:
     assert "1 entry, 1 refused; wrote 1 to out.txt" in result.stderr
 
 
-def test_convert_keeps_the_top_and_writes_the_licence() -> None:
+def test_convert_keeps_the_top_and_writes_the_license() -> None:
     bans = write("bans.txt", "cat\ndog\nmouse\n")
-    result = invoke("convert", bans, "-o", "out.txt", "--top", "2", "--edges", "anywhere", "--licence", "CC0")
+    result = invoke("convert", bans, "-o", "out.txt", "--top", "2", "--edges", "anywhere", "--license", "CC0")
     text = Path("out.txt").read_text(encoding="utf-8")
     assert "CC0" in text
     assert "mouse" not in text

@@ -55,10 +55,10 @@ def test_from_texts_to_a_profile_to_a_list() -> None:
     assert (profile.texts, profile.prompts, profile.made_with["sources"]) == (40, 10, ["sloppy.jsonl"])
     assert all(entry.examples for entry in profile.entries)
     assert any(entry.is_name for entry in profile.entries)
-    listed = invoke("bans-from", "profile.json", "-o", "bans.txt", "--licence", "CC0-1.0")
+    listed = invoke("bans-from", "profile.json", "-o", "bans.txt", "--license", "CC0-1.0")
     assert (listed.exit_code, listed.stdout) == (0, ""), listed.output
     bans = BanList.load("bans.txt")
-    assert bans.licence == "CC0-1.0"
+    assert bans.license == "CC0-1.0"
     assert bans.source is not None and "sloppy.jsonl: 40 texts, 10 prompts" in bans.source
     assert bans.find("a testament to Elara")
     assert not bans.find("The cat sat on the mat. It was day.")

@@ -80,7 +80,7 @@ def find_at_once(bans: BanList, text: str) -> set[Match]:
     matcher = TextMatcher(bans._distinct)
     _, _, result = matcher.read(matcher.phrases.start, matcher.start, text, final=True)
     size = len(text)
-    return {Match(bans._distinct[hit.pattern], size - hit.start_back, size - hit.end_back + 1) for hit in result.hits}
+    return {Match(bans._distinct[m.pattern], size - m.start_back, size - m.end_back + 1) for m in result.matches}
 
 
 def place_naively(bans: BanList, text: str) -> list[Occurrence]:

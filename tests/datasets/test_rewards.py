@@ -111,7 +111,7 @@ def test_a_unit_that_is_no_number_of_words_is_refused(per: Any) -> None:
 def test_bans_that_cannot_be_counted_are_refused() -> None:
     with pytest.raises(InputError, match="token ids, which occur in no text"):
         ban_reward(["tapestry", Ban.tokens([5, 17])])
-    with pytest.raises(BanError, match="one string and no file"):
+    with pytest.raises(BanError, match="one string and not a file"):
         ban_reward("tapestry")
 
 

@@ -160,7 +160,7 @@ def test_no_cache_is_made_for_a_single_prompt(llama: PreTrainedModel, monkeypatc
         (BanList(["ab"]), "bans is a BanList: pass a list of bans for each prompt"),
         (7, "bans is a int: pass a list of bans for each prompt"),
         ([["ab"]], "there are fewer bans than prompts"),
-        (["ab", "cd", "ef", "a", "b", "c"], "the bans are 'ab', which is one string and no file"),
+        (["ab", "cd", "ef", "a", "b", "c"], "the bans are 'ab', which is one string and not a file"),
     ],
 )
 def test_inputs_that_are_not_lists_of_bans_are_refused(llama: PreTrainedModel, bans: Any, message: str) -> None:

@@ -209,7 +209,7 @@ def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], matc
 
 
 def test_a_string_instead_of_a_list_is_refused() -> None:
-    with pytest.raises(BanError, match="the bans are 'a testament to', which is one string and no file"):
+    with pytest.raises(BanError, match="the bans are 'a testament to', which is one string and not a file"):
         AntiSlop(TOKENIZER, "a testament to")
     with pytest.raises(BanError, match="is one string"):
         BanList("delve")

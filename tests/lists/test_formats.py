@@ -15,11 +15,11 @@ import pytest
 import yaml
 from hypothesis import example, given, settings, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList, Refusal
 from antislop.lists.formats.formats import FORMATS
 from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.phrase import Phrase
 from tests.conftest import DEPTH
 
@@ -368,7 +368,7 @@ REFUSED: dict[str, Refused] = {
     "a star that begins an item of YAML": Refused(
         "- a\n- *purrs\n", 2, "'*purrs' is an alias in YAML: put a phrase that"
     ),
-    "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is no phrase in a group"),
+    "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is not a phrase in a group"),
     "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
     "YAML that is text": Refused("a\nb\n", 1, "'a b' is in no list", suffix=".yaml"),
     "no YAML": Refused("- a\n- [b\n", 3, "not YAML", {"format": "yaml"}),
@@ -384,7 +384,7 @@ REFUSED: dict[str, Refused] = {
     "an object without phrases": Refused('{"a": "b"}', 1, "a JSON list of phrases was expected, not dict"),
     "an object with a number too large": Refused('{"a": 0.5,\n"b": 3}', 2, "the weight of 'b' is 3"),
     "CSV with a weight too large": Refused("a,0.5\nb,3\n", 2, "the weight of 'b' is 3"),
-    "CSV with a word for a number": Refused("a,0.5\nb,c\n", 2, "the weight 'c' is no number", suffix=".csv"),
+    "CSV with a word for a number": Refused("a,0.5\nb,c\n", 2, "the weight 'c' is not a number", suffix=".csv"),
     "CSV with a comma too much": Refused("phrase,count\nwell, well,3\n", 2, "3 cells, and up to 2 were", suffix=".csv"),
     "CSV with a column nobody knows": Refused("phrase,strength\na,3\n", 1, "the column 'strength' is unknown"),
     "CSV with a quotation that never ends": Refused('a,1\n"b,2\nc,3\n', 2, "marks don't match", suffix=".csv"),

@@ -20,7 +20,7 @@ from antislop import Ban, BanList
 from antislop.errors import InputError
 from antislop.lists.hub import Address, make_card, parse_address
 
-BANS = BanList([Ban("a testament to", weight=0.5), Ban.regex(r"not just (\w+|it)"), "`del|ve`"], licence="CC0-1.0")
+BANS = BanList([Ban("a testament to", weight=0.5), Ban.regex(r"not just (\w+|it)"), "`del|ve`"], license="CC0-1.0")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -114,12 +114,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_pushed_list_is_read_back_as_it_was(hub: Path) -> None:
     assert BANS.push_to_hub("me/slop") == "hf://me/slop/bans.txt"
     pushed = BanList.load(hub / "me/slop/bans.txt")
-    assert list(pushed) == list(BANS) and pushed.licence == "CC0-1.0"
+    assert list(pushed) == list(BANS) and pushed.license == "CC0-1.0"
     assert "# slop\n" in (hub / "me/slop/README.md").read_text(encoding="utf-8")
 
 
 def test_a_card_names_the_license_the_bans_and_how_to_use_them() -> None:
-    card = DatasetCard(make_card(BANS, "me/slop", source=None, licence="CC0-1.0"))
+    card = DatasetCard(make_card(BANS, "me/slop", source=None, license="CC0-1.0"))
     assert card.data.to_dict()["license"] == "cc0-1.0"
     assert card.data.to_dict()["configs"] == [{"config_name": "default", "data_files": "bans.txt"}]
     assert 'antislop.BanList.load("hf://me/slop")' in card.text

@@ -15,10 +15,10 @@ import pytest
 import regex
 from hypothesis import example, given, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList, Diff
 from antislop.lists.bundled import FOLDER, default_bans
 from antislop.matching.bans import Ban, distinct, list_options
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.scopes import Scope
@@ -146,20 +146,20 @@ _bans = (
 
 
 @given(
-    bans=st.lists(_bans, max_size=5), source=st.none() | st.text(min_size=1), licence=st.none() | st.text(min_size=1)
+    bans=st.lists(_bans, max_size=5), source=st.none() | st.text(min_size=1), license=st.none() | st.text(min_size=1)
 )
-@example(bans=[], source='"', licence=" a\nb ")
-@example(bans=[Ban("a", weight=1), Ban("a")], source="# licence: x", licence="\ufeff")
+@example(bans=[], source='"', license=" a\nb ")
+@example(bans=[Ban("a", weight=1), Ban("a")], source="# license: x", license="\ufeff")
 def test_every_list_is_the_same_after_saving_and_loading(
-    bans: list[Ban], source: str | None, licence: str | None, tmp_path_factory: pytest.TempPathFactory
+    bans: list[Ban], source: str | None, license: str | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
-    written = BanList(bans, source=source, licence=licence)
+    written = BanList(bans, source=source, license=license)
     written.save(path)
     read = BanList.load(path)
     assert read == written
     assert [ban.count for ban in read] == [ban.count for ban in written]
-    assert (read.source, read.licence) == (source or str(path), licence)
+    assert (read.source, read.license) == (source or str(path), license)
 
 
 def to_object(ban: Ban, phrase: str = "phrase") -> dict[str, Any]:
@@ -215,15 +215,15 @@ def test_the_header_takes_precedence_over_the_suffix_of_another_format(tmp_path:
         assert BanList.load(tmp_path / name) == BanList(["[a]"])
 
 
-def test_a_saved_list_names_source_and_licence(tmp_path: Path) -> None:
-    bans = BanList(["delve"], source="my stories", licence="CC0-1.0")
+def test_a_saved_list_names_source_and_license(tmp_path: Path) -> None:
+    bans = BanList(["delve"], source="my stories", license="CC0-1.0")
     bans.save(tmp_path / "a")
-    assert (tmp_path / "a").read_text() == "# antislop 1\n# source: my stories\n# licence: CC0-1.0\ndelve\n"
-    bans.save(tmp_path / "a", licence="MIT")
-    assert BanList.load(tmp_path / "a").licence == "MIT"
-    assert BanList.load(tmp_path / "a")[:1].licence == "MIT"
+    assert (tmp_path / "a").read_text() == "# antislop 1\n# source: my stories\n# license: CC0-1.0\ndelve\n"
+    bans.save(tmp_path / "a", license="MIT")
+    assert BanList.load(tmp_path / "a").license == "MIT"
+    assert BanList.load(tmp_path / "a")[:1].license == "MIT"
     BanList(["a"]).save(tmp_path / "b")
-    assert (BanList.load(tmp_path / "b").source, BanList.load(tmp_path / "b").licence) == (str(tmp_path / "b"), None)
+    assert (BanList.load(tmp_path / "b").source, BanList.load(tmp_path / "b").license) == (str(tmp_path / "b"), None)
 
 
 def test_comments_below_the_first_entry_name_no_source(tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_a_path_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_union_contains_equal_bans_once_with_the_smallest_weight_in_order() -> None:
-    left = BanList([Ban("b", weight=0.5), "a"], source="x", licence="MIT")
-    right = BanList(["c", Ban("B", weight=0.2), Ban("a", edges="anywhere")], source="y", licence="MIT")
+    left = BanList([Ban("b", weight=0.5), "a"], source="x", license="MIT")
+    right = BanList(["c", Ban("B", weight=0.2), Ban("a", edges="anywhere")], source="y", license="MIT")
     both = left | right
     assert both == BanList([Ban("B", weight=0.2), "a", "c", Ban("a", edges="anywhere")])
-    assert (both.source, both.licence) == ("x, y", "MIT")
+    assert (both.source, both.license) == ("x, y", "MIT")
     assert ((left | BanList([])).source, (BanList([]) | BanList([])).source) == ("x", None)
     assert (left | left) == BanList(distinct(left))
     with pytest.raises(TypeError):
@@ -277,11 +277,11 @@ def test_a_union_contains_equal_bans_once_with_the_smallest_weight_in_order() ->
 
 def test_top_sorts_by_count_and_puts_bans_without_a_count_last_in_order() -> None:
     bans = BanList(
-        ["x", Ban("a", count=2), Ban("b", count=0), "y", Ban("c", count=2), Ban("d", count=5)], source="s", licence="l"
+        ["x", Ban("a", count=2), Ban("b", count=0), "y", Ban("c", count=2), Ban("d", count=5)], source="s", license="l"
     )
     assert [ban.phrase for ban in bans.top(99)] == ["d", "a", "c", "b", "x", "y"]
     assert [ban.phrase for ban in bans.top(2)] == ["d", "a"]
-    assert (len(bans.top(0)), bans.top(1).source, bans.top(1).licence) == (0, "s", "l")
+    assert (len(bans.top(0)), bans.top(1).source, bans.top(1).license) == (0, "s", "l")
     for n in (-1, 1.5, True, "3", None):
         with pytest.raises(BanError, match=r"^n of top is .*; it is a whole number, 0 or more$"):
             bans.top(n)  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ def test_bad_words_and_forbidding_biases_become_bans_of_tokens() -> None:
 
 NOT_BANS: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "name bad_words_ids or sequence_bias"),
-    "a finite bias": ({"sequence_bias": {(5, 17): -10.0}}, r"the bias -10\.0 of the tokens \[5, 17\] is no ban"),
+    "a finite bias": ({"sequence_bias": {(5, 17): -10.0}}, r"the bias -10\.0 of the tokens \[5, 17\] is not a ban"),
     "a bias that favors": ({"sequence_bias": {(5,): 2.0}}, "depends on all the others"),
     "a bias that is no number": ({"sequence_bias": {(5,): math.nan}}, "the bias nan of the tokens"),
     "a bias that is a word": ({"sequence_bias": {(5,): "x"}}, "token ids and a number were expected"),
@@ -440,11 +440,11 @@ def test_published_ngrams_are_found_over_stop_words(lists: Path) -> None:
 
 
 def test_with_options_changes_all_bans_of_a_list() -> None:
-    bans = BanList(["a", Ban.regex("b+"), Ban("c", weight=0.5)], source="here", licence="CC0-1.0")
+    bans = BanList(["a", Ban.regex("b+"), Ban("c", weight=0.5)], source="here", license="CC0-1.0")
     quiet = bans.with_options(scopes=[Scope("outside", "quotes")], at_most=1)
     assert [ban.phrase for ban in quiet] == [ban.phrase for ban in bans]
     assert all(ban.scopes == (Scope("outside", "quotes"),) and ban.at_most == 1 for ban in quiet)
-    assert (quiet[2].weight, quiet.source, quiet.licence) == (0.5, "here", "CC0-1.0")
+    assert (quiet[2].weight, quiet.source, quiet.license) == (0.5, "here", "CC0-1.0")
     assert [match.start for match in quiet.find('a "a" bb a')] == [9]
     with pytest.raises(BanError, match=r"the regex 'b\+' has no option edges: it has case_sensitive, max_span$"):
         bans.with_options(edges="anywhere")

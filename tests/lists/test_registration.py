@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import antislop.lists
+import antislop.lists.formats
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.lists.formats.formats import FORMATS, recognize
 from antislop.lists.reading import Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
-FOLDER = Path(antislop.lists.__file__).parent
+FOLDER = Path(antislop.lists.formats.__file__).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*_format*.py"))
 
 
@@ -24,7 +24,7 @@ def test_every_format_of_every_format_module_is_registered() -> None:
     defined = [
         value
         for module in MODULES
-        for value in vars(importlib.import_module(f"antislop.lists.{module}")).values()
+        for value in vars(importlib.import_module(f"antislop.lists.formats.{module}")).values()
         if isinstance(value, ListFormat)
     ]
     assert len(MODULES) >= 6

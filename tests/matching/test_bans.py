@@ -13,12 +13,12 @@ from hypothesis import example, given, strategies as st
 
 import antislop
 from antislop.datasets.summary import measure_slop
+from antislop.errors import BanError
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, default_bans
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.pattern import has_wildcard, read_stars, write_stars
 from antislop.matching.patterns.phrase import Phrase
 from antislop.metrics.metrics import measure

@@ -10,9 +10,9 @@ import pytest
 import regex
 from hypothesis import example, given, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.tokens import Tokens
 from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher, Violation
@@ -342,7 +342,7 @@ def test_flags_become_part_of_the_pattern() -> None:
         Ban.regex("a", flags=regex.DEBUG)
 
 
-# The cases of test_matcher.py in which other samplers failed, for the other kinds
+# The cases of test_token_matcher.py in which other samplers failed, for the other kinds
 
 
 def starts(bans: Sequence[Ban], *pieces: str | None, prompt: Sequence[str] = (), **options: bool) -> list[int]:

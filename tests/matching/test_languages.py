@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher
 from tests.support.oracles import cut_at, find_in_pieces
 from tests.support.toys import Bytes, Words

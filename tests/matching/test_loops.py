@@ -6,12 +6,11 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import antislop
+from antislop.errors import BanError
 from antislop.lists.bundled import read_constructions
 from antislop.lists.formats.text_format import read_ban, write_ban
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
-from antislop.matching.patterns.loop import Loop
-from antislop.matching.patterns.loop_search import LoopSearch
+from antislop.matching.patterns.loop import Loop, LoopSearch
 from antislop.matching.text_matcher import TextMatcher
 from tests.support.oracles import cut_at, loop_occurrences
 
@@ -49,7 +48,7 @@ def test_loops_are_found_by_their_definition_and_held_back_from_their_start(
     pieces = cut_at(text, cuts)
     for number, piece in enumerate(pieces):
         phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
-        for hit in result.hits:
+        for hit in result.matches:
             start = read + len(piece) - hit.start_back
             found.append((start, read + len(piece) - hit.end_back + 1))
             assert all(settled <= start for at, settled in promises if at > start)
@@ -86,8 +85,8 @@ def test_the_first_copy_stays(text: str, stays: str) -> None:
 
 
 def test_a_loop_is_saved_and_loaded_without_a_phrase() -> None:
-    ban = Ban.loop(4, max_period=200, weight=0.5)
-    assert write_ban(ban) == "a passage 4 times in a row\tloop weight=0.5 copies=4 max_period=200"
+    ban = Ban.loop(4, max_passage=200, weight=0.5)
+    assert write_ban(ban) == "a passage 4 times in a row\tloop weight=0.5 copies=4 max_passage=200"
     assert read_ban(write_ban(ban)) == ban
     assert read_ban("a passage 3 times in a row\tloop") == Ban.loop() == Ban(Ban.loop().pattern)
     assert eval(repr(ban), {"Ban": Ban}) == ban
@@ -98,7 +97,7 @@ def test_a_loop_is_saved_and_loaded_without_a_phrase() -> None:
     [
         (lambda: Ban.loop(1), "2 or more"),
         (lambda: Ban.loop(3, 0), "1 or more"),
-        (lambda: Ban.loop(3, 40, 10), "raise max_period"),
+        (lambda: Ban.loop(3, 40, 10), "raise max_passage"),
         (lambda: Ban.loop(500, 40, 1000), "together"),
         (lambda: Ban.loop(3.5), "whole number"),  # type: ignore[arg-type]
         (lambda: read_ban("he ran\tloop"), "a loop has no text of its own"),
@@ -110,7 +109,7 @@ def test_impossible_options_of_loops_are_refused(make: object, fix: str) -> None
 
 
 def test_a_state_keeps_a_bounded_part_of_a_text() -> None:
-    search = LoopSearch([Loop(max_period=50)])
+    search = LoopSearch([Loop(max_passage=50)])
     state = search.start
     for number in range(3000):
         state, _ = search.read(state, f"word {number} ")

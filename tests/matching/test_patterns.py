@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 import antislop.matching.patterns
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.lists.lint.lint import lint
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.patterns.kinds import KINDS
-from antislop.matching.patterns.pattern import Pattern, check_number, check_text
-from antislop.matching.patterns.text_search import Hit, PieceResult, TextSearch
+from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number, check_text
 from antislop.matching.text_matcher import TextMatcher
 from antislop.matching.token_matcher import Matcher
 from tests.support.oracles import cut_at
@@ -34,15 +33,15 @@ class RunSearch(TextSearch[tuple[int, ...]]):
         self.start = (0,) * len(patterns)
 
     def read(self, state: tuple[int, ...], piece: str, *, final: bool = False) -> tuple[tuple[int, ...], PieceResult]:
-        lengths, hits = list(state), []
+        lengths, matches = list(state), []
         for index, char in enumerate(piece):
             for number, pattern in enumerate(self._patterns):
                 lengths[number] = lengths[number] + 1 if char == pattern.text else 0
                 if lengths[number] == pattern.length:
                     back = len(piece) - index
-                    hits.append(Hit(number, back + pattern.length - 1, back))
+                    matches.append(PatternMatch(number, back + pattern.length - 1, back))
         open_ = (length for length, pattern in zip(lengths, self._patterns, strict=True) if length < pattern.length)
-        return tuple(lengths), PieceResult(tuple(hits), () if final else tuple(filter(None, open_)))
+        return tuple(lengths), PieceResult(tuple(matches), () if final else tuple(filter(None, open_)))
 
     def forget(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return (0,) * len(state)
@@ -113,6 +112,8 @@ class TestANewKind:
         assert [(finding.index, finding.kind) for finding in findings] == [(2, "duplicate")]
         (finding,) = lint([Ban(Run("z"))], frequencies={"pizzza": 1e-4})
         assert finding.kind == "common"
+        (finding,) = lint([Ban("stop!!!"), Ban(Run("!")), Ban("wait!!"), Ban("zzz"), Ban(Run("z"))])
+        assert finding.fault == "'stop!!!' is matched by the run '!', which forbids it already"
 
     def test_is_compared_with_its_own_options(self) -> None:
         other = Ban(Run("z", length=5), weight=0.5)
@@ -127,7 +128,7 @@ EVERY = {
     "words": Ban.words(["a", "cat"], gap=1, skip_stop_words=True),
     "regex": Ban.regex(r"a\b", max_span=9, weight=0.5),
     "tokens": Ban.tokens([5, 17], count=3),
-    "loop": Ban.loop(4, max_period=200, weight=0.5),
+    "loop": Ban.loop(4, max_passage=200, weight=0.5),
 }
 
 
@@ -157,18 +158,18 @@ def test_every_kind_describes_itself(kind: str) -> None:
 
 
 @given(text=st.text(st.sampled_from("az"), max_size=12), places=st.lists(st.integers(0, 12), max_size=4))
-def test_the_base_search_reports_no_slow_pattern_and_needs_no_preparation(text: str, places: list[int]) -> None:
+def test_the_base_search_never_times_out_and_needs_no_preparation(text: str, places: list[int]) -> None:
     search, size = RunSearch([Run("a"), Run("z", length=1)]), 0
     search.begin()
-    assert list(search.slow) == []
+    assert list(search.timed_out) == []
     state, found = search.start, []
     for piece in cut_at(text, places):
         state, result = search.read(state, piece)
         size += len(piece)
-        found += [(hit.pattern, size - hit.start_back) for hit in result.hits]
+        found += [(hit.pattern, size - hit.start_back) for hit in result.matches]
     whole = RunSearch([Run("a"), Run("z", length=1)])
     _, once = whole.read(whole.start, text)
-    assert found == [(hit.pattern, len(text) - hit.start_back) for hit in once.hits]
+    assert found == [(hit.pattern, len(text) - hit.start_back) for hit in once.matches]
 
 
 def test_equal_sequences_of_words_count_once_however_they_are_written() -> None:

@@ -11,12 +11,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.matching import prefilter
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.phrase_search import PhraseSearch
+from antislop.matching.patterns.phrase import PhraseSearch
 from antislop.matching.prefilter import Prefilter
 from tests.conftest import DEPTH
 from tests.support.ban_cases import RULES
@@ -72,7 +72,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
     return bans, cut_at(text, draw(places))
 
 
-@pytest.mark.parametrize("waiting", [0, 6, prefilter.WAITING])
+@pytest.mark.parametrize("waiting", [0, 6, prefilter.MAX_WAITING])
 @given(search=searches())
 @settings(max_examples=150 * DEPTH)
 @example(search=([Ban("a", edges="anywhere")], ["a a a a", " a a"]))
@@ -87,7 +87,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
 def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: tuple[list[Ban], list[str]]) -> None:
     bans, pieces = search
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefilter, "WAITING", waiting)
+        patch.setattr(prefilter, "MAX_WAITING", waiting)
         assert find_in_pieces(bans, pieces, prefilter=Prefilter) == find_in_pieces(bans, pieces)
 
 
@@ -113,7 +113,7 @@ def test_a_state_that_forgets_is_that_of_the_exact_search(search: tuple[list[Ban
         for index, search in enumerate((exact, quick)):
             states[index], result = search.read(states[index], piece, final=number == len(rest))
             size = sum(map(len, rest[: number + 1]))
-            found[index] |= {(hit.pattern, size - hit.start_back, size - hit.end_back) for hit in result.hits}
+            found[index] |= {(hit.pattern, size - hit.start_back, size - hit.end_back) for hit in result.matches}
     assert found[0] == found[1]
 
 
@@ -124,4 +124,4 @@ def test_texts_without_stops_are_searched_in_bounded_memory() -> None:
         steps = list(bans.search([*[filler] * 200, " a cat, a big dog. ", *[filler] * 200]))
         assert [match.ban.phrase for step in steps for match in step.matches] == ["a cat", "a dog"]
         settled = [step.settled for step in steps]
-        assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.WAITING
+        assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.MAX_WAITING

@@ -12,7 +12,7 @@ import regex
 from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
-from antislop.matching.patterns.word_search import SENTENCE_ENDS
+from antislop.matching.folding import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.profiles import count_min, ngrams
 from antislop.profiles.count_min import Sketch

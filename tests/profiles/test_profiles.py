@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antislop.errors import InputError
+from antislop.errors import BanError, InputError
+from antislop.frequencies import load_frequencies
 from antislop.lists.bundled import FOLDER
 from antislop.lists.lint.lint import lint
-from antislop.lists.lint.words import load_frequencies
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.profiles.changes import Change, compare
 from antislop.profiles.human_rates import Baseline, HumanRate, HumanRates, interval
 from antislop.profiles.profiles import Entry, Profile, profile_texts, take_census

@@ -198,8 +198,8 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_empty_sources_are_refused(tmp_path: Path) -> None:
     assert "no such file or folder" in refused(tmp_path / "a.jsonl")
     assert "no such file or folder" in refused("a/b/c\0")
-    assert "no file of records" in refused(write(tmp_path / "a.docx", ""))
-    assert "no file of records" in refused(write(tmp_path / "a.parquet.gz", ""))
+    assert "not a file of records" in refused(write(tmp_path / "a.docx", ""))
+    assert "not a file of records" in refused(write(tmp_path / "a.parquet.gz", ""))
     assert "contains no file that can be read" in refused(write(tmp_path / "sub" / "a.docx", "").parent)
     for name in ("a.jsonl", "a.json", "a.txt", "a.csv", "a.jsonl.gz"):
         assert "contains no records" in refused(write(tmp_path / name, "\n \n"))

@@ -14,12 +14,10 @@ import regex
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.loop import Loop
-from antislop.matching.patterns.loop_search import ROOM
+from antislop.matching.patterns.loop import MIN_OFFSET, Loop
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
-from antislop.matching.patterns.word_search import stop_words
-from antislop.matching.patterns.words import WordSequence
+from antislop.matching.patterns.words import WordSequence, stop_words
 from antislop.matching.scopes import SPANS, Scope
 from antislop.matching.text_matcher import TextMatcher
 from tests.support.toys import PROMPT, Markov, Words
@@ -257,9 +255,9 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     pairs = [pair for pair in zip(folded.symbols, folded.origins, strict=True) if pair[0] != BOUNDARY]
     symbols, origins = "".join(symbol for symbol, _ in pairs), [origin for _, origin in pairs]
     beginnings = [_begins(symbols, place, text, origins) for place in range(len(symbols))]
-    room, floor = min(ROOM, loop.min_characters // 2), 0
+    room, floor = min(MIN_OFFSET, loop.min_length // 2), 0
     for end in range(1, len(symbols) + 1):
-        for period in range(-(-loop.min_characters // loop.copies), loop.max_period + 1):
+        for period in range(-(-loop.min_length // loop.copies), loop.max_passage + 1):
             run = end
             while run > period and symbols[run - 1] == symbols[run - 1 - period]:
                 run -= 1
@@ -303,5 +301,5 @@ def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str], **options: Any) -
     for number, piece in enumerate(pieces):
         phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)
         read += len(piece)
-        found += [(hit.pattern, read - hit.start_back, read - hit.end_back + 1) for hit in result.hits]
+        found += [(hit.pattern, read - hit.start_back, read - hit.end_back + 1) for hit in result.matches]
     return sorted(found)

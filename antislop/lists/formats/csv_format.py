@@ -1,8 +1,7 @@
 """Lists of phrases in CSV, optionally with a weight or a count beside each.
 
-Cells are separated by commas, semicolons or tabs. The first line may name the columns; if there are more than two, it
-must, and only phrases, weights, counts and kinds of bans are read. Numbers without a name are weights or counts as in
-JSON. Each line is a row of its own, so that an unclosed quotation mark spoils one entry only.
+The first line may name the columns; if there are more than two, it must, and only phrases, weights, counts and kinds of
+bans are read. Each line is a row, so that an unclosed quotation mark spoils one entry only.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import (
     Line,
     ListFormat,
@@ -24,7 +24,6 @@ from antislop.lists.reading import (
     make_phrase,
     to_words,
 )
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 PHRASES = ("phrase", "word", "ngram", "bigram", "trigram", "text", "term")
@@ -37,7 +36,11 @@ _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?")
 
 
 class _CsvColumns(NamedTuple):
-    """The roles of the columns, their number, and whether phrases without a kind are n-grams without stop words."""
+    """The indices of the columns.
+
+    width: how many there are.
+    are_ngrams: whether phrases without a kind are n-grams without stop words.
+    """
 
     phrase: int = 0
     weights: int | None = None
@@ -48,13 +51,15 @@ class _CsvColumns(NamedTuple):
 
 
 def are_pairs(lines: Sequence[str]) -> bool:
-    """Return whether several lines, below one that may name the columns, are a phrase and a number each.
+    """Return whether several lines, names of columns aside, are a phrase and a number each.
 
     >>> are_pairs(["delve,0.5", "a testament to,0.25"]), are_pairs(["well, well", "in May, 2020"])
     (True, False)
     """
     separator = _find_separator(lines)
-    rows = (_split(line, separator) for line in lines[bool(lines and _has_names(_split(lines[0], separator))) :])
+    rows = (
+        _split_cells(line, separator) for line in lines[bool(lines and _has_names(_split_cells(lines[0], separator))) :]
+    )
     return len(lines) > 1 and all(len(row) == 2 and row[0] and _to_number(row[1]) is not None for row in rows)
 
 
@@ -66,7 +71,7 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip() and line[0] != "#"]
     separator = _find_separator([line for _, line in lines])
-    rows = [(number, _split(line, separator)) for number, line in lines]
+    rows = [(number, _split_cells(line, separator)) for number, line in lines]
     if rows and _has_names(rows[0][1]):
         (number, names), *rows = rows
         columns = _name_columns(names, [cells for _, cells in rows], f"{place}:{number}")
@@ -77,15 +82,15 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """Return the separator that leaves a number or names of columns in the first line, else the most cells."""
-    rows = {separator: _split(lines[0] if lines else "", separator) for separator in _SEPARATORS}
+    """Return the separator that leaves a number or names of columns in the first line, else most cells."""
+    rows = {separator: _split_cells(lines[0] if lines else "", separator) for separator in _SEPARATORS}
     for separator, cells in rows.items():
         if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):
             return separator
     return max(reversed(_SEPARATORS), key=lambda separator: len(rows[separator]))
 
 
-def _split(line: str, separator: str) -> list[str]:
+def _split_cells(line: str, separator: str) -> list[str]:
     """Return the cells of a line, white space at their ends only if quoted; none if its quotation marks don't match."""
     try:
         cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
@@ -116,7 +121,6 @@ def _find_first(names: Sequence[str], role: Sequence[str]) -> int | None:
 
 
 def _to_number(cell: str) -> int | float | None:
-    """Return the number in a cell, with a decimal point or comma, or None."""
     if _WHOLE.fullmatch(cell):
         return int(cell)
     cell = cell.replace(",", ".", 1)
@@ -134,7 +138,8 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
         cell = "" if place is None or place >= len(cells) else cells[place]
         options |= {name: _to_number(cell)} if cell else {}
         if cell and options[name] is None:
-            return number, BanError(f"the {name} {cell[:80]!r} is no number from 0 on: correct it, or put it in quotes")
+            fault = f"the {name} {cell[:80]!r} is not a number from 0 on"
+            return number, BanError(f"{fault}: correct it, or put it in quotes")
     phrase = cells[columns.phrase] if columns.phrase < len(cells) else ""
     if columns.kinds is not None and columns.kinds < len(cells) and cells[columns.kinds]:
         return attempt(number, make_ban, phrase, kind=cells[columns.kinds], options=options, edges=edges)
@@ -143,8 +148,8 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
     return attempt(number, make_phrase, phrase, edges=edges, **options)
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_csv(text: ListText) -> bool:
     return not text.is_json and are_pairs(text.lines)
 
 
-CSV = ListFormat("csv", _recognizes, lambda text, edges: read_csv(text.text, text.place, edges), (".csv", ".tsv"))
+CSV = ListFormat("csv", _is_csv, lambda text, edges: read_csv(text.text, text.place, edges), (".csv", ".tsv"))

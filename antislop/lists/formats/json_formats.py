@@ -1,9 +1,8 @@
 """Published lists in JSON and JSON Lines.
 
-Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. Factors and counts
-may also be one object, {phrase: number}. The fifth shape, statistics, has phrases anywhere inside objects. In lists of
-each shape, an entry may be an object that names the kind of its ban. The line of a ban is the one on which its value
-begins.
+Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. The fifth,
+statistics, has phrases anywhere inside objects. In each, an entry may be an object that names the kind of its ban. The
+line of a ban is the one on which its value begins.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import (
     MAX_DEPTH,
     PHRASE_KEYS,
@@ -29,7 +29,6 @@ from antislop.lists.reading import (
     read_object,
     to_words,
 )
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 _COUNTS = ("count", "frequency")
@@ -37,7 +36,7 @@ _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 
 
 def find_shape(text: ListText) -> str:
-    """Return the format that the value of a JSON text shows, among those of this module."""
+    """Return the name of the format that the value of a JSON text shows."""
     if text.suffix != ".json" and _are_json_lines(text.text):
         return "statistics"
     if find_preset(text.value) is not None:
@@ -50,7 +49,7 @@ def find_shape(text: ListText) -> str:
 
 
 def find_preset(value: Any) -> dict[str, str] | None:
-    """Return the bans of a preset of SillyTavern, by their keys; None for any other value."""
+    """Return the bans of a preset of SillyTavern by their keys; None for any other value."""
     preset = value.get("preset", value) if isinstance(value, dict) else None
     if not isinstance(preset, dict):
         return None
@@ -70,7 +69,6 @@ def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges],
 
 
 def _read_pairs(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
-    """Yield the bans of a JSON list, or of an object {phrase: number}."""
     if not _is_mapping(text.value):
         return read_entries(text, edges, make)
     return (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text.text))
@@ -80,9 +78,9 @@ def _read_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
     if text.suffix in (".jsonl", ".ndjson") or _are_json_lines(text.text):
         return _read_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
-        return _walk(text.text, f"{text.place}:1", edges)
+        return _read_statistics_of(text.text, f"{text.place}:1", edges)
     if isinstance(text.value, dict):
-        return _require_one(_walk(text.text, f"{text.place}:1", edges), text.place)
+        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
     return read_entries(text, edges, _count_entry)  # raises
 
 
@@ -97,14 +95,14 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             yield number, BanError(f"not JSON ({error}): correct it")
             continue
         if isinstance(value, dict):
-            bans = [(number, ban) for _, ban in _walk(line, f"{place}:{number}", edges)]
+            bans = [(number, ban) for _, ban in _read_statistics_of(line, f"{place}:{number}", edges)]
             yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(PHRASE_KEYS)}: leave it out"))]
         else:
             yield _count_entry(number, value, edges)
 
 
 def _are_json_lines(text: str) -> bool:
-    """Return whether the first of several lines is an object, or a phrase with a number, and all of its JSON."""
+    """Return whether the first of several lines is an object, or a phrase with a number, as a whole."""
     first, *others = text.strip().split("\n", 2)
     try:
         value = json.loads(first)
@@ -140,7 +138,6 @@ def _classify_numbers(numbers: Iterable[Any]) -> str:
 
 
 def _is_mapping(value: Any) -> bool:
-    """Return whether a value is an object of phrases with a number each."""
     numbers = value.values() if isinstance(value, dict) else ()
     return bool(numbers) and all(
         isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers
@@ -151,16 +148,14 @@ def _phrase_entry(line: int, item: Any, edges: Edges) -> Line:
     return attempt(line, make_phrase, item[0] if _are_words(item) and len(item) == 1 else item, edges=edges)
 
 
-def _factor_entry(line: int, item: Any, edges: Edges) -> Line:
+def _pair_entry(line: int, item: Any, edges: Edges, *, option: str) -> Line:
     if isinstance(item, list) and len(item) == 2:
-        return attempt(line, make_phrase, item[0], weight=item[1], edges=edges)
+        return attempt(line, make_phrase, item[0], edges=edges, **{option: item[1]})
     return attempt(line, make_phrase, item, edges=edges)
 
 
-def _count_entry(line: int, item: Any, edges: Edges) -> Line:
-    if isinstance(item, list) and len(item) == 2:
-        return attempt(line, make_phrase, item[0], count=item[1], edges=edges)
-    return attempt(line, make_phrase, item, edges=edges)
+_factor_entry = partial(_pair_entry, option="weight")
+_count_entry = partial(_pair_entry, option="count")
 
 
 def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
@@ -169,7 +164,7 @@ def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
 
 
 def _children(text: str, index: int) -> Iterator[tuple[str, int, Any]]:
-    """Yield (key, place, value) for each item of the JSON list or object that begins at a place of a valid text."""
+    """Yield (key, index, value) of each item of the JSON list or object that begins at `index` of a valid text."""
     decoder, is_object, key = json.JSONDecoder(), text[index] == "{", ""
     index = _skip(text, index + 1)
     while text[index] not in "]}":
@@ -188,14 +183,13 @@ def _skip(text: str, index: int) -> int:
 
 
 def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
-    """Yield each item of a JSON list or object with the line on which it begins, and its key."""
     line, seen = 1, 0
     for key, index, item in _children(text, _skip(text, 0)):
         line, seen = line + text.count("\n", seen, index), index
         yield line, key, item
 
 
-def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
+def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """Yield the phrases of statistics: objects that name one, and [phrase, count] in lists, however deep."""
     line, seen = 1, 0
     start = _skip(text, 0)
@@ -211,7 +205,7 @@ def _walk(text: str, place: str, edges: Edges) -> Iterator[Line]:
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (place, entry, name of its group), and also the strings in a list without statistics."""
+    """Yield (index, entry, name of its group), and also the strings in a list without statistics."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)
@@ -240,7 +234,6 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
 
 
 def _require_one(lines: Iterator[Line], place: str) -> Iterator[Line]:
-    """Yield the lines. Raises `BanError` for an object without a phrase with statistics."""
     is_empty = True
     for line in lines:
         is_empty = False

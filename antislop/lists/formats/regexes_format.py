@@ -1,7 +1,4 @@
-r"""Lists of regexes: a JSON list, or one per line, in quotes or not, commas after it or not, `#` comments.
-
-Most of its entries show signs of a regex, such as `\b`, `(?:` or `[^`.
-"""
+"""Lists of regexes: a JSON list, or one per line, in quotes or not, commas after it or not, `#` comments."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _JSON_STRINGS = regex.compile(r'\s*\[\s*["\]]')
 _LINE = regex.compile(r"""\s*[rR]?(?:"(.+)"|'(.+)'),?\s*""")
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_regexes(text: ListText) -> bool:
     if not text.is_json:
         return _are_regexes(text.lines)
     if find_shape(text) != "phrases" or not isinstance(text.value, list):
@@ -34,7 +31,7 @@ def _are_regexes(phrases: Iterable[str]) -> bool:
     return sum(signs) * 2 > len(signs)
 
 
-def _read(text: ListText, edges: Edges) -> Iterator[Line]:
+def _read_regexes(text: ListText, edges: Edges) -> Iterator[Line]:
     if text.suffix == ".json" or _JSON_STRINGS.match(text.text):
         return read_entries(text, edges, _read_entry)
     return _read_lines(text)
@@ -64,4 +61,4 @@ def _unquote(line: str) -> str:
     return pattern
 
 
-REGEXES = ListFormat("regexes", _recognizes, _read, (".json",))
+REGEXES = ListFormat("regexes", _is_regexes, _read_regexes, (".json",))

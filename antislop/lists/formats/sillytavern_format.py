@@ -1,7 +1,7 @@
 """SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines.
 
 A preset of its samplers, in JSON, has such lists under `banned_tokens` and `global_banned_tokens`. A `*` is the
-character, as in the programs that read these lists.
+character.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.formats.json_formats import find_preset, find_shape
 from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.phrase import Phrase
 
@@ -22,7 +22,7 @@ _NUMBER = regex.compile(r"\d+")
 _LETTER = regex.compile(r"[\p{L}\p{N}]")
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_sillytavern(text: ListText) -> bool:
     if text.is_json:
         return find_shape(text) == "preset"
     marked = sum(_is_marked(line) for line in text.lines)
@@ -33,12 +33,11 @@ def _is_marked(line: str) -> bool:
     return _QUOTED.fullmatch(line) is not None or TOKEN_IDS.fullmatch(line) is not None
 
 
-def _read(text: ListText, edges: Edges) -> Iterator[Line]:
+def _read_sillytavern(text: ListText, edges: Edges) -> Iterator[Line]:
     return _read_preset(text, edges) if text.is_json else _read_lines(text.text, edges)
 
 
 def _read_preset(text: ListText, edges: Edges) -> Iterator[Line]:
-    """Yield the bans of a preset, each with the line of its key."""
     lists = find_preset(text.value) or {}
     if not "".join(lists.values()).strip():
         names = " and ".join(lists) or "banned_tokens"
@@ -62,7 +61,7 @@ def _read_lines(text: str, edges: Edges) -> Iterator[Line]:
 
 
 def _count_heading(lines: list[str]) -> int:
-    """Return how many lines of free text are on top: up to the last empty line or ruler above the first marked line."""
+    """Return the number of lines of free text: up to the last empty line or ruler above the first marked line."""
     marked = (number for number, line in enumerate(lines) if _is_marked(line))
     above = range(next(marked, 0))
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)
@@ -79,4 +78,4 @@ def _to_tokens(line: str) -> Ban:
         raise BanError(str(error)) from None
 
 
-SILLYTAVERN = ListFormat("sillytavern", _recognizes, _read, (".json",), edges="anywhere")
+SILLYTAVERN = ListFormat("sillytavern", _is_sillytavern, _read_sillytavern, (".json",), edges="anywhere")

@@ -1,16 +1,15 @@
-r"""The text format of this package: one ban per line, written and read.
+r"""The text format of this package, written and read: one ban per line.
 
     # antislop 1
     # source: where the bans came from
-    # licence: under which they may be passed on
+    # license: under which they may be passed on
     a testament to
     tapestry	weight=0.25
     \bnot just\b	regex max_span=80
     " a phrase that could be misread "	edges=anywhere
 
-After a tab follow the kind of the ban and its options, separated by spaces; defaults are left out. In a phrase `*` is a
-wildcard, and `\*` the character. A phrase that could be misread (it begins with # or a quotation mark, or contains an
-invisible character) is a JSON string.
+After a tab follow the kind of the ban and its options; defaults are left out. In a phrase `*` is a wildcard, and `\*`
+the character. A phrase that could be misread is a JSON string.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from typing import Any, NamedTuple
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import Line, ListFormat, ListText, attempt, make_ban
 from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import find_options, write_stars
@@ -34,25 +33,25 @@ VERSION = 1
 """The newest version of the format."""
 
 _HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
-_FIELD = regex.compile(r"#\s*(source|licence):\s*(.*\S)\s*")
+_FIELD = regex.compile(r"#\s*(source|license):\s*(.*\S)\s*")
 _FLAG = regex.compile(r"([a-z_]+)(=?)")
 _WHOLE = regex.compile(r"[0-9]{1,18}")
 _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:e-?[0-9]{1,3})?")
 
 
 class Heading(NamedTuple):
-    """The comments on top of a file; `version` is None if they don't name the format."""
+    """The comments on top of a file. version: None if they don't name the format."""
 
     version: int | None = None
     source: str | None = None
-    licence: str | None = None
+    license: str | None = None
 
 
 def read_heading(text: str) -> Heading:
     r"""Read the comments on top of a file.
 
     >>> read_heading("# antislop 1\n# source: my stories\ndelve\n")
-    Heading(version=1, source='my stories', licence=None)
+    Heading(version=1, source='my stories', license=None)
     """
     lines = text.split("\n", 100)[:100]
     header = _HEADER.fullmatch(lines[0])
@@ -67,7 +66,7 @@ def read_heading(text: str) -> Heading:
     return Heading(int(header[1]), **found)
 
 
-def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str | None = None) -> Iterator[str]:
+def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str | None = None) -> Iterator[str]:
     r"""Yield the lines of a file, without line ends; each was read back before.
 
     >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
@@ -76,8 +75,8 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, licence: str 
     yield f"# antislop {VERSION}"
     if source is not None:
         yield f"# source: {_quote(source)}"
-    if licence is not None:
-        yield f"# licence: {_quote(licence)}"
+    if license is not None:
+        yield f"# license: {_quote(license)}"
     for ban in bans:
         line = write_ban(ban)
         _, read = attempt(0, read_ban, line)
@@ -115,7 +114,9 @@ def write_ban(ban: Ban) -> str:
 
 
 def read_ban(line: str, *, edges: Edges = "word") -> Ban:
-    r"""Return the ban of a line; edges: for a phrase that names none. Raises `BanError`.
+    r"""Return the ban of a line. Raises `BanError`.
+
+    edges: of a phrase that names none.
 
     >>> read_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
@@ -141,7 +142,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _unquote(text: str) -> str:
-    """Return the string that a text is the JSON of, or else the text."""
+    """Return the string of a text that is a JSON string, else the text."""
     if text.startswith('"') and text.endswith('"'):
         try:
             return str(json.loads(text))
@@ -180,7 +181,7 @@ def _read_flags(flags: str, line: str) -> dict[str, Any]:
 
 @cache
 def _list_defaults(names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the flags that are known, with their defaults; the default of a kind is its name."""
+    """Return the known flags with their defaults; that of a kind is its name."""
     kinds = {name: name for name in names if name != Phrase.kind}
     of_patterns = {option.name: option.default for name in names for option in find_options(KINDS[name])}
     return kinds | of_patterns | BAN_OPTIONS
@@ -198,7 +199,6 @@ def _cut_value(flags: str, at: int) -> tuple[Any, int]:
 
 
 def _read_value(name: str, default: Any, text: Any, line: str) -> Any:
-    """Return the value of a flag, of the type of its default."""
     if name in KINDS and text is None:
         return name
     if default is False and text is None:
@@ -216,7 +216,6 @@ def _read_value(name: str, default: Any, text: Any, line: str) -> Any:
 
 
 def _is_number(default: Any) -> bool:
-    """Return whether a flag with this default is a whole number; `count` has none."""
     return default is None or (isinstance(default, int) and not isinstance(default, bool))
 
 

@@ -1,7 +1,6 @@
 """Lists of phrases in YAML, in groups or in groups of groups, and the kinds of bans as tags.
 
-Read from events, without building values: an alias costs nothing and adds no phrase. Every phrase is a string, whatever
-it looks like.
+Read from events, without building values: an alias adds nothing, and every phrase is a string.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import Any, NamedTuple
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt, is_kind, make_ban, make_phrase
-from antislop.matching.errors import BanError
 from antislop.matching.folding import Edges
 
 _ITEM = regex.compile(r"\s*- .*|---\s*")
@@ -20,8 +19,6 @@ _GROUP = regex.compile(r"""\s*[^\s"'#\[\]{}-][^:]*:\s*""")
 
 
 class _Group(NamedTuple):
-    """An open list or mapping, and the key whose value comes next."""
-
     is_mapping: bool
     key: str | None = None
 
@@ -82,14 +79,14 @@ def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> I
         yield attempt(line, make_ban, value, kind=kind, options={}, edges=edges)
     elif group and not group.is_mapping:
         yield attempt(line, make_phrase, value, edges=edges)
-    elif group and value:  # a group without a phrase is no error
+    elif group and value:  # an empty group is fine
         pair = f"{group.key}: {value}"[:80]
-        yield line, BanError(f"{pair!r} is no phrase in a group: put a phrase with a colon into quotes, after a dash")
+        yield line, BanError(f"{pair!r} is not a phrase in a group: put one with a colon into quotes, after a dash")
     elif not group:
         yield line, BanError(f"{value[:80]!r} is in no list: write each phrase on a line of its own, after a dash")
 
 
-def _recognizes(text: ListText) -> bool:
+def _is_yaml(text: ListText) -> bool:
     if text.is_json or text.suffix == ".txt":
         return False
     items = [line for line in text.lines if _ITEM.fullmatch(line)]
@@ -97,4 +94,4 @@ def _recognizes(text: ListText) -> bool:
     return bool(items) and len(items) + len(groups) == len(text.lines)
 
 
-YAML = ListFormat("yaml", _recognizes, lambda text, edges: read_yaml(text.text, text.place, edges), (".yaml", ".yml"))
+YAML = ListFormat("yaml", _is_yaml, lambda text, edges: read_yaml(text.text, text.place, edges), (".yaml", ".yml"))

@@ -1,24 +1,60 @@
-"""Search a list for entries that have no effect, hit too much, or look like mistakes.
-
-Text only: nothing here prints, loads a model or imports torch.
-"""
+"""Search a list for entries that have no effect, hit too much, or look like mistakes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+from warnings import catch_warnings, simplefilter
 
-from antislop.lists.lint.entries import (
-    Finding,
-    FindingKind,
-    find_contained,
-    find_duplicates,
-    find_repetitions,
-    find_slow,
-)
-from antislop.lists.lint.vocabulary import VocabularySurfaces, find_untypable
-from antislop.lists.lint.words import find_common, find_joined, find_marks, find_short
+import regex
+
+from antislop.frequencies import find_zipf
+from antislop.lists.ban_list import BanList
+from antislop.lists.lint.speller import Speller, VocabularySurfaces
+from antislop.matching.automaton import ROOT, Automaton
 from antislop.matching.bans import Ban
+from antislop.matching.folding import BOUNDARY, fold_phrase
+from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
+
+FindingKind = Literal["duplicate", "contained", "short", "common", "joined", "untypable", "case", "slow", "loop"]
+
+COMMON_ZIPF = 4.5
+"""Zipf frequency from which a word is common: log10 of its occurrences in a billion words, 32 in a million."""
+COMMONEST_ZIPF = 6.0
+"""The same for the words of a phrase: 1,000 in a million."""
+KNOWN_ZIPF = 3.0
+"""The same for a word that one of two joined entries may end or begin with."""
+KNOWN_SHORT_ZIPF = 5.5
+"""`KNOWN_ZIPF` for words of up to 3 letters."""
+LIGHT_WEIGHT = 0.1
+"""Weight from which a ban makes rarer instead of forbidding, so that it may hit common words."""
+
+_WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
+_TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
+_LONGER = "write a longer phrase, or give it a weight such as 0.3"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault of one entry.
+
+    index: of the entry, from 0.
+    fault: a clause that begins with the entry.
+    fix: what to do, in the imperative.
+    other: index of a second entry that the fault is about, if any.
+    """
+
+    ban: Ban
+    index: int
+    kind: FindingKind
+    fault: str
+    fix: str
+    other: int | None = None
+
+
+Findings: TypeAlias = Iterator[Finding]
 
 
 def lint(
@@ -29,14 +65,14 @@ def lint(
 ) -> list[Finding]:
     """Return the faults of the entries of a list, in order.
 
-    frequencies: of words in lower case, as `load_frequencies` loads them; without them common words and missing commas
-        are not looked for. vocabulary: of the model that is to be kept from writing the entries.
+    frequencies: of words in lower case, as `load_frequencies` returns them; needed to find common words and missing
+        commas.
+    vocabulary: of a model; needed to find what it can't write.
 
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
-    checks = [find_duplicates(bans), find_contained(bans), find_short(bans), find_marks(bans), find_slow(bans)]
-    checks.append(find_repetitions(bans))
+    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:
@@ -52,3 +88,261 @@ def lint(
 def _makes_superfluous(kinds: set[FindingKind], kind: FindingKind) -> bool:
     """Return whether the faults of an entry make another one superfluous, as of an entry that is to be left out."""
     return bool(kinds & {"duplicate", "contained"}) or (kind == "common" and bool(kinds & {"short", "common"}))
+
+
+def describe(ban: Ban) -> str:
+    return ban.pattern.describe()
+
+
+def always_forbids(ban: Ban) -> bool:
+    return ban.weight == 0 and ban.is_unconditional
+
+
+def is_tried(pattern: Pattern) -> bool:
+    """Return whether to try a pattern on texts by itself, since no symbols of its occurrences are known."""
+    return pattern.occurs_in_text and not pattern.is_legible
+
+
+# -- entries that another one makes superfluous ------------------------------------------------------------------------
+
+
+def find_duplicates(bans: Sequence[Ban]) -> Findings:
+    """Yield the entries that forbid the same as an earlier one, once folded."""
+    for index, other in _find_repeats(bans).items():
+        ban, first = bans[index], bans[other]
+        fault, fix = f"{describe(ban)} repeats {describe(first)}", "leave it out"
+        if ban.weight != first.weight:
+            fault += " with another weight"
+            fix = f"leave one of them out; the smaller weight, {min(ban.weight, first.weight)}, counts"
+        yield Finding(ban, index, "duplicate", fault, fix, other)
+
+
+def find_contained(bans: Sequence[Ban]) -> Findings:
+    """Yield the entries that have no effect because they always contain another one that is forbidden everywhere."""
+    repeats = _find_repeats(bans)
+    containers: dict[int, tuple[int, str]] = {}
+    literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].phrase))
+    for pairs, relation in (
+        (literals, "contains"),
+        (_find_sequences_within(bans), "is a case of"),
+        (_find_others_within(bans), "is matched by the {kind}"),
+    ):
+        for index, other in pairs:
+            is_settled = {index, other} & repeats.keys() or index in containers
+            if not is_settled and not _leads_to(index, other, containers):
+                named = relation.format(kind=bans[other].pattern.kind)
+                clause = f"{describe(bans[index])} {named} {describe(bans[other])}, which forbids it already"
+                containers[index] = other, clause
+    for index, (other, clause) in sorted(containers.items()):
+        yield Finding(bans[index], index, "contained", clause, "leave it out", other)
+
+
+def _find_repeats(bans: Sequence[Ban]) -> dict[int, int]:
+    """Return, for each entry that repeats another one, the first that forbids the same."""
+    first: dict[Hashable, int] = {}
+    firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
+    return {index: other for index, other in enumerate(firsts) if other != index}
+
+
+def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
+    """Return whether `other` is left out because of `index`, which has to stay then."""
+    while other in containers and other != index:
+        other = containers[other][0]
+    return other == index
+
+
+def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (entry, phrase within it), by their folded symbols, which include the edges of words."""
+    for case_sensitive in (False, True):
+        literals = {
+            index: ban.pattern.find_symbols(case_sensitive=case_sensitive) or ""
+            for index, ban in enumerate(bans)
+            if ban.pattern.is_literal and ban.pattern.case_sensitive is case_sensitive and always_forbids(ban)
+        }
+        numbers, automaton = list(literals), Automaton(list(literals.values()))
+        for index, ban in enumerate(bans):
+            if case_sensitive and not ban.pattern.case_sensitive:
+                continue
+            state = ROOT
+            for symbol in ban.pattern.find_symbols(case_sensitive=case_sensitive) or "":
+                state = automaton.step(state, symbol)
+                yield from ((index, numbers[match]) for match in automaton.matches[state] if numbers[match] != index)
+
+
+def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (entry, sequence of words that it is a case of)."""
+    sequences = [
+        (index, ban)
+        for index, ban in enumerate(bans)
+        if ban.pattern.is_legible and not ban.pattern.is_literal and always_forbids(ban)
+    ]
+    for case_sensitive in (False, True):
+        same_case = [(index, ban) for index, ban in sequences if ban.pattern.case_sensitive is case_sensitive]
+        if not same_case:
+            continue
+        first = {ban: index for index, ban in reversed(same_case)}
+        compiled = BanList(reversed(first))
+        widest_gap = max(ban.pattern.widest_gap for _, ban in same_case)
+        for index, ban in enumerate(bans):
+            if case_sensitive and not ban.pattern.case_sensitive:
+                continue
+            samples = ban.pattern.find_samples(widest_gap=widest_gap)
+            found = [{match.ban for match in compiled.find(text)} for text in samples]
+            others = (first[other] for other in set.intersection(*found)) if found else ()
+            yield from ((index, other) for other in sorted(others) if other != index)
+
+
+def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (phrase, ban such as a regex that matches it however it is written)."""
+    spellings = {index: texts for index, ban in enumerate(bans) if (texts := ban.pattern.list_spellings())}
+    numbers, firsts = list(spellings), [texts[0] for texts in spellings.values()]
+    for other, ban in enumerate(bans):
+        if not is_tried(ban.pattern) or not always_forbids(ban):
+            continue
+        search = cast("type[TextSearch[Any]]", ban.pattern.search)([ban.pattern])
+        for index in (numbers[i] for i in ban.pattern.find_in([text + ".\n" for text in firsts])):
+            if all(_matches_within(search, text) for text in spellings[index]):
+                yield index, other
+
+
+def _matches_within(search: TextSearch[Any], text: str) -> bool:
+    """Return whether a pattern occurs within a text, at the beginning and in the middle of a longer one."""
+    for before, after in (("", " so"), ("so ", ", so")):
+        with catch_warnings():
+            simplefilter("ignore")  # a regex that times out just does not match
+            matches = search.read(search.start, before + text + after, final=True)[1].matches
+        rest, size = len(after), len(text + after)
+        if not any(match.start_back <= size and match.end_back > rest for match in matches):
+            return False
+    return True
+
+
+# -- common words and missing commas -----------------------------------------------------------------------------------
+
+
+def find_faults(bans: Sequence[Ban]) -> Findings:
+    for index, ban in enumerate(bans):
+        for kind, clause, fix in ban.pattern.find_faults():
+            if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
+                yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+
+
+def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+    """Yield the entries that forbid common words, or occur inside them."""
+    common = [word for word in frequencies if find_zipf(word, frequencies) >= COMMON_ZIPF]
+    ranked = sorted(common, key=lambda word: -frequencies[word])
+    hit: dict[int, list[str]] = defaultdict(list)
+    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
+    first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
+    compiled = BanList(ban for ban in heavy if not is_tried(ban.pattern))
+    for word in ranked:
+        for ban in dict.fromkeys(match.ban for match in compiled.find(word)):
+            hit[first[ban]].append(word)
+    for ban in heavy:
+        if is_tried(ban.pattern) and always_forbids(ban):
+            hit[first[ban]] = [ranked[number] for number in ban.pattern.find_in(ranked)]
+        elif ban.pattern.is_literal and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
+            fault = f"{describe(ban)} is made of the most common words alone"
+            yield Finding(ban, first[ban], "common", fault, _LONGER)
+    for index, words in hit.items():
+        if words:
+            share = len(words) / len(ranked)
+            fault, fix = _describe_hits(bans[index], words, frequencies, share=share)
+            yield Finding(bans[index], index, "common", fault, fix)
+
+
+def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+    """Yield the entries that look like two between which a comma is missing, as in `"to" "tapestry"` in Python."""
+    literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
+    entries = {ban.phrase.casefold() for _, ban in literals}
+    for index, ban in literals:
+        if _TWO_ENTRIES.search(ban.phrase):
+            fault = f"{describe(ban)} contains a comma between quotes and looks like two entries"
+            yield Finding(ban, index, "joined", fault, "write one entry each")
+        elif halves := _split_joined(ban.phrase, entries, frequencies):
+            fault = f"{describe(ban)} looks like two entries without a comma between them"
+            yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
+
+
+def _describe_hits(
+    ban: Ban, words: Sequence[str], frequencies: Mapping[str, float], *, share: float
+) -> tuple[str, str]:
+    """Return the fault of a ban that hits common words, and the fix. share: of all common words."""
+    rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
+    shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
+    name, pattern = describe(ban), ban.pattern
+    if is_tried(pattern):
+        what = f"matches {share:.0%} of the common words" if share > 0.2 else "matches common words"
+        return f"{name} {what} ({shown}): {rate}", "make it match less, with \\b around words for instance"
+    if getattr(pattern, "edges", "") == "anywhere" and words != [pattern.text.strip().lower()]:
+        return f"{name} occurs in common words ({shown}): {rate}", 'write whole words, with the edges "word"'
+    if len(words) == 1:
+        return f"{name} is a common word: {rate}", _LONGER
+    return f"{name} hits common words ({shown}): {rate}", _LONGER
+
+
+def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
+    words = fold_phrase(ban.phrase).replace(BOUNDARY, "").split()
+    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
+
+
+def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
+
+    Names and compounds look the same: both halves of a phrase of one word must be entries of the list.
+    """
+    candidates = []
+    lower = phrase.casefold()
+    for match in _WORDS.finditer(lower) if len(lower) == len(phrase) else ():
+        word, start = match[0], match.start()
+        if not word.isalpha() or word in frequencies:
+            continue
+        for cut in range(start + 1, match.end()):
+            listed = (lower[:cut].strip() in entries) + (lower[cut:].strip() in entries)
+            rank = min(_rank(lower[start:cut], frequencies), _rank(lower[cut : match.end()], frequencies))
+            if listed == 2 or (rank > 0 and word != lower.strip()):
+                candidates.append((listed, rank, cut))
+    cut = max(candidates)[2] if candidates else 0
+    return (phrase[:cut].strip(), phrase[cut:].strip()) if candidates else None
+
+
+def _rank(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return how common a word is, 0 if it is too rare to be one half of another."""
+    zipf = find_zipf(word, frequencies)
+    return zipf if zipf >= (KNOWN_ZIPF if len(word) > 3 else KNOWN_SHORT_ZIPF) else 0.0
+
+
+# -- what a model can't write ------------------------------------------------------------------------------------------
+
+
+def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
+    """Yield the entries that no sequence of tokens of a vocabulary writes, because of their case or at all."""
+    spellers = {case_sensitive: Speller(vocabulary, case_sensitive=case_sensitive) for case_sensitive in (False, True)}
+    for index, ban in enumerate(bans):
+        if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
+            fault = f"{describe(ban)} contain {beyond[0]}, and the vocabulary ends at {len(vocabulary.surfaces) - 1}"
+            yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
+        case_sensitive = ban.pattern.case_sensitive
+        if _is_written(ban, spellers[case_sensitive], case_sensitive=case_sensitive):
+            continue
+        if case_sensitive and _is_written(ban, spellers[False], case_sensitive=False):
+            fault = f"{describe(ban)} compares letters as they are, and the model does not write them in this case"
+            yield Finding(ban, index, "case", fault, "leave out case_sensitive")
+            continue
+        shown = ", ".join(_find_missing(ban, spellers[case_sensitive]))
+        why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
+        yield Finding(ban, index, "untypable", f"{describe(ban)} can't be written: {why}", "leave it out")
+
+
+def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
+    symbols = ban.pattern.find_symbols(case_sensitive=ban.pattern.case_sensitive) or ""
+    for character in dict.fromkeys(ban.phrase):
+        folded = fold_phrase(character, case_sensitive=ban.pattern.case_sensitive)
+        if folded.strip(BOUNDARY) in symbols and speller.find_missing(folded):
+            yield character
+
+
+def _is_written(ban: Ban, speller: Speller, *, case_sensitive: bool) -> bool:
+    """Return whether the symbols of a ban can be written; also if they are unknown."""
+    symbols = ban.pattern.find_symbols(case_sensitive=case_sensitive) or ""
+    return all(speller.can_write(part) for part in symbols.split(FILLER))

@@ -14,25 +14,26 @@ from typing import NamedTuple
 
 import regex
 
-from antislop.matching.errors import BanError
+from antislop.errors import BanError
 from antislop.matching.patterns.pattern import MAX_SPAN
 from antislop.matching.patterns.regex_size import COMMENT, LETTERS, SET, measure
 
 TIME_LIMIT = 0.25
-"""Seconds of processor time that one pattern may take in addition to the time that its searches earn."""
+"""Seconds of CPU time that one regex may take beyond what its searches earn."""
 SHARED_LIMIT = 1.0
-"""Seconds that the regexes of one list may take together in that way."""
+"""The same for all regexes of a list together."""
 SHORT_LIMIT = 0.0025
-"""Seconds that each may take once the others have used up `SHARED_LIMIT`."""
+"""The same for each regex once the list has used up `SHARED_LIMIT`."""
 SEARCH_EARNS = 1e-5
-"""Seconds that a search earns, plus `CHARACTER_EARNS` for each character: about ten times what searches take."""
+"""Seconds that a search earns: with `CHARACTER_EARNS`, about ten times what it takes."""
 CHARACTER_EARNS = 5e-7
+"""Seconds that a search earns per character."""
 FEW_PATHS = 30_000
-"""Ways through a pattern along `LETTERS` characters that together take less time than reading the clock."""
+"""Ways through a regex along `LETTERS` characters that take less time than reading the clock."""
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as the package regex does when it compiles."""
-GROUP = 8
-"""Patterns that are tried together: in most pieces of a text none of them matches."""
+GROUP_SIZE = 8
+"""Regexes that are tried together: in most pieces of a text none of them matches."""
 
 _ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
@@ -45,37 +46,39 @@ _REFUSED = {
 _PROBES = ("", "a", " ", "a b", ".\n", "0")
 
 
-class RegexMatch(NamedTuple):
-    """A match in a text, `text[start:end]`."""
+class RegexTimeout(BanError):
+    """Raised for a regex that takes too long even on a few characters."""
+
+
+class Span(NamedTuple):
+    """A match, `text[start:end]`."""
 
     start: int
     end: int
 
 
 class SharedTime:
-    """The excess time of all regexes of one list: what their searches took, less what they earned."""
+    """The seconds that the searches of one list took, less what they earned."""
 
     def __init__(self) -> None:
         self.spent = 0.0
 
     @property
     def limit(self) -> float:
-        """The time that each of them may take."""
         return TIME_LIMIT if self.spent < SHARED_LIMIT else SHORT_LIMIT
 
 
 class Allowance:
     """The time that one regex may still take, so that none can block the run.
 
-    A search whose time is linear in the characters it reads earns more than it spends. Any other regex uses up
-    `TIME_LIMIT` seconds, in one search or in many, and all later searches are refused.
-    shared: the time of regexes that are searched for beside it. Once they used up `SHARED_LIMIT`, each has less.
+    A search whose time is linear in its characters earns more than it spends. Any other uses up `TIME_LIMIT` seconds,
+    at once or over many searches; then all later ones are refused.
     """
 
     def __init__(self, shared: SharedTime | None = None) -> None:
         self._shared = shared or SharedTime()
         self._spent = 0.0
-        self._clock: Callable[[], float] = perf_counter  # the cheapest clock, but it counts the time of other processes
+        self._clock: Callable[[], float] = perf_counter  # the cheapest clock, but it counts other processes, too
 
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
@@ -96,10 +99,8 @@ class Allowance:
     def _spend(self, seconds: float) -> None:
         self._spent = max(0.0, self._spent + seconds)
         self._shared.spent = max(0.0, self._shared.spent + seconds)  # a server's list is searched for days
-        if (
-            self._spent >= self._shared.limit and self._clock is perf_counter
-        ):  # another process may have had the processor
-            self._clock, self._spent = thread_time, 0.0
+        if self._spent >= self._shared.limit and self._clock is perf_counter:
+            self._clock, self._spent = thread_time, 0.0  # once more: another process may have had the processor
 
 
 class IncrementalRegex:
@@ -114,7 +115,7 @@ class IncrementalRegex:
     >>> cats.advance("a cat", 0, 5)
     (None, 2)
     >>> cats.advance("a cat.", 2, 6)
-    (RegexMatch(start=2, end=5), 5)
+    (Span(start=2, end=5), 5)
     """
 
     def __init__(self, pattern: str, *, max_span: int = MAX_SPAN) -> None:
@@ -139,9 +140,7 @@ class IncrementalRegex:
         self.brief = LETTERS if is_tame else 0
         """Characters that can be searched without a look at the clock."""
 
-    def advance(
-        self, text: str, start: int, end: int, allowance: Allowance | None = None
-    ) -> tuple[RegexMatch | None, int]:
+    def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Span | None, int]:
         """Return the first match from start on that is decided within text[:end], and where to search next.
 
         Without a match, the latter is the first place at which one may still begin, or `end`. Raises `TimeoutError` if
@@ -158,7 +157,7 @@ class IncrementalRegex:
                 undecided, match = result.start(), None
             else:
                 first = search(self._open, text, start, limit)
-                undecided, match = limit if first is None else first.start(), RegexMatch(*result.span())
+                undecided, match = limit if first is None else first.start(), Span(*result.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
                 if match.end > match.start:
@@ -171,7 +170,7 @@ class IncrementalRegex:
             else:
                 start = undecided
 
-    def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[RegexMatch]:
+    def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Span]:
         """Return the matches from start on in a text that ends here. Raises `TimeoutError` as `advance` does."""
         allowance = allowance or Allowance()
         matches = []
@@ -181,7 +180,7 @@ class IncrementalRegex:
                 final_match = allowance.search(self._original, text, start, len(text), partial=False)
                 if final_match is None:
                     break
-                match = RegexMatch(*final_match.span())
+                match = Span(*final_match.span())
                 start = max(match.end, match.start + 1)
             if match.end > match.start:
                 matches.append(match)
@@ -189,7 +188,7 @@ class IncrementalRegex:
 
 
 def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str] | None]]:
-    """Return groups of regexes, each with a pattern that matches wherever any of them does; None for a single regex."""
+    """Return groups of regexes, each with a pattern that matches wherever any of them does; None for a single one."""
     by_flags: dict[int, list[IncrementalRegex]] = {}
     singles = []
     for member in regexes:
@@ -197,7 +196,7 @@ def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRege
             singles.append(member)
         else:
             by_flags.setdefault(member.flags, []).append(member)
-    groups = [members[i : i + GROUP] for members in by_flags.values() for i in range(0, len(members), GROUP)]
+    groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
     joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
     return [*joined, *(([single], None) for single in singles)]
 
@@ -233,7 +232,7 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
 
 
 def _reach(atom: str) -> str:
-    """Return a part of a pattern, made to look ahead for the next character if it depends on it."""
+    """Make a part of a pattern look ahead for the next character if it depends on it."""
     if atom == "$":  # before a line feed it depends on the character after that
         return "(?=(?s:..))$"
     return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom

@@ -11,4 +11,4 @@ from antislop.matching.patterns.wildcard import Wildcard
 from antislop.matching.patterns.words import Words
 
 KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, Wildcard, Words, Tokens, Loop)}
-"""In the order in which hits that begin at the same character are reported."""
+"""In the order in which matches that begin at the same character are reported."""

@@ -1,75 +1,294 @@
-"""A passage that repeats, whatever it says."""
+"""Passages that repeat, whatever they say, and their search.
+
+The state keeps the end of the folded text, and the length of its longest suffix that occurred before: only while that
+is long can a loop be near. Periods are looked for in the text itself, where the suffix occurred last, so that nothing
+is counted for each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import re
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
+from operator import sub
+from typing import ClassVar, NamedTuple
 
 import regex
 
-from antislop.matching.errors import BanError
-from antislop.matching.patterns.loop_search import LoopSearch
-from antislop.matching.patterns.pattern import Pattern, check_number
+from antislop.errors import BanError
+from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold
+from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
 
-COPIES = 3
-"""How many copies in a row are a loop, by default."""
-MIN_CHARACTERS = 40
-"""Characters of all copies together, by default."""
-MAX_PERIOD = 1000
-"""Characters of a copy, by default."""
+COPIES, MIN_LENGTH, MAX_PASSAGE = 3, 40, 1000
+"""Defaults of the options of a loop."""
 MAX_COPIES = 1000
 MAX_CHARACTERS = 100_000
-"""Characters that a search may keep of a text."""
+"""Characters of all copies together: a search keeps as much of a text."""
 
 _TEXT = regex.compile(r"a passage \d+ times in a row|")
+MIN_OFFSET = 8
+"""Characters into a repetition from which a word may begin the occurrence; a sentence or a line may do so earlier."""
+_STEP = 8  # symbols that are read at once while no loop is near
+_BLOCK = 512  # symbols that a state keeps of its own; the others are shared with earlier states
+_SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
+_MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
+
+_SENTENCE = re.compile("[sS]")
+_WORD = re.compile("[sSwW]")
+_LETTERS = "aSW"
+
+
+class Symbols(NamedTuple):
+    """Folded symbols, without the edges of words.
+
+    marks: for each, whether a sentence (s) or a word (w) begins there, spaces and quotes before it included; a capital
+        if the symbol is a letter. Any other letter is an a.
+    gaps: for each, the characters from the place of the symbol before it.
+    """
+
+    text: str = ""
+    marks: str = ""
+    gaps: str = ""
+
+    def keep(self, count: int) -> Symbols:
+        return Symbols(self.text[-count:], self.marks[-count:], self.gaps[-count:])
+
+    def measure(self, start: int, end: int) -> int:
+        gaps = self.gaps[start + 1 : end + 1]
+        wide = gaps.replace("\1", "")
+        return len(gaps) - len(wide) + sum(map(ord, wide))
+
+
+class Track(NamedTuple):
+    """The state of one pattern.
+
+    length, distance: of the longest suffix that occurred before, and how many symbols earlier.
+    since: symbols after the last loop.
+    """
+
+    length: int = 0
+    distance: int = 0
+    since: int = 0
+
+
+class LoopState(NamedTuple):
+    """The state of a search.
+
+    seam: see `_mark`.
+    old, new: the end of the text; `new` follows `old`.
+    end_back: place of the last symbol.
+    """
+
+    tracks: tuple[Track, ...]
+    context: Context = START
+    seam: str = "s"
+    old: Symbols = Symbols()
+    new: Symbols = Symbols()
+    end_back: int = 0
+
+
+class LoopSearch(TextSearch[LoopState]):
+    def __init__(self, patterns: Sequence[Loop]) -> None:
+        self._trackers = [_Tracker(pattern) for pattern in patterns]
+        self._kept = max(tracker.kept for tracker in self._trackers)
+        self.start = LoopState((Track(),) * len(self._trackers))
+
+    def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
+        fold_piece = _fold_again if len(piece) < _SHORT_PIECE else _fold
+        context, seam, text, marks, gaps, first, last = fold_piece(piece, state.context, state.seam, final)
+        size, old, new, end_back = len(piece), state.old, state.new, len(piece) + state.end_back
+        if text:
+            gaps = chr(min(first + state.end_back, _MAX_GAP)) + gaps
+            new, end_back = Symbols(new.text + text, new.marks + marks, new.gaps + gaps), size - last
+        symbols = Symbols(old.text + new.text, old.marks + new.marks, old.gaps + new.gaps)
+        end = len(symbols.text)
+        tracks, matches, open_ = [], [], [back for _, _, back in context.marks]
+        for number, (tracker, before) in enumerate(zip(self._trackers, state.tracks, strict=True)):
+            track, found, opened = tracker.read(before, symbols, begun=end - len(text))
+            tracks.append(track)
+            for start, after in found:
+                places = (end_back + symbols.measure(place, end - 1) for place in (start, after - 1))
+                matches.append(PatternMatch(number, *places))
+            if opened < end:
+                open_.append(end_back + symbols.measure(opened, end - 1))
+        if len(new.text) > _BLOCK:
+            old, new = symbols.keep(self._kept), Symbols()
+        return LoopState(tuple(tracks), context, seam, old, new, end_back), PieceResult(tuple(matches), tuple(open_))
+
+    def forget(self, state: LoopState) -> LoopState:
+        return LoopState(self.start.tracks, state.context)
+
+
+class _Tracker:
+    def __init__(self, pattern: Loop) -> None:
+        self._copies = pattern.copies
+        self._repeats = pattern.copies - 1
+        self._min_period = -(-pattern.min_length // pattern.copies)
+        self._max_passage = pattern.max_passage
+        self._room = min(MIN_OFFSET, pattern.min_length // 2)
+        self._near = self._repeats * self._min_period  # symbols of the shortest occurrence
+        self.kept = (pattern.copies + 1) * pattern.max_passage + 2 * self._room
+
+    def read(self, track: Track, symbols: Symbols, *, begun: int) -> tuple[Track, list[tuple[int, int]], int]:
+        """Read the symbols from `begun` on; return the loops that they complete, and the first open place."""
+        length, distance, since = track
+        loops = []
+        end, size = begun, len(symbols.text)
+        while end < size:
+            step = min(_STEP, size - end)
+            if min(length, since) + step >= self._near:
+                step = 1
+            end, since = end + step, since + step
+            length, distance = self._extend(symbols.text, end, step, length, distance)
+            if min(length, since) >= self._near:
+                start = self._find_loop(symbols, end, length, since)
+                if start is not None:
+                    loops.append((start, end))
+                    since = 0
+        opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
+        return Track(length, distance, since), loops, opened
+
+    def _extend(self, text: str, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
+        """Return the length of the longest suffix that occurred before, and how many symbols earlier."""
+        if distance and text[end - step : end] == text[end - step - distance : end - distance]:
+            return min(length + step, self.kept), distance
+        shortest, longest, distance = 0, min(length + step, end), 0
+        while shortest < longest:
+            middle = (shortest + longest + 1) // 2
+            begin = max(0, end - middle - self._max_passage)
+            place = text.find(text[end - middle : end], begin, max(0, end - self._min_period))
+            if place < 0:
+                longest = middle - 1
+            else:
+                shortest, distance = middle, end - middle - place
+        return shortest, distance
+
+    def _find_loop(self, symbols: Symbols, end: int, length: int, since: int) -> int | None:
+        """Return where the loop with the shortest passage begins that the symbol before `end` completes."""
+        text, repeats = symbols.text, self._repeats
+        last_letter = max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
+        shortest = max(self._min_period, end - last_letter)
+        longest = min(length, since, self._max_passage * repeats) // repeats
+        suffix = text[end - self._near : end]
+        while shortest <= longest:
+            place = text.rfind(suffix, max(0, end - self._near - longest), end - shortest)
+            if place < 0:
+                return None
+            period = end - self._near - place
+            if self._copies * period > end:
+                return None
+            if text[end - repeats * period : end] == text[end - self._copies * period : end - period]:
+                run = self._find_run(text, end, since, period)
+                start = self._find_start(symbols.marks, run, end - since, period)
+                if start < end:
+                    return start
+            shortest = period + 1
+        return None
+
+    def _find_run(self, text: str, end: int, since: int, period: int) -> int:
+        """Return where the symbols begin to equal those one period earlier, as far back as that matters."""
+        run = end - self._repeats * period
+        least = max(period, end - since - self._room - period)
+        while run > least and text[run - 1] == text[run - 1 - period]:
+            run -= 1
+        return run
+
+    def _find_start(self, marks: str, run: int, floor: int, period: int) -> int:
+        """Return where the second copy begins in a repetition that begins at `run`; it may be past the end."""
+        first = max(run, floor)
+        start = max(first, run + self._room + period)  # a passage without a word that begins
+        for kind, place in ((_SENTENCE, first), (_WORD, max(first, run + self._room))):
+            if match := kind.search(marks, place, start):
+                start = match.start()
+        return start
+
+
+def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, str, int, int]:
+    """Return the context and the seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+    folded = fold(piece, context=context, final=final)
+    marks, origins, edges = [], [], 0
+    for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
+        if symbol == BOUNDARY:
+            edges += 1
+            continue
+        if seam or edges == 2 or not symbol.isalpha():
+            mark, seam = _mark(symbol, seam, is_line=symbol == " " and piece[origin] in "\n\r", is_word=edges == 2)
+        else:
+            mark = "a"
+        marks.append(mark)
+        origins.append(origin)
+        edges = 0
+    gaps = "".join(chr(min(gap, _MAX_GAP)) for gap in map(sub, origins[1:], origins))
+    first, last = (origins[0], origins[-1]) if origins else (0, 0)
+    return folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), gaps, first, last
+
+
+def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
+    """Return the mark of a symbol, and the seam after it.
+
+    seam: what came since the last letter or digit: s or w if the next one begins a sentence or a word, a full stop if a
+        space is still missing for that. is_word: whether a word begins without a space.
+    """
+    if symbol == " ":
+        seam = "s" if is_line or seam in ("s", ".") else "w"
+        return seam, seam
+    if symbol in SENTENCE_ENDS:
+        return ".", "." if symbol in ".!?" else "s"
+    if not symbol.isalnum():
+        return seam if seam in ("s", "w") else ".", seam
+    mark = seam if seam in ("s", "w") else "w" if is_word else ""
+    if symbol.isalpha():
+        return mark.upper() or "a", ""
+    return mark or ".", ""
+
+
+_fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur
 
 
 @dataclass(frozen=True, slots=True)
 class Loop(Pattern):
     """A passage that is written several times in a row, whatever it says, compared under folding.
 
-    A loop is complete when the folded text ends in `copies` equal copies of a passage that has up to `max_period`
-    characters and contains a letter, and the copies together have `min_characters` or more. Of several such passages
-    the shortest counts.
+    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters
+    that contains a letter, and the copies have `min_length` or more characters together. Of several such passages the
+    shortest counts.
 
     The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
-    begins in it: at the first character with which a sentence or a line begins, or a word that is `ROOM` characters
-    into the repetition, whichever comes first. So what was written once stays whole. The next loop's repetition begins
-    after this occurrence.
+    begins in it at the first sentence or line, or at the first word after `MIN_OFFSET` characters, whichever comes
+    first: what was written once stays whole. The next loop's repetition begins after this occurrence.
 
     text: follows from `copies`; a loop has no text of its own.
     """
 
     kind: ClassVar[str] = "loop"
     constructor: ClassVar[str] = "Ban.loop"
-    is_legible: ClassVar[bool] = False
     begins_anew: ClassVar[bool] = True
     search = LoopSearch
 
     text: str = ""
     copies: int = COPIES
-    min_characters: int = MIN_CHARACTERS
-    max_period: int = MAX_PERIOD
+    min_length: int = MIN_LENGTH
+    max_passage: int = MAX_PASSAGE
 
     def __post_init__(self) -> None:
         name = f"a passage {self.copies} times in a row"
         if not isinstance(self.text, str) or not _TEXT.fullmatch(self.text):
             raise BanError(f"a loop has no text of its own, but {self.text!r} came: write {name!r}, or Ban.loop()")
-        for option, least in (("copies", 2), ("min_characters", 1), ("max_period", 1)):
+        for option, least in (("copies", 2), ("min_length", 1), ("max_passage", 1)):
             value = getattr(self, option)
             check_number(option, name, value)
             if value < least:
                 raise BanError(f"{option} of a loop is {value}; it is a whole number, {least} or more")
-        if self.copies > MAX_COPIES or self.copies * self.max_period > MAX_CHARACTERS:
+        if self.copies > MAX_COPIES or self.copies * self.max_passage > MAX_CHARACTERS:
             raise BanError(
-                f"a loop of {self.copies} copies of up to {self.max_period} characters is too long to look for: "
+                f"a loop of {self.copies} copies of up to {self.max_passage} characters is too long to look for: "
                 f"the copies may have {MAX_CHARACTERS} characters together"
             )
-        if self.min_characters > self.copies * self.max_period:
+        if self.min_length > self.copies * self.max_passage:
             raise BanError(
-                f"{self.copies} copies of up to {self.max_period} characters never have min_characters="
-                f"{self.min_characters} together: lower it, or raise max_period"
+                f"{self.copies} copies of up to {self.max_passage} characters never have min_length="
+                f"{self.min_length} together: lower it, or raise max_passage"
             )
         object.__setattr__(self, "text", name)
 
@@ -78,7 +297,7 @@ class Loop(Pattern):
         return ""
 
     @property
-    def subject(self) -> Hashable:
+    def diff_key(self) -> Hashable:
         return self.kind
 
     def describe(self) -> str:

@@ -1,45 +1,62 @@
-"""The interface of patterns: what a ban forbids.
+"""The interfaces of a kind of bans: `Pattern`, what is forbidden, and `TextSearch`, which finds it.
 
-A new kind is a subclass in a module of its own and a line in `kinds`. It is a frozen dataclass: `text` is its first
-field, all others are options with defaults (switches, whole numbers or strings). Lists of bans write and read them as
-flags.
+A new kind is a module with both, and a line in `kinds`.
+
+Searches count places in characters back from the end of the text read so far; 1 is the last character. So a piece that
+is read in the same state always has the same result.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from antislop.matching.errors import BanError
+from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, fold_phrase
-from antislop.matching.patterns.text_search import TextSearch
 
 P = TypeVar("P", bound="Pattern")
+S = TypeVar("S")
 
 FILLER = "\ua66e"
-"""A letter that no language uses. In folded symbols it means any word or any letters."""
+"""A letter that no language uses: in folded symbols, any word or any letters."""
 MAX_SPAN = 200
-"""Characters that a match of a regex may cover, by default."""
+"""Default of characters that a match of a regex may cover."""
 WILDCARD_GAP = 3
-"""The largest number of words that a lone `*` of a wildcard matches, by default."""
-SHOWN = 80
+"""Default of words that a lone `*` of a wildcard may match."""
+MAX_SHOWN = 80
 """Characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
 _STAR = re.compile(r"(\\*)\*")
 
 
-class Pattern:
-    """What a ban forbids.
+class Fault(NamedTuple):
+    """A mistake in one pattern, for `antislop lint`.
 
-    kind: its name in lists and reports.
-    constructor: the shorthand that a `repr` shows, if `Ban` has one.
-    search: finds it in texts; None for a pattern that text alone does not show. Kinds with the same search are
-        searched for together.
-    begins_anew: whether greedy decoding changes the first token of an occurrence, not the last one.
-    is_legible: whether `text` can be quoted to a reader as something not to write.
+    kind: name of the check.
+    clause: what is wrong, continuing the name of the ban.
+    fix: what to do, in the imperative.
+    """
+
+    kind: Literal["short", "common", "slow", "loop"]
+    clause: str
+    fix: str
+
+
+class Pattern:
+    """What a ban forbids: a frozen dataclass.
+
+    Its first field is `text`; all others are options with defaults (switches, whole numbers or strings), which lists
+    write and read as flags. A kind needs a name and a search; what else is here has defaults.
+
+    kind: name in lists and reports.
+    constructor: shorthand that a `repr` shows, if `Ban` has one.
+    search: finds it in texts; None if text alone does not show it. Kinds with the same search are searched together.
+    is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
+    begins_anew: whether greedy decoding replaces the first token of an occurrence, not the last one.
     """
 
     __slots__ = ()
@@ -47,7 +64,7 @@ class Pattern:
     kind: ClassVar[str]
     constructor: ClassVar[str] = ""
     search: ClassVar[type[TextSearch[Any]] | None] = None
-    is_legible: ClassVar[bool] = True
+    is_literal: ClassVar[bool] = False
     begins_anew: ClassVar[bool] = False
 
     text: str
@@ -63,9 +80,11 @@ class Pattern:
         self._check_names(self.text, options)
         return replace(self, **options)  # type: ignore[type-var]
 
+    # -- what the matcher asks
+
     @property
     def occurs_in_text(self) -> bool:
-        """Whether the text alone shows an occurrence."""
+        """Whether text alone shows an occurrence."""
         return self.search is not None
 
     @property
@@ -79,42 +98,78 @@ class Pattern:
         return ()
 
     @property
-    def arguments(self) -> str:
-        """The text as it is passed to the constructor."""
-        return repr(self.text)
-
-    @property
     def key(self) -> Hashable:
         """A value that two patterns share if they match the same texts."""
         return self
-
-    @property
-    def subject(self) -> Hashable:
-        """A value that two patterns share if they differ in their options only."""
-        return self.kind, fold_phrase(self.text, edges="anywhere").strip()
 
     def find_symbols(self, *, case_sensitive: bool) -> str | None:  # noqa: ARG002
         """Return folded symbols that every occurrence contains, with `FILLER` for what varies; None if unknown."""
         return None
 
-    def find_extremes(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
-        """Return the shortest and the longest text that matches, up to a number of words in each gap; or nothing."""
-        return []
+    # -- what lists ask
+
+    @property
+    def arguments(self) -> str:
+        """The text as it is passed to the constructor."""
+        return repr(self.text)
+
+    @property
+    def diff_key(self) -> Hashable:
+        """A value that two patterns share if only their options differ: for `BanList.diff`, one changed ban."""
+        return self.kind, fold_phrase(self.text, edges="anywhere").strip()
+
+    @property
+    def compiled_size(self) -> int:
+        """Characters of the compiled pattern if that can be far more than its text, else 0; lists limit their sum."""
+        return 0
+
+    @property
+    def is_legible(self) -> bool:
+        """Whether `text` can be quoted to a reader as something not to write."""
+        return self.find_symbols(case_sensitive=False) is not None
 
     def describe(self) -> str:
         """Return the pattern as a sentence names it, cut if it is long."""
-        return repr(self.text if len(self.text) <= SHOWN else self.text[: SHOWN - 1] + "…")
+        return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
+
+    # -- what lint asks
+
+    @property
+    def widest_gap(self) -> int:
+        """The largest number of other words within an occurrence in one place."""
+        return 0
+
+    def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
+        """Return sample occurrences: bans of words that are found in all of them are found in every occurrence.
+
+        widest_gap: number of words that a gap of those bans may have. Empty if there are no such samples.
+        """
+        return []
+
+    def list_spellings(self) -> list[str]:
+        """Return texts that all are occurrences, for bans that distinguish spellings; `text` first, or nothing."""
+        return []
+
+    def find_in(self, texts: Sequence[str]) -> list[int]:
+        """Return the indices of the texts with an occurrence; none if that takes too long."""
+        if self.search is None:
+            return []
+        search = self.search([self])
+        found = [i for i, text in enumerate(texts) if search.read(search.start, text, final=True)[1].matches]
+        return [] if search.timed_out else found
+
+    def find_faults(self) -> Iterator[Fault]:
+        """Yield mistakes that show in the pattern alone."""
+        yield from ()
 
     @classmethod
     def _check_names(cls, text: object, options: dict[str, Any]) -> None:
+        names = [option.name for option in find_options(cls)]
         for name in options:
-            if name not in (names := [option.name for option in find_options(cls)]):
+            if name not in names:
+                known = f"it has {', '.join(names)}" if names else "leave it out"
                 advice = r"; write \* for the character" if has_wildcard(str(text)) else ""
-                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {_list_options(names)}{advice}")
-
-
-def _list_options(names: Sequence[str]) -> str:
-    return f"it has {', '.join(names)}" if names else "leave it out"
+                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {known}{advice}")
 
 
 def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
@@ -122,8 +177,105 @@ def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
     return tuple(field for field in fields(kind)[1:] if field.init)  # type: ignore[arg-type]  # its subclasses are
 
 
+# -- searches ---------------------------------------------------------------------------------------------------------
+
+
+class PatternMatch(NamedTuple):
+    """An occurrence that the latest piece completed.
+
+    pattern: index of the pattern.
+    start_back, end_back: places of the first and the last character.
+    """
+
+    pattern: int
+    start_back: int
+    end_back: int
+
+    def shift(self, size: int) -> PatternMatch:
+        return PatternMatch(self.pattern, self.start_back + size, self.end_back + size)
+
+
+class PieceResult(NamedTuple):
+    """The matches in one piece, and the places at which incomplete occurrences begin.
+
+    Of several incomplete phrases the longest is enough: a rewind to its start withdraws the others too.
+    """
+
+    matches: tuple[PatternMatch, ...] = ()
+    open: tuple[int, ...] = ()
+
+
+class TextSearch(ABC, Generic[S]):
+    """A search for patterns of one kind, piece by piece. Its states are values: to rewind, use an earlier one.
+
+    start: the state before any text.
+    """
+
+    start: S
+
+    @abstractmethod
+    def __init__(self, patterns: Sequence[Any]) -> None: ...
+
+    @abstractmethod
+    def read(self, state: S, piece: str, *, final: bool = False) -> tuple[S, PieceResult]:
+        """Read one more piece; `final` also decides what depends on the text ending here."""
+
+    @abstractmethod
+    def forget(self, state: S) -> S:
+        """Return the state after the same text, of which no character can belong to a later match."""
+
+    def begin(self) -> None:
+        """Begin a text that is unrelated to earlier ones."""
+        return
+
+    @property
+    def timed_out(self) -> Sequence[int]:
+        """The patterns that took too long and are no longer searched for."""
+        return ()
+
+    def restore(self) -> None:
+        """Search again for the patterns that timed out."""
+        return
+
+
+class FoldTrack(Protocol[S]):
+    """The patterns of a search that compare under the same folding."""
+
+    def read(self, state: S, piece: str, *, final: bool) -> tuple[S, PieceResult]: ...
+
+
+T = TypeVar("T", bound=FoldTrack[Any])
+
+
+class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
+    """A search in up to two tracks: the patterns that compare letters as they are, and all others."""
+
+    def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], start: S) -> None:
+        numbers: dict[bool, list[int]] = {False: [], True: []}
+        for number, pattern in enumerate(patterns):
+            numbers[pattern.case_sensitive].append(number)
+        self._tracks = [build(patterns, ids, case_sensitive=case) for case, ids in numbers.items() if ids]
+        self.start = (start,) * len(self._tracks)
+
+    def read(self, state: tuple[S, ...], piece: str, *, final: bool = False) -> tuple[tuple[S, ...], PieceResult]:
+        if len(self._tracks) == 1:  # almost always
+            track_state, result = self._tracks[0].read(state[0], piece, final=final)
+            return (track_state,), result
+        after: list[S] = []
+        matches: list[PatternMatch] = []
+        open_: list[int] = []
+        for track, before in zip(self._tracks, state, strict=True):
+            track_state, result = track.read(before, piece, final=final)
+            after.append(track_state)
+            matches.extend(result.matches)
+            open_.extend(result.open)
+        return tuple(after), PieceResult(tuple(matches), tuple(open_))
+
+
+# -- checks and the notation of phrases -------------------------------------------------------------------------------
+
+
 def check_text(text: object) -> None:
-    """Raise `BanError` for anything but a string with a visible character."""
     if not isinstance(text, str):
         raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
     if not is_visible(text):
@@ -131,8 +283,17 @@ def check_text(text: object) -> None:
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text contains a visible character."""
     return _LETTER.search(text) is not None or bool(fold_phrase(text).strip(BOUNDARY + " "))
+
+
+def check_switch(name: str, text: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
+
+
+def check_number(name: str, text: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BanError(f"{name} of {text!r} is {value!r}; it is a whole number, 0 or more")
 
 
 def has_wildcard(text: str) -> bool:
@@ -145,9 +306,7 @@ def has_wildcard(text: str) -> bool:
 
 
 def read_stars(text: str, *, wildcard: str = "*") -> str:
-    r"""Return a phrase with `*` for each `\*`, and another text for each `*`.
-
-    Of backslashes before a `*`, each two are one; all others are what they are.
+    r"""Return a phrase with `*` for each `\*`, and `wildcard` for each `*`; two backslashes before a `*` are one.
 
     >>> read_stars(r"f\*ck \o/ a*", wildcard="…")
     'f*ck \\o/ a…'
@@ -162,15 +321,3 @@ def write_stars(text: str) -> str:
     f\*ck
     """
     return _STAR.sub(r"\1\1\\*", text)
-
-
-def check_switch(name: str, text: str, value: object) -> None:
-    """Raise `BanError` for an option that is not True or False."""
-    if not isinstance(value, bool):
-        raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
-
-
-def check_number(name: str, text: str, value: object) -> None:
-    """Raise `BanError` for an option that is not a whole number, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BanError(f"{name} of {text!r} is {value!r}; it is a whole number, 0 or more")

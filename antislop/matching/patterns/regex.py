@@ -1,17 +1,39 @@
-"""A regular expression, which reads the text as it is."""
+"""Regular expressions, which read the text as it is, and their search.
+
+Regexes without an open match are tried together, in groups; each of the others continues from where its match may
+begin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import warnings
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import regex
 
-from antislop.matching.errors import BanError, SlowError
-from antislop.matching.patterns.incremental_regex import IncrementalRegex
-from antislop.matching.patterns.pattern import MAX_SPAN, SHOWN, Pattern, check_switch
-from antislop.matching.patterns.regex_search import RegexSearch
+from antislop.errors import BanError
+from antislop.matching.patterns.incremental_regex import (
+    TIME_LIMIT,
+    Allowance,
+    IncrementalRegex,
+    RegexTimeout,
+    SharedTime,
+    Span,
+    join,
+)
+from antislop.matching.patterns.pattern import (
+    MAX_SHOWN,
+    MAX_SPAN,
+    Fault,
+    Pattern,
+    PatternMatch,
+    PieceResult,
+    TextSearch,
+    check_switch,
+)
+from antislop.matching.patterns.regex_size import measure
 
 _FLAGS = {
     "i": regex.IGNORECASE,
@@ -22,19 +44,146 @@ _FLAGS = {
     "f": regex.FULLCASE,
     "V1": regex.V1,
 }
+_ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
+_ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
+
+
+class RegexState(NamedTuple):
+    """The state of a search.
+
+    text: the end of the text, as much as later matches can depend on.
+    starts: (regex, place) of the open matches.
+    """
+
+    text: str = ""
+    starts: tuple[tuple[int, int], ...] = ()
+
+
+class RegexSearch(TextSearch[RegexState]):
+    """Regexes, compiled. Matches of a regex that overlap an earlier one of the same regex don't count.
+
+    A regex that uses up its `Allowance` times out for all texts that are read with this object.
+    """
+
+    def __init__(self, patterns: Sequence[Regex]) -> None:
+        self.start = RegexState()
+        self._regexes = [pattern.prepare() for pattern in patterns]
+        self._timed_out: list[int] = []
+        self._looks_behind = any(member.looks_behind for member in self._regexes)
+        self._groups = self._group()
+        self.begin()
+
+    def begin(self) -> None:
+        shared = SharedTime()
+        self._allowances = [Allowance(shared) for _ in self._regexes]
+        self._group_allowance = Allowance(shared)
+
+    def _group(self) -> list[_RegexGroup]:
+        numbers = {id(member): number for number, member in enumerate(self._regexes) if number not in self._timed_out}
+        groups = join([self._regexes[number] for number in numbers.values()])
+        return [_RegexGroup([numbers[id(member)] for member in members], members, joined) for members, joined in groups]
+
+    def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
+        text = state.text + piece
+        begun, end = len(state.text), len(text)
+        searched = {number: begun - back for number, back in state.starts}
+        for number in self._find_candidates(text, begun, searched, final=final):
+            searched.setdefault(number, begun)
+        matches: list[PatternMatch] = []
+        starts: list[tuple[int, int]] = []
+        for number, start in searched.items():
+            if number in self._timed_out:
+                continue
+            try:
+                spans, start = self._search(number, text, start, final=final)
+            except TimeoutError:
+                self._drop(number)
+                continue
+            matches += [PatternMatch(number, end - span.start, end - span.end + 1) for span in spans]
+            if start < end:
+                starts.append((number, end - start))
+        keep = max((back for _, back in starts), default=0) + 1  # the character before decides whether a word begins
+        if not self._looks_behind and keep < end:
+            text = text[-keep:]
+        open_ = tuple(back for _, back in starts)
+        return RegexState(text, tuple(starts)), PieceResult(tuple(matches), open_)
+
+    @property
+    def timed_out(self) -> Sequence[int]:
+        return self._timed_out
+
+    def restore(self) -> None:
+        self._timed_out.clear()
+        self._groups = self._group()
+        self.begin()
+
+    def forget(self, state: RegexState) -> RegexState:
+        return state._replace(starts=())
+
+    def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[Span], int]:
+        compiled, allowance = self._regexes[number], self._allowances[number]
+        if final:
+            return compiled.finish(text, start, allowance), len(text)
+        spans: list[Span] = []
+        while True:
+            span, start = compiled.advance(text, start, len(text), allowance)
+            if span is None:
+                return spans, start
+            spans.append(span)
+
+    def _drop(self, number: int) -> None:
+        self._timed_out.append(number)
+        self._groups = self._group()
+        warnings.warn(
+            f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
+            "longer searched for: simplify it, most likely by nesting fewer repetitions",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _find_candidates(self, text: str, begun: int, searched: Container[int], *, final: bool) -> list[int]:
+        candidates: list[int] = []
+        for group in self._groups:
+            if final or group.may_match(text, begun, self._group_allowance):
+                candidates += [number for number in group.numbers if number not in searched]
+        return candidates
+
+
+class _RegexGroup:
+    """Regexes that are tried together. joined: matches wherever any of them does; None for a single regex."""
+
+    def __init__(
+        self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str] | None
+    ) -> None:
+        self.numbers = numbers
+        self._joined = joined
+        self._max_span = min(member.max_span for member in regexes)
+        self._brief = min(member.brief for member in regexes)
+
+    def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
+        end = len(text)
+        if self._joined is None or end - begun > self._max_span:  # characters beyond the span can change the result
+            return True
+        if end - begun <= self._brief:
+            match = self._joined.search(text, begun, partial=True)
+        else:
+            try:
+                match = allowance.search(self._joined, text, begun, end)
+            except TimeoutError:
+                return True  # searching for each by itself shows which one times out
+        return match is not None and match.start() < end
 
 
 @dataclass(frozen=True, slots=True)
 class Regex(Pattern):
     """A regular expression of the package `regex`.
 
-    case_sensitive: accepted so that it can be set for a whole list; letters compare as the expression says.
+    case_sensitive: without effect, so that it can be set for a whole list; letters compare as the expression says.
     max_span: characters that a match, and what it looks ahead to, may cover.
     """
 
     kind: ClassVar[str] = "regex"
     constructor: ClassVar[str] = "Ban.regex"
-    is_legible: ClassVar[bool] = False
     search = RegexSearch
 
     text: str
@@ -48,16 +197,47 @@ class Regex(Pattern):
         try:
             self.prepare()
         except TimeoutError:
-            message = f"the regex {self.text[:SHOWN]!r} takes too long on a few characters: simplify it"
-            raise SlowError(message) from None
+            message = f"the regex {self.text[:MAX_SHOWN]!r} takes too long on a few characters: simplify it"
+            raise RegexTimeout(message) from None
 
     @property
-    def subject(self) -> Hashable:
+    def diff_key(self) -> Hashable:
         return self.kind, self.text
 
+    @property
+    def compiled_size(self) -> int:
+        return measure(self.text).characters
+
     def prepare(self) -> IncrementalRegex:
-        """Return the compiled expression."""
         return IncrementalRegex(self.text, max_span=self.max_span)
+
+    def find_in(self, texts: Sequence[str]) -> list[int]:
+        compiled, allowance = regex.compile(self.text), Allowance()
+        try:
+            return [i for i, text in enumerate(texts) if allowance.search(compiled, text, 0, len(text), partial=False)]
+        except TimeoutError:
+            return []
+
+    def find_faults(self) -> Iterator[Fault]:
+        if text := self._find_slow_text():
+            clause = f"takes longer than {TIME_LIMIT} seconds on a text like {text[:12] + '…'!r}"
+            yield Fault("slow", clause, "make it simpler: no repetition within a repetition, as in (a+)+")
+        if _ANY_PASSAGE.search(self.text):
+            clause = "looks for a passage that repeats, and withdraws the first copy too"
+            yield Fault("loop", clause, "use Ban.loop(), which withdraws the later ones only")
+
+    def _find_slow_text(self) -> str:
+        """Return a text that takes too long, or ""; it is shorter than `max_span`, so that it is searched once."""
+        compiled, allowance = self.prepare(), Allowance()
+        letters: dict[str, None] = dict.fromkeys(regex.findall(r"\w", self.text)[:12])
+        words = " ".join(regex.findall(r"[^\W_]+", self.text))
+        for part in (words, "word ", " ", "a", "0", "a, ", *letters):
+            text: str = (part * self.max_span)[: max(1, self.max_span - 1)]
+            try:
+                compiled.finish(text, 0, allowance)
+            except TimeoutError:
+                return text
+        return ""
 
 
 def write_flags(pattern: str, flags: int) -> str:

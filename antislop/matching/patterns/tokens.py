@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from antislop.matching.errors import BanError
+from antislop.errors import BanError
 from antislop.matching.patterns.pattern import Pattern
 
 _EXPECTED = "token ids were expected, numbers from 0 on"
@@ -20,7 +20,6 @@ class Tokens(Pattern):
 
     kind: ClassVar[str] = "tokens"
     constructor: ClassVar[str] = "Ban.tokens"
-    is_legible: ClassVar[bool] = False
 
     text: str
     token_ids: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
@@ -40,7 +39,6 @@ class Tokens(Pattern):
 
 
 def join_ids(token_ids: Sequence[int]) -> str:
-    """Return token ids as the text of a pattern. Raises `BanError` for anything else."""
     if isinstance(token_ids, str) or not all(isinstance(i, int) and not isinstance(i, bool) for i in token_ids):
         raise BanError(f"token ids were expected, not {token_ids!r}: {_FIX}")
     return " ".join(map(str, token_ids))

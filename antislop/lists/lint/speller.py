@@ -1,18 +1,15 @@
-"""Find entries of a list that no sequence of tokens of a vocabulary writes.
+"""Spell texts with the tokens of a vocabulary.
 
-Knows surfaces, not tokenizers: a model may write any sequence of surfaces, whatever the tokenizer makes of a prompt.
+A model may write any sequence of tokens, whatever the tokenizer makes of a prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
-from antislop.lists.lint.entries import Finding, Findings, describe
-from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold_phrase
-from antislop.matching.patterns.pattern import FILLER
 
 _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 
@@ -57,7 +54,6 @@ class Speller:
         return size in reached or text in self._joined
 
     def find_missing(self, symbols: str) -> list[str]:
-        """Return the symbols that no surface contains."""
         if self._writes_anything:
             return []
         return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet | {BOUNDARY, " "}]
@@ -93,37 +89,3 @@ class Speller:
     @cached_property
     def _prefixes(self) -> frozenset[str]:
         return frozenset(piece[:end] for piece in self._pieces for end in range(1, len(piece) + 1))
-
-
-def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
-    """Yield the entries that no sequence of tokens of a vocabulary writes, because of their case or at all."""
-    spellers = {case_sensitive: Speller(vocabulary, case_sensitive=case_sensitive) for case_sensitive in (False, True)}
-    for index, ban in enumerate(bans):
-        if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
-            fault = f"{describe(ban)} contain {beyond[0]}, and the vocabulary ends at {len(vocabulary.surfaces) - 1}"
-            yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
-        case_sensitive = ban.pattern.case_sensitive
-        if _is_written(ban, spellers[case_sensitive], case_sensitive=case_sensitive):
-            continue
-        if case_sensitive and _is_written(ban, spellers[False], case_sensitive=False):
-            fault = f"{describe(ban)} compares letters as they are, and the model does not write them in this case"
-            yield Finding(ban, index, "case", fault, "leave out case_sensitive")
-            continue
-        shown = ", ".join(_find_missing(ban, spellers[case_sensitive]))
-        why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
-        yield Finding(ban, index, "untypable", f"{describe(ban)} can't be written: {why}", "leave it out")
-
-
-def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
-    """Yield the characters of a ban that no token contains."""
-    symbols = ban.pattern.find_symbols(case_sensitive=ban.pattern.case_sensitive) or ""
-    for character in dict.fromkeys(ban.phrase):
-        folded = fold_phrase(character, case_sensitive=ban.pattern.case_sensitive)
-        if folded.strip(BOUNDARY) in symbols and speller.find_missing(folded):
-            yield character
-
-
-def _is_written(ban: Ban, speller: Speller, *, case_sensitive: bool) -> bool:
-    """Return whether the symbols of a ban can be written; also if they are unknown."""
-    symbols = ban.pattern.find_symbols(case_sensitive=case_sensitive) or ""
-    return all(speller.can_write(part) for part in symbols.split(FILLER))

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import antislop.matching.token_matcher
+from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban, distinct
-from antislop.matching.errors import BanError
 from antislop.matching.token_matcher import Matcher, State, Violation
 from tests.support.oracles import occurrences
 from tests.support.toys import Bytes, Words
