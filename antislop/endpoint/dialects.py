@@ -33,9 +33,9 @@ class StreamDialect(ABC):
     """Writes one request and reads its answer.
 
     path: of the URL.
-    missing_settings: fields of `Sampling` that the server lacks.
-    cuts_min_p_first: the server applies `min_p` before `top_p`; `generate` does so after it, and leaves more tokens.
-    keeps_connection: a connection can be used again after a stream; llama.cpp promises it and closes the connection.
+    missing_settings: fields of `Sampling` that requests lack.
+    cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
+    keeps_connection: a connection can be used again after a stream.
     """
 
     path: ClassVar[str]
@@ -97,7 +97,7 @@ class VllmStream(StreamDialect):
 class OpenaiStream(StreamDialect):
     """Any other server: events hold text, and with `logprobs` the texts of its tokens.
 
-    The log-probabilities are not read: it is undocumented of which distribution they are.
+    It is undocumented which distribution the log-probabilities are of, so they are not read.
     """
 
     path = "/v1/completions"
@@ -121,11 +121,7 @@ class OpenaiStream(StreamDialect):
 
 
 class SglangStream(StreamDialect):
-    """SGLang: each event holds all tokens so far, or (`--incremental-streaming-output`) the new ones.
-
-    The new tokens are the last ones of both. Log-probabilities are those after the temperature and before truncation,
-    so they are left out if the settings truncate.
-    """
+    """SGLang: events end with the new tokens; by default they hold all others before these."""
 
     path = "/generate"
 
@@ -133,6 +129,7 @@ class SglangStream(StreamDialect):
         super().__init__(request)
         self._received = 0
         sampling = request.sampling
+        # They are those after the temperature and before truncation.
         self._has_logprobs = request.logprobs == "drawn" and sampling.do_sample and not sampling.truncates
 
     def ask(self) -> dict[str, Any]:
@@ -185,7 +182,7 @@ class LlamaCppStream(StreamDialect):
 
     path = "/completion"
     missing_settings = ()
-    keeps_connection = False
+    keeps_connection = False  # although its answers say otherwise
 
     def __init__(self, request: StreamRequest) -> None:
         super().__init__(request)
@@ -271,13 +268,13 @@ def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem 
 
 
 def complete_body(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    """Return a body with the endpoint's model and additional fields; a field that is None is left out."""
+    """Return a body with the endpoint's model and additional fields, without fields that are None."""
     whole = {**body, "model": endpoint.model, **endpoint.extra}
     return {name: value for name, value in whole.items() if value is not None}
 
 
 def end_stream(tokens: Sequence[StreamToken], reason: Any) -> Iterator[StreamItem]:
-    """Yield the last tokens of a stream and its end; the last token is the end token if the model ended the text."""
+    """Yield the last tokens of a stream and its end, with the last token if the model ended the text."""
     if reason not in ("stop", "length"):
         raise EndpointError(f"the server ended the text because of {shorten(reason)}, not 'stop' or 'length'")
     if reason == "stop" and tokens:
