@@ -73,7 +73,6 @@ class VllmStream(StreamDialect):
         }
 
     def read(self, event: Any) -> Iterable[StreamItem]:
-        """Yield the items of one event."""
         for choice in event["choices"]:
             tokens, reason = list(self._read_tokens(choice)), choice.get("finish_reason")
             yield from tokens if reason is None else end_stream(tokens, reason)
@@ -84,7 +83,7 @@ class VllmStream(StreamDialect):
             raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
         logprobs = choice["logprobs"] if self._request.logprobs and ids else None
         for i, token in enumerate(ids):
-            received = StreamToken(check_id(token), None, "" if i else _check_text(text))
+            received = StreamToken(check_id(token), None, "" if i else text)
             if logprobs is not None:
                 received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
             if logprobs is not None and self._request.top_logprobs:
@@ -107,7 +106,6 @@ class OpenaiStream(StreamDialect):
         return {**_completions_body(self._request), "repeat_penalty": penalty, "logprobs": 1}
 
     def read(self, event: Any) -> Iterable[StreamItem]:
-        """Yield the items of one event."""
         for choice in event["choices"]:
             texts = (choice.get("logprobs") or {}).get("tokens")
             if texts is None and choice.get("text"):
@@ -129,7 +127,7 @@ class SglangStream(StreamDialect):
         super().__init__(request)
         self._received = 0
         sampling = request.sampling
-        # They are those after the temperature and before truncation.
+        # The server tells log-probabilities after the temperature and before truncation.
         self._has_logprobs = request.logprobs == "drawn" and sampling.do_sample and not sampling.truncates
 
     def ask(self) -> dict[str, Any]:
@@ -152,7 +150,6 @@ class SglangStream(StreamDialect):
         }
 
     def read(self, event: Any) -> Iterable[StreamItem]:
-        """Yield the items of one event."""
         info, ids = event["meta_info"], event["output_ids"]
         count = index(info["completion_tokens"]) - self._received
         if not 0 <= count <= len(ids):
@@ -217,7 +214,6 @@ class LlamaCppStream(StreamDialect):
         }
 
     def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
-        """Yield the items of one event."""
         ids, held = [check_id(token) for token in event["tokens"]], self._held
         text, count = _check_text(event["content"]), index(event["tokens_predicted"])
         hidden = count - self._received - len(ids)
@@ -302,9 +298,10 @@ def check_id(value: Any) -> int:
 
 
 def _check_text(value: Any) -> str:
-    """Return a text; raises the error of a failed lookup for any other value, and for a text that is not Unicode."""
-    value.encode()
-    return str(value)
+    """Return a text; raises the error of a failed lookup for any other value."""
+    text: str = value
+    text.encode()  # lone surrogates are an error, too
+    return text
 
 
 def _completions_body(request: StreamRequest) -> dict[str, Any]:
