@@ -67,10 +67,9 @@ class StreamingClient:
             return self._features
 
     async def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
-        """Yield the server's tokens, and a `StreamEnd` last.
+        """Yield the server's tokens, and a `StreamEnd` last. Raises `StreamBroken` if the answer ends early.
 
-        Closing the generator ends the text on the server. Raises `StreamBroken` if the answer ends early: the tokens so
-        far are valid, and a new request can continue after them.
+        Closing the generator ends the text on the server.
         """
         while True:
             dialect, seen, unnamed = await self._start(request), list[int](), None
@@ -101,10 +100,7 @@ class StreamingClient:
             request = _continue(request, seen)
 
     async def draw(self, request: StreamRequest, count: int) -> list[StreamItem]:
-        """Return independent draws of the first token: a `StreamToken`, or a `StreamEnd` for an end token.
-
-        Their seeds are consecutive, from `request.seed` on.
-        """
+        """Return independent draws of the first token, whose seeds count up from `request.seed`."""
         request = replace(request, max_tokens=1)
         dialect = await self._start(request)
         if isinstance(dialect, VllmStream):
@@ -115,7 +111,7 @@ class StreamingClient:
         return [items[0] for items in draws]
 
     async def close(self) -> None:
-        """Close the connections; they are opened again when needed, also by another event loop."""
+        """Close the connections; another event loop may open them again."""
         self._probing = asyncio.Lock()
         await self._connection.close()
 
@@ -125,7 +121,7 @@ class StreamingClient:
     async def _items(
         self, dialect: StreamDialect, request: StreamRequest
     ) -> AsyncGenerator[StreamItem | HiddenTokens, None]:
-        """Yield the items of one request; the end is the last one, after which its connection may be used again."""
+        """Yield the items of one request, the end when its connection may be used again."""
         if request.max_tokens == 1 and isinstance(dialect, LlamaCppStream):  # only unstreamed answers name all tokens
             for only in await self._ask(dialect, request):
                 yield only
@@ -174,7 +170,7 @@ class StreamingClient:
         return ids
 
     async def _name(self, request: StreamRequest, seen: list[int], hidden: HiddenTokens) -> list[int]:
-        """Return tokens that the server wrote and did not name, and those after them; see hidden_tokens.py."""
+        """Return hidden tokens and those after them."""
         count = hidden.number + len(hidden.after)
         again = replace(request, max_tokens=len(seen) + count)
         for attempt in range(MAX_NAMING_TRIES):

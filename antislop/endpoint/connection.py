@@ -1,4 +1,4 @@
-"""The asyncio HTTP client: one request, its answer read as a stream of events. Knows no server's format."""
+"""The asyncio HTTP client. Knows no server's format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 MAX_WAIT_SECONDS = 30.0
 """Maximum number of seconds between two attempts."""
 MAX_LINE_BYTES = 1 << 24
-"""Maximum size of an event; a server that sends all tokens with each one needs most."""
+"""Maximum size of an event; SGLang sends all tokens with each one."""
 MAX_ERROR_BYTES = 1 << 16
 """Maximum number of bytes that are read of an answer with an error status."""
 KEEP_ALIVE_SECONDS = 4.0
@@ -58,10 +58,7 @@ class _Failure(Exception):
 
 
 class StreamConnection:
-    """The connections to one endpoint, for one event loop at a time.
-
-    Uses no proxies and follows no redirects.
-    """
+    """The connections to one endpoint, for one event loop at a time. Uses no proxies and follows no redirects."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -78,14 +75,13 @@ class StreamConnection:
     def stream(
         self, url: str, body: dict[str, Any], *, max_bytes: int, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parsed events of a streamed answer.
+        """Yield the parsed events of a streamed answer. Raises `EndpointError`, or `StreamBroken` after an event.
 
-        Closing the generator ends the text on the server: it closes the connection at once, or, if `is_last`, as soon
-        as the server has closed it, so that the next request finds the text's cache. A failed request is sent again as
-        long as nothing was yielded; later failures raise `StreamBroken`. Raises `EndpointError`.
+        Closing the generator closes the connection, and so ends the text on the server.
 
-        is_last: no request follows on the same connection.
+        is_last: no request follows on the connection; then wait for the server to close it first.
         """
+        # The server closes the connection when it has ended the text: the next request then finds the text's cache.
         headers = {"Connection": "close"} if is_last else {}
         read = partial(_read_events, max_bytes=max_bytes)
         return self._exchange(url, json.dumps(body).encode(), read, headers, waits=is_last)
@@ -143,7 +139,7 @@ class StreamConnection:
     async def _request(
         self, url: str, payload: bytes | None, headers: Mapping[str, str]
     ) -> AsyncIterator[ClientResponse]:
-        """Open a request. Its connection is closed at the end, unless the answer was read whole: then it is kept."""
+        """Open a request, whose connection is kept if the answer is read whole."""
         session = self._open()
         from aiohttp import ClientError
 
@@ -202,14 +198,11 @@ async def _read_whole(response: ClientResponse, *, max_bytes: int) -> AsyncGener
 
 
 async def _leave(response: ClientResponse) -> None:
-    """Tell the server that nothing follows, and wait until it closes the connection too.
-
-    Over TLS a connection can't be closed in one direction alone: then nothing is waited for.
-    """
+    """Tell the server that nothing follows, and wait until it closes the connection too."""
     from aiohttp import ClientError
 
     transport = None if response.connection is None else response.connection.transport
-    if transport is None or not transport.can_write_eof():
+    if transport is None or not transport.can_write_eof():  # TLS can't be closed in one direction alone
         return
     with suppress(ClientError, OSError, asyncio.TimeoutError):
         transport.write_eof()
@@ -256,7 +249,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _check_event(content: bytes, *, is_error: bool = False) -> Any:
-    """Return a parsed event; raises `_Failure` for an error that the server reports in a stream."""
+    """Return a parsed event; raises `_Failure` for an error reported in a stream."""
     event = _parse(content)
     if is_error or (isinstance(event, dict) and "error" in event):
         error = event.get("error", event) if isinstance(event, dict) else event
@@ -268,7 +261,7 @@ def _check_event(content: bytes, *, is_error: bool = False) -> Any:
 
 
 def _choose_wait(attempt: int, *, backoff: float, server_wait: float) -> float:
-    """Return the seconds to wait before a repeated attempt, from 1 on; at least what the server demands."""
+    """Return the seconds before a repeated attempt, from 1 on."""
     wait: float = backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
     return min(MAX_WAIT_SECONDS, max(server_wait, wait))
 

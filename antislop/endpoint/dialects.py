@@ -33,9 +33,9 @@ class StreamDialect(ABC):
     """Writes one request and reads its answer.
 
     path: of the URL.
-    missing_settings: fields of `Sampling` that the server lacks.
-    cuts_min_p_first: the server applies `min_p` before `top_p`; `generate` does so after it, and leaves more tokens.
-    keeps_connection: a connection can be used again after a stream; llama.cpp promises it and closes the connection.
+    missing_settings: fields of `Sampling` that requests lack.
+    cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
+    keeps_connection: a connection can be used again after a stream.
     """
 
     path: ClassVar[str]
@@ -73,7 +73,6 @@ class VllmStream(StreamDialect):
         }
 
     def read(self, event: Any) -> Iterable[StreamItem]:
-        """Yield the items of one event."""
         for choice in event["choices"]:
             tokens, reason = list(self._read_tokens(choice)), choice.get("finish_reason")
             yield from tokens if reason is None else end_stream(tokens, reason)
@@ -84,7 +83,7 @@ class VllmStream(StreamDialect):
             raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
         logprobs = choice["logprobs"] if self._request.logprobs and ids else None
         for i, token in enumerate(ids):
-            received = StreamToken(check_id(token), None, "" if i else _check_text(text))
+            received = StreamToken(check_id(token), None, "" if i else text)
             if logprobs is not None:
                 received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
             if logprobs is not None and self._request.top_logprobs:
@@ -97,7 +96,7 @@ class VllmStream(StreamDialect):
 class OpenaiStream(StreamDialect):
     """Any other server: events hold text, and with `logprobs` the texts of its tokens.
 
-    The log-probabilities are not read: it is undocumented of which distribution they are.
+    It is undocumented which distribution the log-probabilities are of, so they are not read.
     """
 
     path = "/v1/completions"
@@ -107,7 +106,6 @@ class OpenaiStream(StreamDialect):
         return {**_completions_body(self._request), "repeat_penalty": penalty, "logprobs": 1}
 
     def read(self, event: Any) -> Iterable[StreamItem]:
-        """Yield the items of one event."""
         for choice in event["choices"]:
             texts = (choice.get("logprobs") or {}).get("tokens")
             if texts is None and choice.get("text"):
@@ -121,11 +119,7 @@ class OpenaiStream(StreamDialect):
 
 
 class SglangStream(StreamDialect):
-    """SGLang: each event holds all tokens so far, or (`--incremental-streaming-output`) the new ones.
-
-    The new tokens are the last ones of both. Log-probabilities are those after the temperature and before truncation,
-    so they are left out if the settings truncate.
-    """
+    """SGLang: events end with the new tokens; by default they hold all others before these."""
 
     path = "/generate"
 
@@ -133,6 +127,7 @@ class SglangStream(StreamDialect):
         super().__init__(request)
         self._received = 0
         sampling = request.sampling
+        # The server tells log-probabilities after the temperature and before truncation.
         self._has_logprobs = request.logprobs == "drawn" and sampling.do_sample and not sampling.truncates
 
     def ask(self) -> dict[str, Any]:
@@ -155,7 +150,6 @@ class SglangStream(StreamDialect):
         }
 
     def read(self, event: Any) -> Iterable[StreamItem]:
-        """Yield the items of one event."""
         info, ids = event["meta_info"], event["output_ids"]
         count = index(info["completion_tokens"]) - self._received
         if not 0 <= count <= len(ids):
@@ -185,7 +179,7 @@ class LlamaCppStream(StreamDialect):
 
     path = "/completion"
     missing_settings = ()
-    keeps_connection = False
+    keeps_connection = False  # although its answers say otherwise
 
     def __init__(self, request: StreamRequest) -> None:
         super().__init__(request)
@@ -220,7 +214,6 @@ class LlamaCppStream(StreamDialect):
         }
 
     def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
-        """Yield the items of one event."""
         ids, held = [check_id(token) for token in event["tokens"]], self._held
         text, count = _check_text(event["content"]), index(event["tokens_predicted"])
         hidden = count - self._received - len(ids)
@@ -271,13 +264,13 @@ def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem 
 
 
 def complete_body(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    """Return a body with the endpoint's model and additional fields; a field that is None is left out."""
+    """Return a body with the endpoint's model and additional fields, without fields that are None."""
     whole = {**body, "model": endpoint.model, **endpoint.extra}
     return {name: value for name, value in whole.items() if value is not None}
 
 
 def end_stream(tokens: Sequence[StreamToken], reason: Any) -> Iterator[StreamItem]:
-    """Yield the last tokens of a stream and its end; the last token is the end token if the model ended the text."""
+    """Yield the last tokens of a stream and its end, with the last token if the model ended the text."""
     if reason not in ("stop", "length"):
         raise EndpointError(f"the server ended the text because of {shorten(reason)}, not 'stop' or 'length'")
     if reason == "stop" and tokens:
@@ -305,9 +298,10 @@ def check_id(value: Any) -> int:
 
 
 def _check_text(value: Any) -> str:
-    """Return a text; raises the error of a failed lookup for any other value, and for a text that is not Unicode."""
-    value.encode()
-    return str(value)
+    """Return a text; raises the error of a failed lookup for any other value."""
+    text: str = value
+    text.encode()  # lone surrogates are an error, too
+    return text
 
 
 def _completions_body(request: StreamRequest) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from antislop.errors import InputError
 
 
 class EndpointError(RuntimeError):
-    """Raised if an endpoint gives no usable answer. It is not an `InputError`: the same request may succeed later."""
+    """Raised if an endpoint gives no usable answer; the same request may succeed later."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Endpoint:
     api_key: sent as a bearer token.
     timeout: seconds to connect, and between two parts of an answer.
     retries: maximum number of repeated requests after a failed connection, a time-out, 429 or 5xx.
-    backoff: seconds before the first repeated request, doubled before each further one, less a random part of up to
-        half; a longer `Retry-After` is obeyed, up to 30 seconds.
-    extra: additional fields of each request; `None` removes a field that is sent by default.
+    backoff: seconds before the first of them, doubled each time, less up to half at random; a longer `Retry-After` is
+        obeyed, up to 30 seconds.
+    extra: additional fields of each request; `None` removes one that is sent by default.
 
     Uses no proxies. Raises `InputError` for an unusable URL, key or field, without the secrets in them.
     """

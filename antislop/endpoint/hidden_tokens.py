@@ -1,16 +1,12 @@
 """The tokens that llama.cpp writes and does not name in a stream.
 
-The server streams nothing while a text ends within a character; then it sends the text of the character, and the id of
-its last token only. The other ids follow from the text if only one sequence of that many tokens spells it. Otherwise
-they are asked for: an answer that is not streamed names all tokens.
+The server streams nothing while a text ends within a character; then it sends the character's text, and the id of its
+last token only. If several sequences of tokens spell the text, an answer that is not streamed names them.
 
-Why this is exact: what is hidden was drawn already, with the right probability, and must not be drawn anew, since then
-tokens that end within a character would be too rare. The same request with the same seed draws the same tokens, and its
-answer names them. But a server may not repeat its draws: its batches change rounding errors. An answer is therefore
-used only if it agrees with all that was seen of the first one: the number of hidden tokens, their text, the tokens
-before and after them. Either the server repeated its draw, and these are the tokens; or it drew independently, and
-conditioned on what was seen they have the same distribution. The first stream is then abandoned, since it continues
-different tokens.
+Why this is exact: a hidden token must not be drawn anew, which would make tokens that end within a character too rare.
+An answer to the same request is used only if it agrees with all that was seen of the first one. Either the server
+repeated its draw, and these are the tokens; or it drew independently, and conditioned on what was seen they have the
+same distribution. The first stream is then abandoned, since it continues different tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ LEAD_BYTES = ((0xE0, 0xC0, 2), (0xF0, 0xE0, 3), (0xF8, 0xF0, 4))
 class HiddenTokens(NamedTuple):
     """A number of tokens that were written and not named.
 
-    text: what they spell together with the tokens after them; "" at the end of a text.
+    text: of these tokens and those after them; "" at the end of a text.
     after: the ids of the tokens after them.
     reason: why the text ended, if they are its last tokens.
     """
@@ -53,7 +49,7 @@ class HiddenSpeller:
         self._ids: dict[bytes, list[int]] = {}
 
     def find(self, hidden: HiddenTokens) -> list[int] | None:
-        """Return the only tokens that hidden ones can be; None if several sequences or none spell their text."""
+        """Return the hidden tokens; None unless exactly one sequence spells their text."""
         text, last = hidden.text.encode(), self._vocabulary.join(hidden.after)
         if "\ufffd" in hidden.text or not last or not text.endswith(last):
             return None
@@ -63,7 +59,7 @@ class HiddenSpeller:
         return tokens if tokens and len(tokens) == hidden.number and next(spellings, None) is None else None
 
     def agree(self, tokens: Sequence[int], hidden: HiddenTokens) -> bool:
-        """Return whether tokens would be streamed as the hidden ones and those after them were."""
+        """Return whether these tokens would be streamed as the hidden ones were."""
         names, text = tokens[: hidden.number], b""
         for token in names:
             text += self._vocabulary.surface(token)
@@ -72,7 +68,7 @@ class HiddenSpeller:
         return len(names) == hidden.number and list(tokens[hidden.number :]) == list(hidden.after)
 
     def _spell(self, text: bytes, start: int, limit: int) -> Iterator[list[int]]:
-        """Yield the sequences of up to `limit` tokens, each ending within a character, that spell a text from there."""
+        """Yield the sequences of up to `limit` tokens that spell `text[start:]`, each token ending in a character."""
         if start == len(text):
             yield []
             return
@@ -82,7 +78,7 @@ class HiddenSpeller:
                     yield from ([token, *rest] for rest in self._spell(text, stop, limit - 1))
 
     def _index(self) -> dict[bytes, list[int]]:
-        """Return the tokens that can end within a character, by their text."""
+        """The tokens that can end within a character, by their text."""
         if not self._ids:
             for token, surface in enumerate(self._vocabulary.surfaces):
                 if surface and not surface.isascii():

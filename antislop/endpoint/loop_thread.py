@@ -17,9 +17,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines in another thread, so that texts continue while their caller does other work.
-
-    It is also for callers inside an event loop, as in a notebook, whose thread can't run a second one.
+    """Runs coroutines in another thread: texts continue while the caller works, or runs a loop itself, as in notebooks.
 
     coalesces: for many streams; events are then handled up to `COALESCING_SECONDS` later, and together.
     """
@@ -34,7 +32,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Yield the items of an asynchronous generator, and close it in the end."""
+        """Yield the generator's items, and close it in the end."""
         try:
             while True:
                 try:
@@ -58,15 +56,14 @@ class LoopThread:
 class CoalescingSelector(selectors.DefaultSelector):
     """Waits a little after the first event, and returns it with those that came meanwhile.
 
-    A server sends the tokens of one step within a fraction of a millisecond, each by a stream of its own. An event loop
-    that wakes up for each of them takes processor time from a server on the same machine. A poll (timeout 0) does not
-    wait, so a loop that has work does not rest.
+    A server sends the tokens of a step together, each by its own stream; a loop that wakes up for each of them takes
+    processor time from a server on the same machine.
     """
 
     def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
-        """Return the files that are ready, as `selectors.BaseSelector.select` does."""
+        """Return the files that are ready."""
         events = super().select(timeout)
-        if not events or (timeout is not None and timeout <= 0):
+        if not events or (timeout is not None and timeout <= 0):  # a loop that has work does not rest
             return events
         time.sleep(COALESCING_SECONDS)
         return super().select(0)

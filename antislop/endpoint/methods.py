@@ -1,12 +1,9 @@
 """Choose how bans are kept on a server that draws the tokens itself.
 
-Three methods are exact. Rejecting draws again from the start of a violation, which needs nothing. Thinning keeps a
-token with the share of its probability that the ledger has left, and asks again otherwise; it needs that probability,
-in the distribution that the token was drawn from. A bias makes the server draw from what is left; it acts before
-truncation and penalties, so it is exact only without these.
-
-"Exact" refers to the distribution that the server itself draws from. It is that of `generate`, except on vLLM for
-`top_p` together with `min_p`: vLLM cuts by `min_p` first (`StreamDialect.cuts_min_p_first`).
+Rejecting draws again from the start of a violation. Thinning keeps a token with the share of its probability that the
+ledger has left, and must know that probability in the distribution drawn from. A bias makes the server draw from what
+is left; truncation and penalties act after it, so it is exact only without these. "Exact" refers to the distribution
+that the server draws from, which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ EndpointMethod: TypeAlias = Literal["auto", "reject", "thin", "bias"]
 MIN_MASS_TO_THIN = 0.5
 """Remaining mass below which thinning needs more than two draws a token on average."""
 REWINDS_BEFORE_LOGPROBS = 2
-"""Rewinds to a position before log-probabilities are requested there (they cost up to 25 % of a server's speed, and
-most phrases do not recur)."""
+"""Rewinds to a position before log-probabilities are requested there: they cost up to 25 % of a server's speed."""
 MAX_BIASED_TEMPERATURE = 4.0
 """Highest temperature at which a bias of −100 still makes a token negligible: exp(−100 / 4)."""
 SERVER_TITLES: dict[Server, str] = {
@@ -43,11 +39,11 @@ SERVER_TITLES: dict[Server, str] = {
 class MethodPlan:
     """The exact methods that a server and its settings allow.
 
-    logprobs: the kind of log-probability to request; None for rejecting alone.
-    bias_limit: the maximum number of biased tokens per request; None for any.
-    top_logprobs: the number of likeliest tokens to request, of which many may complete the same ban.
-    max_top_logprobs: the maximum that the server returns.
-    rewinds_before_logprobs: rewinds to a position before log-probabilities are requested from there on.
+    logprobs: the kind to request; None for rejecting alone.
+    bias_limit: maximum number of biased tokens per request; None for any.
+    top_logprobs: number of likeliest tokens to request.
+    max_top_logprobs: maximum that the server returns.
+    rewinds_before_logprobs: rewinds to a position before log-probabilities are requested there.
     draws_together: several draws of one token take one request.
     """
 
@@ -62,7 +58,7 @@ class MethodPlan:
     draws_together: bool = False
 
     def choose(self, table: SparseTable) -> ExactMethod:
-        """Return the method for the next token at a node."""
+        """Return the method for the next token."""
         if not table.touched:
             return "thin" if self.can_thin else "reject"
         fits = self.can_bias and len(table.biases()) <= (self.bias_limit or 2**31)
@@ -72,10 +68,7 @@ class MethodPlan:
 
 
 def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeatures) -> MethodPlan:
-    """Return the methods that are exact with these settings on this server.
-
-    Raises `InputError` if the given method is not exact there, or if none is.
-    """
+    """Return the exact methods; raises `InputError` if the given method is not exact, or if none is."""
     _refuse_settings(sampling, features)
     logprobs = _find_logprobs(sampling, features)
     can_thin = sampling.do_sample and logprobs is not None
@@ -113,7 +106,7 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
 
 
 def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
-    """Refuse settings that no method can follow on this server."""
+    """Refuse settings with which no method is exact."""
     title = SERVER_TITLES[features.server]
     for name in DIALECTS[features.server].missing_settings:
         if getattr(sampling, name) != getattr(Sampling(), name):
@@ -128,7 +121,7 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
 
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
-    """Return the kind of log-probability that the ledger needs, if the server returns it."""
+    """Return the kind that the ledger needs, if the server returns it."""
     is_plain = sampling.temperature in (0, 1) and not sampling.truncates and sampling.repetition_penalty == 1
     if is_plain and "raw" in features.logprobs:
         return "raw"

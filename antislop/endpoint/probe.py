@@ -59,7 +59,7 @@ class ServerProbe:
     vocabulary: Vocabulary
 
     async def run(self) -> ServerFeatures:
-        """Return the features; raises `EndpointError`, also for a tokenizer that is not the served model's."""
+        """Return the features; raises `EndpointError`, also for another model's tokenizer."""
         card = await self._find_model()
         server = SERVER_OWNERS.get(str(card.get("owned_by")), "openai")
         known = ServerFeatures(
@@ -129,7 +129,7 @@ class ServerProbe:
         )
 
     async def _try_llama_cpp(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Force a token by a bias, and see that its probability is that of the biased distribution."""
+        """Force a token by a bias, and see whether its log-probability includes the bias."""
         token = min(prompt)
         written = await self._write(LlamaCppStream, prompt, {token: DECISIVE_BIAS})
         if known.context_length is None:  # servers from before 2026 tell it here only
@@ -146,7 +146,7 @@ class ServerProbe:
         )
 
     async def _try_sglang(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Force a token by a bias, which the log-probability includes unless the server returns the model's own."""
+        """Force a token by a bias, and see whether its log-probability includes the bias."""
         token = min(prompt)
         written = await self._write(SglangStream, prompt, {token: DECISIVE_BIAS})
         return replace(

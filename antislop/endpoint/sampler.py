@@ -42,7 +42,7 @@ REJECTION_FACTOR = 10
 
 @dataclass(frozen=True)
 class EndpointCompletion(Completion):
-    """A text from an endpoint. If it has an `error`, it ends early, after its last settled token."""
+    """A text from an endpoint. One with an `error` ends after its last settled token."""
 
     traffic: Traffic
     method: EndpointMethod
@@ -50,8 +50,6 @@ class EndpointCompletion(Completion):
 
 @dataclass(frozen=True)
 class _Request:
-    """A text to be written."""
-
     prompt: list[int]
     settings: EndpointSettings
     bans: CompiledBans
@@ -63,18 +61,16 @@ class _Request:
 class EndpointSampler:
     """Generate from a served model without the banned phrases.
 
-    sampler: bans, options, and the tokenizer of the served model; it serves any number of endpoints.
-    method: how bans are kept. The server draws each token, by its own settings and over its whole vocabulary, and all
-        methods are exact; settings with which the method is not exact are refused. "reject" works with every server and
-        asks again from the start of a violation; "thin" subtracts the probability of each withdrawn phrase, and accepts
-        a later token with probability (remaining / original); "bias" sends what is left as logit_bias, for one token;
-        "auto" chooses the cheapest of them at each token, from what the server returns.
-    eos_token_id: the tokens that end a text, beside those of the server; default: the tokenizer's.
+    sampler: bans, options, and the served model's tokenizer.
+    method: how bans are kept, all exactly. "reject" asks again from the start of a violation, on any server; "thin"
+        subtracts the probability of each withdrawn phrase, and accepts a later token with probability (remaining /
+        original); "bias" sends what is left as `logit_bias`, for one token; "auto" takes the cheapest at each token.
+    eos_token_id: end tokens beside the server's own; default: the tokenizer's.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
     `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`; but vLLM cuts by `min_p`
-    before `top_p`, `generate` after it, so that both together leave fewer tokens there. Raises `InputError` for values
-    out of range, for settings that can't be exact on this server, and for a sampler with `draft_bans`.
+    before `top_p`, so that both together leave fewer tokens. Raises `InputError` for values out of range, settings
+    that can't be exact on this server, and a sampler with `draft_bans`.
     """
 
     def __init__(
@@ -109,14 +105,13 @@ class EndpointSampler:
         seeds: Iterable[int] | None = None,
         **settings: Any,
     ) -> Iterator[EndpointCompletion]:
-        """Generate from many prompts, with up to `batch_size` texts in flight, and yield each text when it is finished.
+        """Generate from many prompts, up to `batch_size` at a time, and yield each text when it is finished.
 
-        If the server fails, a text ends early and has an `error`; the other texts continue.
+        If the server fails, a text ends early and has an `error`; the others continue.
 
         prompts: texts, which get the tokenizer's special tokens, ids, or chats; read when a text can start.
-        bans: a list for each prompt, read after it; None for the list of the sampler.
-        seed: determines, with a prompt's index, the random numbers of its text, whatever the order and the batch size,
-            if the server honors seeds.
+        bans: a list for each prompt, read after it; None for the sampler's.
+        seed: with a prompt's index, determines the random numbers of its text, if the server honors seeds.
         seeds: one for each prompt instead, read after it.
         """
         check_prompts(prompts)
@@ -160,12 +155,11 @@ class EndpointSampler:
         seed: int | None = None,
         **settings: Any,
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of one text in the running event loop; closing the generator ends the text on the server.
+        """Yield the events of one text in the running event loop, before whose end `close` must be called.
 
-        Call `close` before the loop ends.
+        Closing the generator ends the text on the server.
 
-        bans: a compiled list in the place of the sampler's.
-        ban_method: in the place of the sampler's `method`.
+        bans, ban_method: instead of the sampler's bans and `method`.
         """
         seed = _random_seed() if seed is None else seed
         text_settings = self._read_settings(settings)
@@ -173,7 +167,7 @@ class EndpointSampler:
         return self._stream(request)
 
     async def probe(self) -> ServerFeatures:
-        """Return what the server can do; the first call makes a few requests. Raises `EndpointError`."""
+        """Return what the server can do, by a few requests of the first call. Raises `EndpointError`."""
         if self.features is None:
             self.features = await self._client().probe()
         return self.features
@@ -217,14 +211,13 @@ class EndpointSampler:
             thread.close(self.close())
 
     def _client(self) -> StreamingClient:
-        """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = StreamingClient(self._endpoint, self._tokenizer, self._bans.vocabulary)
         return self._clients[loop]
 
     async def _start(self, request: _Request) -> EndpointText:
-        """Return a text that is ready to be written. Raises `InputError` for settings that can't be exact here."""
+        """Prepare a text; raises `InputError` for settings that can't be exact on the server."""
         features = await self.probe()
         settings, sampling = request.settings, request.settings.sampling
         plan = plan_method(self.method, sampling, features)

@@ -1,8 +1,7 @@
 """Write one text from the streams of a server that draws the tokens itself.
 
-The text reads one long stream. At a violation it closes the stream, rewinds, and asks again from there; tokens that
-were not read yet continue the withdrawn text, so nothing depends on them. Where the ledger has subtracted mass, the
-next token comes by thinning or by a bias (methods.py), and all others from an ordinary stream.
+At a violation the text closes its stream, rewinds, and asks again from there; the unread tokens continue withdrawn
+text, so nothing depends on them. Where the ledger has subtracted mass, the next token comes by thinning or by a bias.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class StreamClient(Protocol):
     """What a text needs of a server."""
 
     def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
-        """Yield the tokens that follow a prompt, and their end; closing the generator ends the request.
-
-        Raises `StreamBroken` if it breaks off after the first token.
-        """
+        """Yield the tokens that follow a prompt, and their end. Raises `StreamBroken`."""
 
     async def draw(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
         """Return `count` independent draws of the next token."""
@@ -50,10 +46,9 @@ class StreamClient(Protocol):
 class Traffic:
     """The requests for one text.
 
-    requests: answered requests.
-    retries: answers that broke off, and were continued by another request.
-    received_tokens: tokens that the server sent, of which the text keeps a part.
-    thinned: received tokens that were drawn again, because bans had left only a part of their probability.
+    retries: answers that broke off and were continued by another request.
+    received_tokens: of these, the text keeps a part.
+    thinned: received tokens that were drawn again, because bans left only a part of their probability.
     """
 
     requests: int = 0
@@ -66,7 +61,7 @@ class DrawnToken(NamedTuple):
     """The next token, drawn from what the ledger has left.
 
     probability: in the whole distribution; None if unknown.
-    alternatives: other tokens there, and their probabilities.
+    alternatives: other tokens and their probabilities.
     """
 
     token: int
@@ -77,9 +72,8 @@ class DrawnToken(NamedTuple):
 class EndpointText:
     """A text that is being written.
 
-    plan: the exact methods for its settings.
     seed: determines the seeds of the requests.
-    end_token: is added to the text if the server does not name the token that ended it.
+    end_token: stands for an end token that the server does not name.
     """
 
     def __init__(
@@ -105,7 +99,7 @@ class EndpointText:
         self._prompt: list[int] = spec.prompt[0].tolist()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield what happens until the text is finished. Raises `EndpointError` if the server fails."""
+        """Yield what happens to the text. Raises `EndpointError` if the server fails."""
         empty_requests = 0
         while not self.row.is_finished:
             received = self.traffic.received_tokens
@@ -139,7 +133,7 @@ class EndpointText:
         return len(self.row.tokens) == length
 
     def _end(self) -> None:
-        """End the text where the server did, at an end token that may be unknown here."""
+        """End the text where the server did."""
         self._has_ended = False
         if self.row.tokens:
             self._source.end_at(len(self.row.tokens))
@@ -147,7 +141,7 @@ class EndpointText:
             self._source.end("done")
 
     def _draw(self) -> AsyncGenerator[DrawnToken, None]:
-        """Return the tokens of one request, up to the one at which the ledger needs another request."""
+        """Return the tokens of one request, up to the first that needs another one."""
         table = self._source.table
         is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
         method = self._plan.choose(table)
@@ -166,7 +160,7 @@ class EndpointText:
                 yield drawn
 
     async def _draw_many(self) -> AsyncGenerator[DrawnToken, None]:
-        """Yield the first of some draws that is kept."""
+        """Yield the first kept one of some draws."""
         count = min(MAX_DRAWS, ceil(EXPECTED_KEPT_DRAWS / self._source.table.mass_left()))
         self.traffic.requests += 1 if self._plan.draws_together else count
         self.traffic.received_tokens += count
@@ -189,7 +183,7 @@ class EndpointText:
                 yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
 
     def _keeps(self, drawn: DrawnToken) -> bool:
-        """Return whether a token drawn from the whole distribution counts; count it otherwise."""
+        """Return whether a token drawn from the whole distribution is kept; count it otherwise."""
         is_kept = self._source.keeps(drawn.token)
         self.traffic.thinned += not is_kept
         return is_kept
@@ -231,7 +225,7 @@ class EndpointText:
                     return
 
     def _receive(self, item: StreamItem) -> DrawnToken | None:
-        """Return the token of an item; None for an end without one. Raises `EndpointError` for one without an id."""
+        """Return an item's token; None for an end without one."""
         if isinstance(item, StreamToken) and item.token is None:
             raise EndpointError(
                 f"the server wrote {item.text!r}, which is not a single token of the tokenizer: a server that names "

@@ -1,4 +1,4 @@
-"""The values that pass between a text and the client of a server. No network, no tokenizer."""
+"""The values that pass between a text and the client of a server."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Literal, NamedTuple, TypeAlias
 from antislop.endpoint.sampling import Sampling
 
 Server = Literal["vllm", "llama.cpp", "sglang", "openai"]
-"""The kinds of servers; "openai" is any other one, whose answers name tokens by their texts."""
+"""The kinds of servers; "openai" is any other one, which names tokens by their texts."""
 Logprobs = Literal["raw", "drawn"]
-"""The distribution of log-probabilities: "raw" is the model's own, "drawn" what remains of it after bias, penalties,
-temperature and truncation, from which the token was drawn."""
+"""Log-probabilities are those of the model ("raw"), or those after bias, penalties, temperature and truncation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRequest:
     """A request for the tokens that follow a prompt.
 
-    bias: added to the logits of tokens, at each position, before temperature and truncation.
-    logprobs: the kind of log-probability to return with each token, one of `ServerFeatures.logprobs`; None for none.
-    top_logprobs: how many of the likeliest tokens to return with each token, up to `ServerFeatures.max_top_logprobs`.
+    bias: added to the logits at each position, before temperature and truncation.
+    logprobs: one of `ServerFeatures.logprobs`; None for none.
+    top_logprobs: the number of likeliest tokens to return at each position.
     """
 
     prompt: Sequence[int]
@@ -36,10 +35,9 @@ class StreamRequest:
 class StreamToken(NamedTuple):
     """A token that the server wrote.
 
-    token: its id; None if the server names tokens by their texts, and this text is not that of exactly one token.
-    logprob: its natural log-probability, of the requested kind; None if unknown.
-    text: as the server wrote it, "" if it sent none.
-    alternatives: likely tokens at this position and their log-probabilities; the token itself may be among them.
+    token: its id; None if the server sent its text, which several tokens or none have.
+    logprob: natural, of the requested kind; None if unknown.
+    alternatives: likely tokens at this position and their log-probabilities; may contain the token itself.
     """
 
     token: int | None
@@ -49,15 +47,10 @@ class StreamToken(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The end of a stream.
-
-    The end token is not sent as a `StreamToken` too: servers end texts at tokens that the tokenizer does not know as
-    end tokens.
+    """The end of a stream, with the end token, of which no `StreamToken` is sent.
 
     reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
     token: the end token; None if the server does not name it.
-    logprob: of the end token, as in `StreamToken`.
-    alternatives: to the end token, as in `StreamToken`.
     """
 
     reason: Literal["stop", "length"]
@@ -70,7 +63,7 @@ StreamItem: TypeAlias = StreamToken | StreamEnd
 
 
 class StreamBroken(RuntimeError):
-    """Raised if a stream breaks off after its first token; what was received is valid."""
+    """Raised if a stream breaks off after its first token. What was received is valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +71,14 @@ class ServerFeatures:
     """What a server can do, as found out by a probe.
 
     model: its name on the server, if known.
-    logprobs: the kinds of log-probabilities that it can return for a written token.
-    has_truncated_logprobs: whether "drawn" ones come after truncation; if not, they serve no settings that truncate.
-    max_top_logprobs: the maximum of `StreamRequest.top_logprobs`.
+    logprobs: the kinds of log-probabilities that it returns.
+    has_truncated_logprobs: whether "drawn" ones are those after truncation.
+    max_top_logprobs: maximum of `StreamRequest.top_logprobs`.
     has_ids: whether it names tokens by id.
-    has_bias: whether `StreamRequest.bias` works for all tokens, and before temperature and truncation.
-    bias_limit: the maximum number of biased tokens per request; None for any.
-    penalizes_prompt: whether `repetition_penalty` counts the prompt's tokens like the text's.
-    context_length: the maximum number of tokens of prompt and text, if known.
+    has_bias: whether `logit_bias` acts before temperature and truncation.
+    bias_limit: maximum number of biased tokens per request; None for any.
+    penalizes_prompt: whether `repetition_penalty` counts the prompt's tokens.
+    context_length: maximum number of tokens of prompt and text, if known.
     """
 
     server: Server

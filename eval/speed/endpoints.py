@@ -47,7 +47,11 @@ class Counts(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the texts of one round cost. written: as the server counts it. received: of it, by the client."""
+    """What the texts of one round cost.
+
+    written: tokens, as the server counts them.
+    received: of these, by the client.
+    """
 
     kept: int
     requests: int
@@ -65,8 +69,10 @@ class Run(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A server and what runs on it. stretched: how many times the layers of the model it has. texts: per round and
-    contestant.
+    """A server and what runs on it.
+
+    stretched: factor on the model's number of layers.
+    texts: per round and contestant.
     """
 
     title: str

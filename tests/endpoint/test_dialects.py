@@ -14,14 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from antislop.endpoint import Endpoint, EndpointError
 from antislop.endpoint.client import StreamingClient
@@ -31,6 +23,7 @@ from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamRequest, StreamToken
 from tests.conftest import DEPTH
 from tests.support.models import build_spaced_tokenizer
+from tests.support.served_streams import process
 from tests.support.simulated_engine import EngineKind, SimulatedEngine
 from tests.support.simulated_formats import answer_post
 from tests.support.statistics import p_value
@@ -54,12 +47,7 @@ def drawn_from(sampling: Sampling, bias: Mapping[int, float] | None = None) -> t
     logits = TABLE[REQUEST.prompt[-1]].clone()
     for token, value in (bias or {}).items():
         logits[token] += value
-    processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
-    processors += [TemperatureLogitsWarper(float(sampling.temperature))]
-    processors += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
-    processors += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
-    processors += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p else []
-    return torch.softmax(processors(torch.tensor([REQUEST.prompt]), logits[None])[0].double(), dim=-1)
+    return process(logits, REQUEST.prompt, sampling)
 
 
 async def count_first_tokens(engine: SimulatedEngine, request: StreamRequest, draws: int) -> Counter[tuple[int, ...]]:

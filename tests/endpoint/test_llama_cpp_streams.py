@@ -12,12 +12,10 @@ from urllib.request import urlopen
 import pytest
 
 import antislop
-from antislop.endpoint import EndpointError
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.hf.vocabulary import Vocabulary
-from tests.support.models import build_tokenizer
 from tests.support.served_streams import (
     PROMPT,
     SETTINGS,
@@ -53,11 +51,6 @@ def test_raw_log_probabilities_ignore_the_bias(llama_cpp: Any, tiny: Any) -> Non
 
 def test_draws_are_the_first_tokens_of_streams(llama_cpp: Any, tiny: Any) -> None:
     check_that_draws_are_streams(llama_cpp, tiny)
-
-
-def test_another_tokenizer_is_refused(llama_cpp: Any) -> None:
-    with pytest.raises(EndpointError, match="the tokenizer is not that of "):
-        use(llama_cpp, build_tokenizer(), StreamingClient.probe)
 
 
 def find_byte_tokens(vocabulary: Vocabulary) -> list[int]:

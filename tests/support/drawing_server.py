@@ -16,7 +16,10 @@ from tests.support.toys import Markov
 
 @dataclass
 class DrawingServer:
-    """A `StreamClient`. forgets: the share of written tokens whose probability it does not tell."""
+    """A `StreamClient`.
+
+    forgets: the share of written tokens whose probability it does not tell.
+    """
 
     model: Markov
     features: ServerFeatures

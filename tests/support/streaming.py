@@ -40,10 +40,11 @@ async def read(client: StreamingClient, request: StreamRequest) -> list[StreamIt
 
 @dataclass(frozen=True)
 class Fault:
-    """How a request fails. after: the number of events that are sent before.
+    """How a request fails.
 
     kind: "drop" the connection, "stall", "end" the answer early, report an "error" in the stream, or send "garbage" or
-    a "flood" of it. status, headers: of an answer without events, instead.
+        a "flood" of it; "status": an answer without events.
+    after: the number of events that are sent before.
     """
 
     kind: Literal["drop", "stall", "end", "error", "garbage", "flood", "status"] = "status"
@@ -54,10 +55,14 @@ class Fault:
 
 @dataclass
 class StreamingServer:
-    """A server under way. faults: of the next streamed requests. pace: seconds before each event.
+    """A running server.
 
-    open: the streams that are being written. cut: those that their client left. requests: paths and bodies. ports: of
-    the client's connections, one per request.
+    faults: of the next requests for tokens, of which the probe's are the first.
+    pace: seconds before each event.
+    open: number of streams that are being written.
+    cut: number of streams that their client left.
+    requests: paths and bodies.
+    ports: of the client's connections, one per request.
     """
 
     engine: SimulatedEngine
