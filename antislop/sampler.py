@@ -142,7 +142,7 @@ class AntiSlop:
         if stop_strings:
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return self._complete(self._prepare(call))[0]
+        return self._complete(self._prepare_run(call))[0]
 
     @overload
     def generate(
@@ -250,7 +250,7 @@ class AntiSlop:
         done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
 
         def write(call: Call) -> CallOutput:
-            run = self._prepare(call, recording, control)
+            run = self._prepare_run(call, recording, control)
             output, cache = self._complete(run, streamer, request)
             done.append((run, output, cache))
             return output
@@ -357,9 +357,9 @@ class AntiSlop:
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")
-        return self._prepare(call, recording, control)
+        return self._prepare_run(call, recording, control)
 
-    def _prepare(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
+    def _prepare_run(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
         return prepare_run(
             call,
             self.compiled,
