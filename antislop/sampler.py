@@ -270,7 +270,7 @@ class AntiSlop:
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
-        run = self._prepare_text(model, inputs, EVENTS, **kwargs)
+        run = self._prepare_text(model, inputs, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
@@ -351,7 +351,7 @@ class AntiSlop:
             yield text
 
     def _prepare_text(
-        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording, **kwargs: Any
+        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
         """Return the run of one text, before the first forward pass."""
         control = take_control(kwargs)
