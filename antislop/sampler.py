@@ -270,7 +270,7 @@ class AntiSlop:
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
-        run = self._prepare_text(model, inputs, **kwargs)
+        run = self._prepare_stream(model, inputs, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
@@ -285,7 +285,7 @@ class AntiSlop:
         **kwargs: Any,
     ) -> EventStream:
         """Yield events as they happen. Takes the arguments of `generate`, except `streamer`."""
-        return EventStream(self._prepare_text(model, inputs, Recording(record, record_top_k), **kwargs))
+        return EventStream(self._prepare_stream(model, inputs, Recording(record, record_top_k), **kwargs))
 
     def generate_many(
         self,
@@ -350,10 +350,10 @@ class AntiSlop:
                 text = PromptError(f"prompt {number}: {error}")
             yield text
 
-    def _prepare_text(
+    def _prepare_stream(
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
-        """Return the run of one text, before the first forward pass."""
+        """Return the run of a streamed call, before the first forward pass."""
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")
