@@ -63,8 +63,8 @@ class AntiSlop:
     prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
     draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Violations of long phrases then
         cost fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
-    banned_strings: more bans, which match anywhere, without regard to case, a `*` as it is; other samplers' name.
-    banned_regex: more bans, patterns as for `Ban.regex`; other samplers' name.
+    banned_strings: more bans, as other samplers name them: they match anywhere, ignoring case, and `*` is literal.
+    banned_regex: more bans, as other samplers name them: patterns as for `Ban.regex`.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
@@ -141,7 +141,7 @@ class AntiSlop:
         if stop_strings:
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return self._complete(self._prepare(call))[0]
+        return self._complete(self._prepare_run(call))[0]
 
     @overload
     def generate(
@@ -199,16 +199,15 @@ class AntiSlop:
             each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
         return_cache: return a pair: the result, and an `ActivationCache` of the kept text, in which padding is masked.
             It equals that of `antislop.interpret.run_with_cache`, which describes `names_filter` and `device`.
-        controller: a rule of one's own that cuts, forces, masks and forks the text step by step; bans hold on top. Each
+        controller: a rule of your own that cuts, forces, masks and forks the text step by step; bans hold on top. Each
             further row of a batch gets a `fork` of it.
-        max_forks: how many texts a controller may continue at a time for each row. Texts that were forked are further
-            rows of the output, whose reports name the text that they were forked from.
+        max_forks: how many texts a controller may continue at a time for each row. Forked texts are further rows of the
+            output, whose reports name their parents.
 
-        An assistant drafts tokens that are fed ahead of time, under the same bans. With `return_dict_in_generate=True`
-        the output has three fields more: `report`, `reports` with one for each row, and `trace`. Type checkers know the
-        type of the result if that argument is written out, not if it is set in a generation config; beside
-        `return_cache=True` they don't. A model with a `generate` of its own (Whisper) returns the result of that.
-        Hidden states and attentions are those of one more forward pass over the kept text.
+        With `return_dict_in_generate=True` the output has three more fields: `report`, `reports` with one for each row,
+        and `trace`. Type checkers know this if the argument is written out, and `return_cache` is not.
+        An assistant drafts tokens under the same bans. Hidden states and attentions come from one more forward pass
+        over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
         """
         request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         kwargs |= {"controller": controller, "max_forks": max_forks}
@@ -249,7 +248,7 @@ class AntiSlop:
         done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
 
         def write(call: Call) -> CallOutput:
-            run = self._prepare(call, recording, control)
+            run = self._prepare_run(call, recording, control)
             output, cache = self._complete(run, streamer, request)
             done.append((run, output, cache))
             return output
@@ -269,7 +268,7 @@ class AntiSlop:
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
-        run = self._prepare_text(model, inputs, EVENTS, **kwargs)
+        run = self._prepare_stream(model, inputs, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
@@ -284,7 +283,7 @@ class AntiSlop:
         **kwargs: Any,
     ) -> EventStream:
         """Yield events as they happen. Takes the arguments of `generate`, except `streamer`."""
-        return EventStream(self._prepare_text(model, inputs, Recording(record, record_top_k), **kwargs))
+        return EventStream(self._prepare_stream(model, inputs, Recording(record, record_top_k), **kwargs))
 
     def generate_many(
         self,
@@ -349,16 +348,16 @@ class AntiSlop:
                 text = PromptError(f"prompt {number}: {error}")
             yield text
 
-    def _prepare_text(
-        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording, **kwargs: Any
+    def _prepare_stream(
+        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
-        """Return the run of one text, before the first forward pass."""
+        """Return the run of a streamed call, before the first forward pass."""
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")
-        return self._prepare(call, recording, control)
+        return self._prepare_run(call, recording, control)
 
-    def _prepare(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
+    def _prepare_run(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
         return prepare_run(
             call,
             self.compiled,

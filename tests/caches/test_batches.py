@@ -429,7 +429,7 @@ def columns_after(
 ) -> tuple[list[int], list[int]]:
     """Return the columns in memory after a run, for layers with a window and for all others."""
     set_seed(0)
-    run = AntiSlop(TOKENIZER, bans)._start(model, **pad(prompts), do_sample=True, **kwargs)
+    run = AntiSlop(TOKENIZER, bans)._prepare_stream(model, **pad(prompts), do_sample=True, **kwargs)
     for _ in run._decode():
         pass
     layers = list(run.cache.layers)  # at the end of a run, those of transformers replace them
