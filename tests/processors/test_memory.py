@@ -263,6 +263,25 @@ def test_models_tokenizers_and_what_threads_share_are_not_copied(llama: PreTrain
     assert owner.cancelled  # type: ignore[attr-defined]
 
 
+def test_what_no_call_changes_stays_the_same_object() -> None:
+    """So that others still see it, and what a call has changed can refer to it."""
+    flags, tree = [False], {"a": {"b": {}}}
+    owner = Keeping([tree], lambda state, _: 0)
+    owner.flags, owner.tree = flags, tree  # type: ignore[attr-defined]
+    memory = Memory(owner)
+    first = memory.watch(lambda: owner.state.append(tree["a"]))[1]
+    second = memory.watch(lambda: owner.state.append(tree["a"]["b"]))[1]
+    flags[0] = True
+    memory.undo([second])
+    assert owner.state == [tree, tree["a"]]
+    assert owner.flags is flags  # type: ignore[attr-defined]
+    assert owner.state[0] is tree
+    assert owner.state[1] is tree["a"]
+    memory.undo([first])
+    assert owner.state == [tree]
+    assert flags == [True]
+
+
 def test_more_objects_than_can_be_compared_are_refused() -> None:
     with pytest.raises(TooLarge, match="Keeping holds more than 10000 objects"):
         Memory(Keeping([[] for _ in range(10_000)], append))
