@@ -151,7 +151,7 @@ class TransformersCache:
         self._mask.set_prompts(attention_mask)
 
     def repeat(self, times: int) -> None:
-        """Repeat each row: a prompt that occurs in several rows is read once."""
+        """Repeat each row."""
         for layer in self._borrowed.growing:
             layer.repeat(times)
         repeat_rows(self.layers, times)
