@@ -119,9 +119,9 @@ class AttentionMask:
     def set_prompts(self, prompts: Tensor) -> None:
         self._prompts = list(prompts)
 
-    def clear_row(self, row: int, start: int) -> None:
+    def clear_row(self, row: int) -> None:
         self._prompts[row] = None
-        self.move_row(row, start)
+        self.move_row(row, 0)
 
     def adopt(self, row: int, other: AttentionMask, start: int) -> None:
         """Take over the padding of the only row of another mask; it starts in column `start` here."""
