@@ -151,7 +151,7 @@ class TransformersCache:
         self._mask.set_prompts(attention_mask)
 
     def repeat(self, times: int) -> None:
-        """Repeat each row: a prompt that occurs in several rows is read once."""
+        """Repeat each row."""
         for layer in self._borrowed.growing:
             layer.repeat(times)
         repeat_rows(self.layers, times)
@@ -246,7 +246,7 @@ class TransformersCache:
     def _empty(self, row: int) -> None:
         """Let another text begin in a row."""
         self._settled[row], self._starts[row] = 0, 0
-        self._mask.clear_row(row, 0)
+        self._mask.clear_row(row)
         clear_row(self.layers, row)
         self._snapshots.forget(row)
         if row not in self._emptied:

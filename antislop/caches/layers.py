@@ -137,7 +137,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keep(inside, self._keys.shape[2], room=self._keys.shape[2])
 
     def begin(self) -> None:
-        """Start the memory at column 0 again: no row holds a token."""
+        """Start at column 0 again: no row holds a token."""
         self.base = 0
 
     def insert(self, count: int) -> None:

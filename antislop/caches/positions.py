@@ -42,7 +42,6 @@ class Positions:
         }
 
     def restart_row(self, row: int) -> None:
-        """Count a row's positions from 0."""
         if self.offsets is not None:
             self._set_row(row, torch.zeros_like(self.offsets[..., :1]))
 
@@ -84,7 +83,7 @@ class Positions:
         return ((offsets + starts)[..., None] + steps).clamp_(min=0)
 
     def token_types(self, queries: int, *, row: int | None = None) -> dict[str, Tensor]:
-        """Return the token types of the next queries, [rows, queries], by name."""
+        """Return those of the next queries, [rows, queries], by name."""
         types = {name: last.expand(-1, queries) for name, last in self._types.items()}
         return types if row is None else {name: of_rows[row : row + 1] for name, of_rows in types.items()}
 
@@ -92,8 +91,7 @@ class Positions:
         self.offsets = offsets
         self._first_offset = int(offsets.flatten()[0])
 
-    def _set_row(self, row: int, offset: Tensor) -> None:
-        """Set the offset of one row, [1] or [axes, 1]."""
+    def _set_row(self, row: int, offset: Tensor) -> None:  # [1] or [axes, 1]
         if self._rows > 1:
             before = offset if self.offsets is None else self.offsets
             offsets = before.expand(*before.shape[:-1], self._rows).clone()
@@ -102,7 +100,7 @@ class Positions:
         self._set_offsets(offset)
 
     def _count_up_to(self, count: int, *, like: Tensor) -> Tensor:
-        """Return the numbers from 0 to at least `count`, on the device of `like`."""
+        """Return the numbers from 0 to at least `count`."""
         if self._steps is None or self._steps.shape[0] < count:
             self._steps = torch.arange(self._columns.room(count) + SPARE_COLUMNS, device=like.device)
         return self._steps
@@ -121,10 +119,9 @@ class AttentionMask:
     def set_prompts(self, prompts: Tensor) -> None:
         self._prompts = list(prompts)
 
-    def clear_row(self, row: int, start: int) -> None:
-        """Forget the padding of a row."""
+    def clear_row(self, row: int) -> None:
         self._prompts[row] = None
-        self.move_row(row, start)
+        self.move_row(row, 0)
 
     def adopt(self, row: int, other: AttentionMask, start: int) -> None:
         """Take over the padding of the only row of another mask; it starts in column `start` here."""

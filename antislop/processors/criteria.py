@@ -83,7 +83,7 @@ class Criteria:
         return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
 
     def ask(self, rows: Sequence[Row]) -> list[bool]:
-        """Call all criteria with the next step of all rows; return whether each row is to end there."""
+        """Show the criteria one more token of each row; return for each whether it ends there."""
         step = self.step_count + 1
         ids, scores = self._show(rows, step)
         answers = [self._ask(number, ids, scores) for number in range(len(self.others))]

@@ -89,16 +89,20 @@ class Memory:
         changed = {name for change in changes for name in change.names}
         if not changed:
             return
-        before = self._copy(changes[0].before)  # the stored one may be needed again
-        for name in {**_read(self._owner), **before}:
-            # Objects that no call has changed may be parts of those that one has, so they are put back together.
-            value = before.get(name, _ABSENT)
-            if name in changed or not (value is _ABSENT or isinstance(value, _ATOMS)):
-                _write(self._owner, name, value)
+        now, before = _read(self._owner), changes[0].before
+        # What no call has changed stays, also where something that one has changed refers to it.
+        kept = [
+            pair for name in before.keys() & now.keys() - changed for pair in match_copy(now[name], before[name]) or ()
+        ]
+        restored = self._copy(before, kept)
+        for name in changed:
+            _write(self._owner, name, restored.get(name, _ABSENT))
 
-    def _copy(self, state: dict[str | int, Any]) -> dict[str | int, Any]:
+    def _copy(self, state: dict[str | int, Any], kept: Sequence[tuple[Any, Any]] = ()) -> dict[str | int, Any]:
+        """Copy a state; instead of the second object of each pair in `kept`, the copy contains the first one."""
+        memo = {id(copy): value for value, copy in kept}
         try:
-            return deepcopy(state, {id(self._owner): self._owner, **_make_memo(state, self._name)})
+            return deepcopy(state, {**memo, **_make_memo(state, self._name), id(self._owner): self._owner})
         except TooLarge:
             raise
         except Exception as error:
@@ -150,32 +154,37 @@ class WatchedProcessor:
         del self._changes[:count]
 
 
-def is_same(value: Any, copy: Any) -> bool:
-    """Return whether a value holds what a copy of it holds. False if that can't be told."""
-    pending, compared = [(value, copy)], dict[tuple[int, int], tuple[Any, Any]]()
+def match_copy(value: Any, copy: Any) -> list[tuple[Any, Any]] | None:
+    """Return the parts of a value with those of its copy; None if it differs, or that can't be told."""
+    pending, pairs = [(value, copy)], dict[tuple[int, int], tuple[Any, Any]]()
     while pending:
         now, before = pending.pop()
-        if now is before or (id(now), id(before)) in compared:
+        if now is before or (id(now), id(before)) in pairs:
             continue
-        compared[id(now), id(before)] = now, before  # kept, so that their ids stay theirs
+        pairs[id(now), id(before)] = now, before  # kept, so that their ids stay theirs
         if type(now) is not type(before):
-            return False
+            return None
         if isinstance(now, (*_ATOMS, set, frozenset)):
-            if now != before:
-                return False
+            is_equal = now == before
         elif isinstance(now, Tensor):
-            if (now.device, now.dtype) != (before.device, before.dtype) or not torch.equal(now, before):
-                return False
+            is_equal = (now.device, now.dtype) == (before.device, before.dtype) and torch.equal(now, before)
         elif isinstance(now, np.ndarray):
-            if not np.array_equal(now, before):
-                return False
+            is_equal = np.array_equal(now, before)
         else:
             parts, copied = _list_parts(now), _list_parts(before)
             if parts is None or copied is None or len(parts) != len(copied):
-                return False
-            if not all(map(is_, parts, copied)):  # fast, since deepcopy leaves numbers and texts as they are
+                return None
+            if not all(map(is_, parts, copied)):  # mostly they are: deepcopy leaves numbers and texts as they are
                 pending.extend(zip(parts, copied, strict=True))
-    return True
+            continue
+        if not is_equal:
+            return None
+    return list(pairs.values())
+
+
+def is_same(value: Any, copy: Any) -> bool:
+    """Return whether a value is what it was when it was copied."""
+    return value is copy or match_copy(value, copy) is not None
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:

@@ -88,10 +88,7 @@ class Processors:
 
     @torch.no_grad()
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return the scores [n, vocab] that the processors make of logits [n, vocab].
-
-        The i-th logits follow the first `lengths[i]` generated tokens of the i-th row.
-        """
+        """Return scores [n, vocab]; the i-th logits [vocab] follow the first `lengths[i]` generated tokens of row i."""
         if not self._list:
             return logits
         if self.is_blind:

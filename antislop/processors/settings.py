@@ -54,7 +54,6 @@ class Settings:
 
     @property
     def step_count(self) -> int:
-        """The number of tokens of each row that the criteria have seen."""
         return self._criteria.step_count
 
     def follow(self, rows: Sequence[Row]) -> History | None:
@@ -65,14 +64,10 @@ class Settings:
         return self if remembers else None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return the scores [n, vocab] that the processors make of logits [n, vocab].
-
-        The i-th logits follow the first `lengths[i]` generated tokens of the i-th row.
-        """
+        """Return scores [n, vocab]; the i-th logits [vocab] follow the first `lengths[i]` generated tokens of row i."""
         return self._processors.process(rows, lengths, logits)
 
     def may_ask_again(self, length: int) -> bool:
-        """Return whether the processors may be called a second time after `length` tokens."""
         return self._processors.may_ask_again(length)
 
     def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
@@ -86,7 +81,7 @@ class Settings:
         return not self.is_together and bool(self._criteria.others) and self._criteria.is_done(row)
 
     def ask(self) -> list[bool]:
-        """Call the criteria with one more token of each row; return for each row whether it ends there."""
+        """Show the criteria one more token of each row; return for each whether it ends there."""
         return self._criteria.ask(self._batch)
 
     def rewind(self, row: Row, length: int) -> None:

@@ -190,10 +190,10 @@ def replay(processor: Processor, out: Any) -> list[Tensor]:
     return [processor(out.sequences[:, : START + step], logits) for step, logits in enumerate(out.logits)]
 
 
-@pytest.mark.parametrize("place", RIGHT)
-def test_a_memory_is_rewound(llama: PreTrainedModel, place: str) -> None:
+@pytest.mark.parametrize("where", RIGHT)
+def test_a_memory_is_rewound(llama: PreTrainedModel, where: str) -> None:
     """Drafts that are read ahead are forgotten, too."""
-    make, rewinds = RIGHT[place], 0
+    make, rewinds = RIGHT[where], 0
     for seed in range(SEEDS):
         drafts = {"prompt_lookup_num_tokens": 3} if seed % 2 else {}
         settings: dict[str, Any] = {"output_scores": True, "output_logits": True, "top_k": 0, "max_new_tokens": 16}
@@ -224,20 +224,20 @@ def try_to_write(llama: PreTrainedModel, make: Callable[[], Processor], *, rows:
     return "", out.report.rewinds
 
 
-@pytest.mark.parametrize("place", [*RIGHT, *ELSEWHERE])
-def test_in_a_batch_it_is_refused_by_name(llama: PreTrainedModel, place: str) -> None:
-    make = {**RIGHT, **ELSEWHERE}[place]
+@pytest.mark.parametrize("where", ["a list", "slots", "a partial", "a cell", "a global"])
+def test_in_a_batch_it_is_refused_by_name(llama: PreTrainedModel, where: str) -> None:
+    make = {**RIGHT, **ELSEWHERE}[where]
     refuse(llama, make, r"(test_memory|functools)\.\S+ (changes with|returned other)", rows=3)
 
 
-@pytest.mark.parametrize("place", ELSEWHERE)
-def test_a_memory_that_is_not_found_is_refused_by_name(llama: PreTrainedModel, place: str) -> None:
-    refuse(llama, ELSEWHERE[place], r"test_memory\.\S+ returned other scores", rows=1)
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_a_memory_that_is_not_found_is_refused_by_name(llama: PreTrainedModel, where: str) -> None:
+    refuse(llama, ELSEWHERE[where], r"test_memory\.\S+ returned other scores", rows=1)
 
 
-@pytest.mark.parametrize("place", NOT_COPIED)
-def test_what_can_not_be_copied_is_refused_before_any_token(llama: PreTrainedModel, place: str) -> None:
-    make, kind = NOT_COPIED[place]
+@pytest.mark.parametrize("where", NOT_COPIED)
+def test_what_can_not_be_copied_is_refused_before_any_token(llama: PreTrainedModel, where: str) -> None:
+    make, kind = NOT_COPIED[where]
     calls: list[Any] = []
     processor = Keeping(make(), lambda _, token: len(calls))
     handle = llama.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -261,6 +261,25 @@ def test_models_tokenizers_and_what_threads_share_are_not_copied(llama: PreTrain
     assert owner.state.decode.__self__ is TOKENIZER
     assert owner.state.owner is owner
     assert owner.cancelled  # type: ignore[attr-defined]
+
+
+def test_what_no_call_changes_stays_the_same_object() -> None:
+    """So that others still see it, and what a call has changed can refer to it."""
+    flags, tree = [False], {"a": {"b": {}}}
+    owner = Keeping([tree], lambda state, _: 0)
+    owner.flags, owner.tree = flags, tree  # type: ignore[attr-defined]
+    memory = Memory(owner)
+    first = memory.watch(lambda: owner.state.append(tree["a"]))[1]
+    second = memory.watch(lambda: owner.state.append(tree["a"]["b"]))[1]
+    flags[0] = True
+    memory.undo([second])
+    assert owner.state == [tree, tree["a"]]
+    assert owner.flags is flags  # type: ignore[attr-defined]
+    assert owner.state[0] is tree
+    assert owner.state[1] is tree["a"]
+    memory.undo([first])
+    assert owner.state == [tree]
+    assert flags == [True]
 
 
 def test_more_objects_than_can_be_compared_are_refused() -> None:
