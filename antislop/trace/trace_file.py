@@ -112,11 +112,12 @@ def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Itera
 def _list_tokens(row: TracedRow) -> Iterator[int]:
     yield from row.prompt
     for event in row.events:
-        if isinstance(event, Drawn):
-            yield event.token
-            yield from (token for token, _ in (event.choice.alternatives if event.choice else ()))
-        elif isinstance(event, Rewound):
-            yield from (token for token, _ in event.alternatives)
+        match event:
+            case Drawn(token, choice):
+                yield token
+                yield from (other for other, _ in (choice.alternatives if choice else ()))
+            case Rewound():
+                yield from (other for other, _ in event.alternatives)
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:

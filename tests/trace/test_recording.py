@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,25 @@ from transformers import LogitsProcessorList, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.errors import InputError
 from antislop.trace import Drawn, Finished, Rewound, Trace
+from tests.conftest import DEPTH
 from tests.support.memory import find_tensors
 from tests.support.models import FAMILIES, build_model, build_tokenizer
+from tests.support.traces import SPLIT, make_random_events, make_trace
 
 TOKENIZER = build_tokenizer()
 PROMPT = torch.tensor([[5, 6, 7, 8]])
 ASKED: dict[str, Any] = {"max_new_tokens": 60, "min_new_tokens": 60, "do_sample": True, "return_dict_in_generate": True}
+
+FACTS: dict[str, Any] = {
+    "model": {"name": "toy", "type": "Toy", "dtype": "float32", "device": "cpu"},
+    "tokenizer": {"name": "toy", "fingerprint": "0"},
+    **dict.fromkeys(("controller", "assistant")),
+    **{name: {} for name in ("sampler", "settings", "versions")},
+    **{name: [] for name in ("stop_strings", "processors", "criteria", "inputs")},
+    "record": "top",
+    "record_top_k": 10,
+    "seed": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +129,16 @@ def test_a_trace_comes_back_from_its_file_as_it_was(llama: PreTrainedModel, samp
         assert choices == [[kept.choice for kept in row.history.kept] for row in out.trace.rows]
         loaded.save(tmp_path / "b.jsonl")
         assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(10 * DEPTH))
+def test_any_events_come_back_from_a_file(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    trace = make_trace(SPLIT, *(make_random_events(chance) for _ in range(3)), prompt=[0, 1], about=FACTS)
+    trace.save(tmp_path / "trace.jsonl")
+    loaded = Trace.load(tmp_path / "trace.jsonl")
+    assert repr(loaded.rows) == repr(trace.rows)  # choices and alternatives too, which don't count for equality
+    assert [loaded.pieces(row=row) for row in range(3)] == [trace.pieces(row=row) for row in range(3)]
 
 
 def test_a_file_that_was_cut_or_changed_is_refused_with_its_line(
