@@ -10,8 +10,8 @@ from warnings import catch_warnings, simplefilter
 
 import regex
 
-from antislop.frequencies import find_zipf
 from antislop.lists.ban_list import BanList
+from antislop.lists.frequencies import find_zipf
 from antislop.lists.lint.speller import Speller, VocabularySurfaces
 from antislop.matching.automaton import ROOT, Automaton
 from antislop.matching.bans import Ban
