@@ -94,7 +94,11 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
 
     Raises `InputError`, with path:line for bytes that are not UTF-8.
     """
-    return decode(_read(path, advice), os.fspath(path))
+    try:
+        data = read_bytes(path)
+    except (OSError, ValueError) as error:
+        raise _not_readable(error, path, advice) from error
+    return decode(data, os.fspath(path))
 
 
 def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -197,13 +201,6 @@ class _Unpacked(RawIOBase):
 
 def _is_packed(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).lower().endswith(".gz")
-
-
-def _read(path: str | os.PathLike[str], advice: str) -> bytes:
-    try:
-        return read_bytes(path)
-    except (OSError, ValueError) as error:
-        raise _not_readable(error, path, advice) from error
 
 
 def _not_readable(error: OSError | ValueError, path: str | os.PathLike[str], advice: str) -> InputError:

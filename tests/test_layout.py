@@ -21,7 +21,7 @@ PACKAGE = Path(antislop.__file__).parent
 REFERENCE = PACKAGE.parent / "docs" / "reference"
 FLOORS = (
     ("errors", "display", "data"),
-    ("files", "frequencies"),
+    ("files",),
     ("matching",),
     ("lists", "records"),
     ("trace", "control"),

@@ -36,9 +36,9 @@ from antislop.cli.terminal import (
 )
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.frequencies import load_frequencies
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
+from antislop.lists.frequencies import load_frequencies
 from antislop.lists.lint.lint import Finding, FindingKind, lint
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ class ListText:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines without empty ones and comments."""
+        """The lines that are neither empty nor comments."""
         return [line for line in self.text.split("\n") if line.strip() and not line.startswith("#")]
 
     @cached_property
@@ -114,7 +114,7 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
 
 
 def are_counts(numbers: Iterable[Any]) -> bool:
-    """Return whether numbers are counts, not weights: all are whole, and some are above 1.
+    """Return whether numbers are counts, not weights.
 
     >>> are_counts([3, 1, 0]), are_counts([0.5, 1]), are_counts([1, 1])
     (True, False, False)
@@ -131,7 +131,7 @@ def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
 
 
 def to_words(text: Any, **options: Any) -> Ban:
-    """Return the ban of an n-gram of a published list, from which stop words were left out."""
+    """Return the ban of an n-gram from which stop words were left out."""
     return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)
 
 
@@ -144,7 +144,7 @@ def is_kind(name: object) -> bool:
 
 
 def leave_plain(entries: list[Any]) -> list[Any]:
-    """Return the entries that don't name their kind: these show the format of a list."""
+    """Return the entries that do not name their kind."""
     return [entry for entry in entries if not names_kind(entry)]
 
 

@@ -49,22 +49,17 @@ class Automaton:
         return after
 
     def prefix(self, state: int) -> str:
-        """Return the longest prefix of a pattern that a text in a state ends with."""
+        """Return the longest prefix of a pattern that the text ends with."""
         return self._sorted[self._ranges[state][0]][: self._lengths[state]] if state else ""
 
     def endings(self, state: int, count: int) -> list[str]:
-        """Return the rest of up to `count` patterns that begin with the prefix of a state.
-
-        >>> automaton = Automaton(["she", "he", "hers"])
-        >>> automaton.endings(automaton.step(automaton.step(ROOT, "h"), "e"), 5)
-        ['', 'rs']
-        """
+        """Return the rest of up to `count` patterns that begin with the prefix of a state."""
         low, high = self._ranges[state]
         start = self._lengths[state]
         return [pattern[start:] for pattern in self._sorted[low : min(high, low + count)]]
 
     def _advance(self, state: int, symbol: str) -> int:
-        """Add the states of the suffixes that continue with this symbol, the shortest first, without recursion."""
+        """Add the states of the suffixes that continue with this symbol, the shortest first."""
         missing = []
         after = self._steps[state].get(symbol)
         while after is None:

@@ -201,7 +201,7 @@ BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
-    """Return (name, value) of the options that are not at their defaults, the weight first."""
+    """Return (name, value) of the options that are not at their defaults."""
     weight, *rules = fields(ban)[1:]
     of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
     values = [
@@ -236,7 +236,7 @@ class Match(NamedTuple):
 
 
 def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
-    """Return the matches, in order, without those that overlap an earlier one, or a longer one from the same start.
+    """Return the matches, in order, without those that overlap an earlier or, from the same start, a longer one.
 
     begin: end of the last match that was kept of the text before.
     """

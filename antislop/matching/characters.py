@@ -77,7 +77,7 @@ def complete(surfaces: TokenBytes, token_id: int, pending: Pending = NOTHING) ->
 
 
 def finish(surfaces: TokenBytes, pending: Pending) -> Completed:
-    """Return the characters of pending bytes if the text ends, or a special token cuts it."""
+    """Return the characters of pending bytes at the end of a text, or before a special token."""
     if not surfaces.byte_tokens:
         return _complete_utf8(pending, b"", final=True)
     try:
@@ -88,10 +88,7 @@ def finish(surfaces: TokenBytes, pending: Pending) -> Completed:
 
 
 def decode(surfaces: TokenBytes, token_ids: Iterable[int]) -> str:
-    """Return the text of tokens without special ones, as `decode(…, skip_special_tokens=True)` of a tokenizer does.
-
-    The space that some decoders remove at the beginning is kept.
-    """
+    """Return the text of tokens as `decode(…, skip_special_tokens=True)` does; a space at the beginning is kept."""
     pieces, pending = [], NOTHING
     for token_id in token_ids:
         text, _, pending = complete(surfaces, token_id, pending)

@@ -61,7 +61,7 @@ class Context(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Symbols and, for each, its origin: an index into the piece, or -n for the n-th character before it."""
+    """Symbols, and for each the index of its character; -n for the n-th before the piece."""
 
     symbols: str
     origins: list[int]
@@ -72,8 +72,6 @@ START = Context()
 
 
 class _FoldingTable(dict[str, tuple[_Piece, ...]]):
-    """From a character to its folded pieces, computed when it first occurs."""
-
     def __init__(self, *, case_sensitive: bool) -> None:
         self.case_sensitive = case_sensitive
 
@@ -148,7 +146,7 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
 
 
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
-    """Return the characters of a piece of a text at which words begin, and whether it ends in one that may continue.
+    """Return the indices at which words begin in a piece, and whether it ends in one that may continue.
 
     >>> find_words("go on 東京", is_in_word=True)
     ([3, 6, 7], False)
@@ -164,7 +162,7 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
 
 
 def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "word") -> str:
-    """Fold a whole phrase into the symbols that a text with the phrase contains."""
+    """Fold a phrase into the symbols that a text with it contains."""
     if phrase.isascii():
         cased = (phrase if case_sensitive else phrase.lower()).translate(_ALIKE)
         symbols = _ASCII_WORD.sub(rf"{BOUNDARY}\g<0>{BOUNDARY}", _WHITE.sub(" ", cased))

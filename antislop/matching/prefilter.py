@@ -111,7 +111,7 @@ _REDUCTION = _Reduction()
 
 
 def find_literal(pattern: Pattern) -> bytes:
-    """Return bytes that every occurrence contains once it is reduced, the longest known; empty if none are."""
+    """Return the longest bytes that every occurrence contains once it is reduced; empty if none are known."""
     symbols = pattern.find_symbols(case_sensitive=False) or ""
     parts = [symbols] if pattern.is_literal else symbols.split(FILLER)
     return max((_reduce_symbols(part.replace(BOUNDARY, "")) for part in parts), key=len)
@@ -159,7 +159,6 @@ class Prefilter(TextSearch[PrefilterState]):
 
     @staticmethod
     def takes(pattern: Pattern) -> bool:
-        """Return whether every occurrence has a literal."""
         return find_literal(pattern) != b""
 
     def read(self, state: PrefilterState, piece: str, *, final: bool = False) -> tuple[PrefilterState, PieceResult]:
@@ -189,7 +188,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return PrefilterState(exact=self._exact.forget(exact))
 
     def _read_exactly(self, state: PrefilterState, piece: str, *, final: bool) -> tuple[PrefilterState, PieceResult]:
-        """Read a piece with the exact search, until nothing is open after a character that is settled."""
+        """Read with the exact search until nothing is open."""
         exact, result = self._exact.read(state.exact, piece, final=final)
         if self._finds_all and piece and piece[-1].isascii() and not result.open:
             return PrefilterState(piece[-1], False), result
@@ -201,7 +200,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return self._exact.read(begun, state.text[not state.is_first :])
 
     def _begin(self, stop: str) -> Any:
-        """Return the state of the exact search after a text that ends in a stop, in which nothing begins."""
+        """Return the state of the exact search after a stop, in which nothing begins."""
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
     def _find_stops(self, reduced: Reduced) -> NDArray[np.intp]:
@@ -212,7 +211,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return stops
 
     def _find_decided(self, reduced: Reduced, stops: NDArray[np.intp]) -> int:
-        """Return the last stop up to which every occurrence that begins is complete, with the stop after it, or -1."""
+        """Return the last stop before which every occurrence that begins is complete, or -1."""
         if not len(stops) or not self._is_phrases:
             return int(stops[-1]) if len(stops) else -1
         open_ = int(np.searchsorted(reduced.origins, stops[-1])) - self._longest + 1
@@ -220,14 +219,14 @@ class Prefilter(TextSearch[PrefilterState]):
         return int(stops[last]) if last >= 0 else -1
 
     def _find_places(self, reduced: Reduced, *, decided: int, is_first: bool) -> NDArray[np.intp]:
-        """Return (pattern, begin, end) of the literals that begin up to `decided`, as indices of bytes."""
+        """Return (pattern, begin, end) in bytes of the literals that begin up to `decided`."""
         found = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
         places = np.array(found, np.intp).reshape(-1, 3)
         first = reduced.origins[places[:, 1]]
         return places[(first <= decided) & ((first > 0) | is_first)]
 
     def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[PatternMatch]]:
-        """Return at which places only ASCII decides, and the matches there: a phrase of ASCII then is its bytes."""
+        """Return at which places ASCII alone decides, and the matches there."""
         number, begin, end = places.T
         data = np.concatenate(([_SPACE], reduced.data, [_SPACE]))  # the byte before `begin` is data[begin]
         origins = np.concatenate(([0], reduced.origins, [reduced.size - 1]))
@@ -248,7 +247,7 @@ class Prefilter(TextSearch[PrefilterState]):
 
 
 def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
-    """Return the symbols of a phrase that occurs in ASCII wherever its literal does, up to its edges; else nothing."""
+    """Return the symbols of a phrase that occurs in ASCII wherever its literal does; else nothing."""
     symbols = pattern.find_symbols(case_sensitive=False) or ""
     if not pattern.is_literal or pattern.case_sensitive or _END in literal:
         return ""
@@ -258,7 +257,7 @@ def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
 def _find_passages(
     reduced: Reduced, stops: NDArray[np.intp], places: NDArray[np.intp], *, is_first: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield the passages around literals: from a stop, or -1, to behind a stop, merged where they overlap."""
+    """Yield the passages around literals, from a stop (-1: the beginning) to behind a stop, merged."""
     first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
     stops = np.concatenate(([-1 if is_first else 0], stops, [reduced.size - 1]))
     begins = stops[np.searchsorted(stops, first) - 1]

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Timeline(Generic[T]):
-    """A value that changes along the text: the first one, and (place, value) of each change."""
+    """A value that changes along the text, with (place, value) of each change."""
 
     before: T
     changes: tuple[tuple[int, T], ...] = ()
@@ -41,7 +41,7 @@ class Timeline(Generic[T]):
     def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
         """Return the timeline after `size` more characters, with changes at indices into these.
 
-        oldest: the place before which changes are forgotten.
+        oldest: place before which changes are forgotten.
         """
         changes_back = [(place + size, value) for place, value in self.changes]
         changes_back += [(size - index, value) for index, value in changes]
@@ -92,7 +92,7 @@ class Rules:
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[RuleState, PieceResult]:
-        """Read one more piece; return the matches that count and were undecided before it."""
+        """Read one more piece; return the matches that it decides to count."""
         size = len(piece)
         queue = [*(match.shift(size) for match in state.waiting), *result.matches]
         oldest = max((*result.open, *(match.start_back for match in queue), 1))
@@ -166,7 +166,7 @@ class Rules:
         return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
-        """Return whether an occurrence at a word is one of the free ones, and count it."""
+        """Return whether an occurrence is one of the free ones, and count it."""
         ban = self._bans[number]
         if not ban.at_most:
             return False

@@ -65,14 +65,13 @@ class TextMatcher:
     def read_phrases(
         self, phrases: PhraseStates, piece: str, *, final: bool = False
     ) -> tuple[PhraseStates, PieceResult]:
-        """Read one more piece for the phrases, without the rules."""
         phrases, result = self.phrases.read(phrases, piece, final=final)
         return phrases, PieceResult(tuple(_rename(result.matches, self._phrases)), result.open)
 
     def complete(
         self, others: OtherState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[OtherState, PieceResult]:
-        """Add the matches of all other patterns in a piece to those of the phrases, and apply the rules."""
+        """Add the matches of all other patterns to those of the phrases, and apply the rules."""
         matches, open_, states = list(result.matches), list(result.open), []
         for (numbers, search), state in zip(self._searches, others.searches, strict=True):
             state, search_result = search.read(state, piece, final=final)
@@ -99,7 +98,7 @@ class TextMatcher:
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
     def count_anew(self, others: OtherState) -> OtherState:
-        """Return the state in which no occurrence so far used up a free one."""
+        """Return the state in which no free occurrence is used up."""
         return others._replace(rules=others.rules._replace(counted=()))
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
@@ -116,7 +115,7 @@ class TextMatcher:
 
 
 def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[TextSearch[Any]], list[int]]:
-    """Return the bans that meet a condition by their search, in the order of `KINDS`."""
+    """Return the indices of the bans that meet a condition, by their search."""
     groups: dict[type[TextSearch[Any]], list[int]] = {kind.search: [] for kind in KINDS.values() if kind.search}
     for number, ban in enumerate(bans):
         if ban.pattern.search and condition(ban):

@@ -52,7 +52,7 @@ class _BanMatch(NamedTuple):
 
 
 class _Situation:
-    """Everything that later matches of phrases and token ids depend on. Equal situations are the same object."""
+    """What later matches of phrases and token ids depend on. Equal situations are the same object."""
 
     __slots__ = ("pending", "phrases", "spelled", "transitions", "waits")
 
@@ -165,7 +165,7 @@ class State:
         return min(start, self.length - tokens)
 
     def _token_of(self, back: int) -> int:
-        """Return the index of the token in which a character began, negative within the prompt."""
+        """Return the token in which a character began, negative within the prompt."""
         state, place = self, self._read - back
         while place < state._read - len(state._transition.text):
             if state.parent is None:  # in a prompt whose states were dropped
@@ -212,12 +212,12 @@ class Matcher:
         return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.timed_out]
 
     def restore(self) -> None:
-        """Search again for the regexes that timed out: they have all of their time once more."""
+        """Search again for the regexes that timed out, with all of their time."""
         self._texts.restore()
 
     @property
     def transition_count(self) -> int:
-        """The number of remembered transitions: the memory that grows while tokens are read."""
+        """The number of remembered transitions: memory that grows as tokens are read."""
         return self._kept
 
     def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:

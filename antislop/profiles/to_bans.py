@@ -9,9 +9,9 @@ from math import floor, log10
 from typing import NamedTuple, get_args
 
 from antislop.errors import BanError
-from antislop.frequencies import find_zipf, load_frequencies
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions
+from antislop.lists.frequencies import find_zipf, load_frequencies
 from antislop.lists.lint.lint import lint
 from antislop.matching.bans import Ban
 from antislop.metrics.segmentation import drop_stop_words
@@ -134,7 +134,7 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     of them a content word with a frequency below `DISTINCTIVE`. A phrase that begins with a conjunction, or ends with
     an article, a possessive or a conjunction, is a fragment.
 
-    >>> from antislop.frequencies import load_frequencies
+    >>> from antislop.lists.frequencies import load_frequencies
     >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
     [True, False, False]
     """

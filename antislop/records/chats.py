@@ -72,7 +72,8 @@ def _transpose(columns: Mapping[str, Any]) -> Any:
 
 def _read_message(turn: Any, number: int) -> Message:
     if not isinstance(turn, Mapping):
-        raise InputError(f"message {number} of the chat is {_name_type(turn)}: write {{'role': …, 'content': …}}")
+        was = "nothing" if turn is None else type(turn).__name__
+        raise InputError(f"message {number} of the chat is {was}: write {{'role': …, 'content': …}}")
     fields = {name: value for name, value in turn.items() if value is not None}  # Arrow has null for missing values
     role = fields.get("role", fields.get("from"))
     content = fields.get("content", fields.get("value"))
@@ -93,7 +94,3 @@ def _read_content(content: Any, number: int) -> str | None:
     if len(texts) < len(parts):
         raise InputError(f"message {number} of the chat contains parts that are not text: leave these out")
     return "\n".join(texts)
-
-
-def _name_type(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__

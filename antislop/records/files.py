@@ -124,7 +124,7 @@ def _read_json_lines(path: Path) -> Iterator[RawRecord]:
 
 
 def _is_heading(value: Any) -> bool:
-    """Return whether a value is the first line of a chat of SillyTavern, which has no message."""
+    """Return whether a value is the first line of a chat of SillyTavern."""
     names = value.keys() if isinstance(value, dict) else set()
     return "mes" not in names and ("chat_metadata" in names or {"user_name", "character_name"} <= names)
 
@@ -165,7 +165,6 @@ def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord]:
-    """Read rows below a line of column names, whose most frequent of comma, semicolon and tab is the delimiter."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
     with _open_text(path) as file:
         header = next((line for line, _ in _read_lines(file) if line.strip()), "")
@@ -189,7 +188,6 @@ def _read_csv(path: Path) -> Iterator[RawRecord]:
 
 
 def _note_cut(file: IO[str], cut: list[str]) -> Iterator[str]:
-    """Yield the lines of a file, and add those that were shortened to a list."""
     for line, is_whole in _read_lines(file):
         if not is_whole:
             cut.append(line[:40])

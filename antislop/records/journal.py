@@ -234,7 +234,7 @@ def lock_file(path: Path) -> FileLock:
 
 
 def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for each setting; names inside an object are joined by dots: generation.top_k."""
+    """Yield (name, value) for each setting, as in generation.top_k."""
     if not isinstance(settings, dict):
         yield name, settings
         return

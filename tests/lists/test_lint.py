@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
-from antislop.frequencies import load_frequencies
+from antislop.lists.frequencies import load_frequencies
 from antislop.lists.lint.lint import COMMON_ZIPF, find_contained, lint
 from antislop.lists.lint.speller import Speller
 from antislop.matching.folding import fold_phrase

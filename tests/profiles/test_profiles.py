@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from antislop.errors import BanError, InputError
-from antislop.frequencies import load_frequencies
 from antislop.lists.bundled import FOLDER
+from antislop.lists.frequencies import load_frequencies
 from antislop.lists.lint.lint import lint
 from antislop.matching.bans import Ban
 from antislop.profiles.changes import Change, compare

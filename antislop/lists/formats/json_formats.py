@@ -36,7 +36,7 @@ _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 
 
 def find_shape(text: ListText) -> str:
-    """Return the name of the format that the value of a JSON text shows."""
+    """Return the name of the format of a JSON text."""
     if text.suffix != ".json" and _are_json_lines(text.text):
         return "statistics"
     if find_preset(text.value) is not None:
@@ -102,7 +102,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 
 def _are_json_lines(text: str) -> bool:
-    """Return whether the first of several lines is an object, or a phrase with a number, as a whole."""
+    """Return whether the first of several lines is an object, or a phrase with a number."""
     first, *others = text.strip().split("\n", 2)
     try:
         value = json.loads(first)
@@ -164,7 +164,7 @@ def _ngram_entry(line: int, item: Any, edges: Edges) -> Line:  # noqa: ARG001
 
 
 def _children(text: str, index: int) -> Iterator[tuple[str, int, Any]]:
-    """Yield (key, index, value) of each item of the JSON list or object that begins at `index` of a valid text."""
+    """Yield (key, index, value) for each item of the JSON list or object at an index."""
     decoder, is_object, key = json.JSONDecoder(), text[index] == "{", ""
     index = _skip(text, index + 1)
     while text[index] not in "]}":
@@ -190,7 +190,7 @@ def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
 
 
 def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    """Yield the phrases of statistics: objects that name one, and [phrase, count] in lists, however deep."""
+    """Yield the phrases of objects that name one, and of [phrase, count] in lists, however deep."""
     line, seen = 1, 0
     start = _skip(text, 0)
     value = json.JSONDecoder().raw_decode(text, start)[0]
@@ -205,7 +205,7 @@ def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (index, entry, name of its group), and also the strings in a list without statistics."""
+    """Yield (index, entry, name of its group), also for strings in a list without statistics."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)

@@ -61,7 +61,7 @@ def _read_lines(text: str, edges: Edges) -> Iterator[Line]:
 
 
 def _count_heading(lines: list[str]) -> int:
-    """Return the number of lines of free text: up to the last empty line or ruler above the first marked line."""
+    """Return the number of lines up to the last empty line or ruler above the first marked line."""
     marked = (number for number, line in enumerate(lines) if _is_marked(line))
     above = range(next(marked, 0))
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)

@@ -86,7 +86,7 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str 
 
 
 def read_lines(text: ListText, edges: Edges) -> Iterator[Line]:
-    """Yield the bans of a list, one per line. Raises `BanError` for a newer version of the format."""
+    """Yield the bans of a list. Raises `BanError` for a newer version of the format."""
     version = read_heading(text.text).version
     if version is not None and version > VERSION:
         raise BanError(
@@ -142,7 +142,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _unquote(text: str) -> str:
-    """Return the string of a text that is a JSON string, else the text."""
+    """Return the string in a text that is JSON, else the text."""
     if text.startswith('"') and text.endswith('"'):
         try:
             return str(json.loads(text))

@@ -10,8 +10,8 @@ from warnings import catch_warnings, simplefilter
 
 import regex
 
-from antislop.frequencies import find_zipf
 from antislop.lists.ban_list import BanList
+from antislop.lists.frequencies import find_zipf
 from antislop.lists.lint.speller import Speller, VocabularySurfaces
 from antislop.matching.automaton import ROOT, Automaton
 from antislop.matching.bans import Ban
@@ -86,7 +86,7 @@ def lint(
 
 
 def _makes_superfluous(kinds: set[FindingKind], kind: FindingKind) -> bool:
-    """Return whether the faults of an entry make another one superfluous, as of an entry that is to be left out."""
+    """Return whether other faults of an entry make one superfluous."""
     return bool(kinds & {"duplicate", "contained"}) or (kind == "common" and bool(kinds & {"short", "common"}))
 
 
@@ -252,7 +252,7 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
 
 
 def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
-    """Yield the entries that look like two between which a comma is missing, as in `"to" "tapestry"` in Python."""
+    """Yield the entries that look like two between which a comma is missing."""
     literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
     entries = {ban.phrase.casefold() for _, ban in literals}
     for index, ban in literals:
@@ -289,7 +289,7 @@ def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool
 def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
     """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
 
-    Names and compounds look the same: both halves of a phrase of one word must be entries of the list.
+    Names look the same: both halves of a phrase of one word must be entries of the list.
     """
     candidates = []
     lower = phrase.casefold()
@@ -307,7 +307,7 @@ def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, floa
 
 
 def _rank(word: str, frequencies: Mapping[str, float]) -> float:
-    """Return how common a word is, 0 if it is too rare to be one half of another."""
+    """Return how common a word is, 0 if it is too rare to be a half."""
     zipf = find_zipf(word, frequencies)
     return zipf if zipf >= (KNOWN_ZIPF if len(word) > 3 else KNOWN_SHORT_ZIPF) else 0.0
 

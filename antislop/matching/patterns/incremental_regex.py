@@ -83,7 +83,7 @@ class Allowance:
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
     ) -> regex.Match[str] | None:
-        """Search text[:end] from start on, and spend the time it takes. Raises `TimeoutError` if none is left."""
+        """Search text[start:end], and spend the time it takes. Raises `TimeoutError` if none is left."""
         while (left := self._shared.limit - self._spent) > 0:
             began = self._clock()
             try:
@@ -143,8 +143,7 @@ class IncrementalRegex:
     def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Span | None, int]:
         """Return the first match from start on that is decided within text[:end], and where to search next.
 
-        Without a match, the latter is the first place at which one may still begin, or `end`. Raises `TimeoutError` if
-        the allowance is used up.
+        Without a match, that is where one may still begin, or `end`. Raises `TimeoutError`.
         """
         allowance = allowance or Allowance()
         while True:
@@ -171,7 +170,7 @@ class IncrementalRegex:
                 start = undecided
 
     def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Span]:
-        """Return the matches from start on in a text that ends here. Raises `TimeoutError` as `advance` does."""
+        """Return the matches from start on in a text that ends here. Raises `TimeoutError`."""
         allowance = allowance or Allowance()
         matches = []
         while start < len(text):
@@ -188,7 +187,7 @@ class IncrementalRegex:
 
 
 def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str] | None]]:
-    """Return groups of regexes, each with a pattern that matches wherever any of them does; None for a single one."""
+    """Return groups of regexes, each with a pattern that matches wherever one of them does; None for a single one."""
     by_flags: dict[int, list[IncrementalRegex]] = {}
     singles = []
     for member in regexes:
@@ -232,7 +231,7 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
 
 
 def _reach(atom: str) -> str:
-    """Make a part of a pattern look ahead for the next character if it depends on it."""
+    """Make an atom look ahead for the next character if it depends on it."""
     if atom == "$":  # before a line feed it depends on the character after that
         return "(?=(?s:..))$"
     return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom

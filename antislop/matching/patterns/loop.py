@@ -131,7 +131,7 @@ class _Tracker:
         self.kept = (pattern.copies + 1) * pattern.max_passage + 2 * self._room
 
     def read(self, track: Track, symbols: Symbols, *, begun: int) -> tuple[Track, list[tuple[int, int]], int]:
-        """Read the symbols from `begun` on; return the loops that they complete, and the first open place."""
+        """Return the loops that the symbols from `begun` on complete, and the first open place."""
         length, distance, since = track
         loops = []
         end, size = begun, len(symbols.text)
@@ -150,7 +150,7 @@ class _Tracker:
         return Track(length, distance, since), loops, opened
 
     def _extend(self, text: str, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
-        """Return the length of the longest suffix that occurred before, and how many symbols earlier."""
+        """Return the length of the longest suffix that occurred before, and how much earlier."""
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:
             return min(length + step, self.kept), distance
         shortest, longest, distance = 0, min(length + step, end), 0
@@ -165,7 +165,7 @@ class _Tracker:
         return shortest, distance
 
     def _find_loop(self, symbols: Symbols, end: int, length: int, since: int) -> int | None:
-        """Return where the loop with the shortest passage begins that the symbol before `end` completes."""
+        """Return the start of the loop with the shortest passage that ends at `end`."""
         text, repeats = symbols.text, self._repeats
         last_letter = max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
         shortest = max(self._min_period, end - last_letter)
@@ -187,7 +187,7 @@ class _Tracker:
         return None
 
     def _find_run(self, text: str, end: int, since: int, period: int) -> int:
-        """Return where the symbols begin to equal those one period earlier, as far back as that matters."""
+        """Return where the symbols begin to equal those one period earlier."""
         run = end - self._repeats * period
         least = max(period, end - since - self._room - period)
         while run > least and text[run - 1] == text[run - 1 - period]:
@@ -195,7 +195,7 @@ class _Tracker:
         return run
 
     def _find_start(self, marks: str, run: int, floor: int, period: int) -> int:
-        """Return where the second copy begins in a repetition that begins at `run`; it may be past the end."""
+        """Return where the second copy begins in a repetition from `run` on; it may be past the end."""
         first = max(run, floor)
         start = max(first, run + self._room + period)  # a passage without a word that begins
         for kind, place in ((_SENTENCE, first), (_WORD, max(first, run + self._room))):
@@ -227,8 +227,9 @@ def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context
 def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
     """Return the mark of a symbol, and the seam after it.
 
-    seam: what came since the last letter or digit: s or w if the next one begins a sentence or a word, a full stop if a
-        space is still missing for that. is_word: whether a word begins without a space.
+    seam: since the last letter or digit: s or w if the next one begins a sentence or a word, a full stop if a space is
+        still missing for that.
+    is_word: whether a word begins without a space.
     """
     if symbol == " ":
         seam = "s" if is_line or seam in ("s", ".") else "w"

@@ -173,7 +173,7 @@ class Pattern:
 
 
 def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
-    """Return the fields of a kind of patterns that are options."""
+    """Return the fields of a kind that are options."""
     return tuple(field for field in fields(kind)[1:] if field.init)  # type: ignore[arg-type]  # its subclasses are
 
 
@@ -198,7 +198,7 @@ class PatternMatch(NamedTuple):
 class PieceResult(NamedTuple):
     """The matches in one piece, and the places at which incomplete occurrences begin.
 
-    Of several incomplete phrases the longest is enough: a rewind to its start withdraws the others too.
+    Of several incomplete phrases the longest is enough: a rewind to its start withdraws the others.
     """
 
     matches: tuple[PatternMatch, ...] = ()
@@ -222,7 +222,7 @@ class TextSearch(ABC, Generic[S]):
 
     @abstractmethod
     def forget(self, state: S) -> S:
-        """Return the state after the same text, of which no character can belong to a later match."""
+        """Return the state after the same text, of which later matches contain nothing."""
 
     def begin(self) -> None:
         """Begin a text that is unrelated to earlier ones."""
@@ -239,7 +239,7 @@ class TextSearch(ABC, Generic[S]):
 
 
 class FoldTrack(Protocol[S]):
-    """The patterns of a search that compare under the same folding."""
+    """The patterns that compare under the same folding."""
 
     def read(self, state: S, piece: str, *, final: bool) -> tuple[S, PieceResult]: ...
 
@@ -248,7 +248,7 @@ T = TypeVar("T", bound=FoldTrack[Any])
 
 
 class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
-    """A search in up to two tracks: the patterns that compare letters as they are, and all others."""
+    """A search in two tracks: the patterns that compare letters as they are, and all others."""
 
     def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], start: S) -> None:
         numbers: dict[bool, list[int]] = {False: [], True: []}

@@ -58,7 +58,6 @@ def _measure_gaps(origins: Sequence[int]) -> str:
 
 
 def _step_back(state: PhraseState, count: int) -> int:
-    """Return the place of the symbol `count` symbols back, 1 being the last one."""
     gaps = state.gaps[len(state.gaps) - _WIDTH * (count - 1) :]
     if len(gaps) == len(state.gaps):
         return state.start_back
@@ -103,13 +102,13 @@ class _PhraseTrack:
 
 
 class PhraseSearch(TrackSearch[PhraseState, _PhraseTrack]):
-    """Phrases, compiled. Two phrases that fold to the same symbols are both found."""
+    """Phrases, compiled."""
 
     def __init__(self, patterns: Sequence[Phrase]) -> None:
         super().__init__(patterns, build=_PhraseTrack, start=PhraseState())
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
-        """Return the folded rest of up to `count` incomplete phrases, of which the longest part was read."""
+        """Return the folded rest of up to `count` phrases, of which the most was read."""
         track, longest = max(
             zip(self._tracks, state, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1].state))
         )

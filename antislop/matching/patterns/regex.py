@@ -60,10 +60,7 @@ class RegexState(NamedTuple):
 
 
 class RegexSearch(TextSearch[RegexState]):
-    """Regexes, compiled. Matches of a regex that overlap an earlier one of the same regex don't count.
-
-    A regex that uses up its `Allowance` times out for all texts that are read with this object.
-    """
+    """Regexes, compiled. Overlapping matches of one regex count once."""
 
     def __init__(self, patterns: Sequence[Regex]) -> None:
         self.start = RegexState()
@@ -227,7 +224,7 @@ class Regex(Pattern):
             yield Fault("loop", clause, "use Ban.loop(), which withdraws the later ones only")
 
     def _find_slow_text(self) -> str:
-        """Return a text that takes too long, or ""; it is shorter than `max_span`, so that it is searched once."""
+        """Return a text that takes too long, shorter than `max_span` to be searched once, or ""."""
         compiled, allowance = self.prepare(), Allowance()
         letters: dict[str, None] = dict.fromkeys(regex.findall(r"\w", self.text)[:12])
         words = " ".join(regex.findall(r"[^\W_]+", self.text))
@@ -241,7 +238,7 @@ class Regex(Pattern):
 
 
 def write_flags(pattern: str, flags: int) -> str:
-    """Return a regex with the flags of `regex.compile` written in front of it. Raises `BanError` for unknown ones."""
+    """Return a regex with flags written in front of it. Raises `BanError` for unknown ones."""
     if flags & ~sum(_FLAGS.values()):
         raise BanError(f"flags of {pattern!r} are {flags}; known are {', '.join(_FLAGS)} of the package regex")
     letters = "".join(letter for letter, flag in _FLAGS.items() if flags & flag)

@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of a pattern: its length, the choices within it, and its loops over single characters."""
+    """A part of a pattern: its length, the choices within it, its loops over single characters."""
 
     characters: int = 0
     choices: int = 1
@@ -49,7 +49,7 @@ class _Part(NamedTuple):
 
 
 class _Level:
-    """A group that is being read. The latest part is kept apart because a repetition may follow it."""
+    """An open group. The latest part is kept apart because a repetition may follow it."""
 
     def __init__(self) -> None:
         self.characters, self.choices, self.loops, self.other_choices = 0, 1, 0, 0
@@ -118,7 +118,7 @@ def measure(pattern: str) -> Size:
 
 
 def _read_counts(repeat: regex.Match[str]) -> tuple[int, int | None]:
-    """Return the smallest and the largest number of repetitions, None if there is no limit."""
+    """Return the smallest and the largest number of repetitions; None for no limit."""
     if repeat[0][0] in "*+?":
         return int(repeat[0][0] == "+"), 1 if repeat[0][0] == "?" else None
     lower, upper = repeat["lower"], repeat["upper"]

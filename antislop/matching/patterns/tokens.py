@@ -16,7 +16,7 @@ _FIX = "write Ban.tokens([5, 17])"
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Pattern):
-    """Token ids, written as numbers with spaces between; other tokens with the same text stay allowed."""
+    """Token ids, written as numbers with spaces between."""
 
     kind: ClassVar[str] = "tokens"
     constructor: ClassVar[str] = "Ban.tokens"

@@ -38,13 +38,13 @@ _WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
 
 @cache
 def stop_words() -> frozenset[str]:
-    """Load the English function words that lists of word sequences leave out."""
+    """Load English function words, which lists of word sequences leave out."""
     lines = read_text(FOLDER / "stop_words.txt").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
 
 
 class Item(NamedTuple):
-    """A word of a sequence, folded, with `*` for any letters, and how many other words may come before it."""
+    """A folded word, with `*` for any letters, and how many other words may come before it."""
 
     word: str
     min_gap: int = 0
@@ -87,8 +87,6 @@ def _split_part(part: str, *, case_sensitive: bool) -> list[str]:
 
 
 class _Partial(NamedTuple):
-    """An incomplete sequence: its next item, the words since the last one, and the place of its first character."""
-
     sequence: int
     item: int
     gap: int
@@ -170,7 +168,7 @@ class _WordTrack:
     def _advance(
         self, partials: set[_Partial], word: str, start: int, *, is_counted: bool
     ) -> tuple[set[_Partial], list[_Partial]]:
-        """Return the sequences that continue after a word that begins at `start`, and those that it completes."""
+        """Return the sequences that continue after a word, and those that it completes."""
         beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
         if word.startswith(_FORGOTTEN):
             beginning = chain()
@@ -205,9 +203,9 @@ class WordSearch(TrackSearch[SequenceState, _WordTrack]):
 
 
 def _fits(parts: Sequence[str], word: str) -> bool:
-    """Return whether a word consists of these parts, in order, with any letters between them.
+    """Return whether a word consists of these parts, in order, with any letters between them, in linear time.
 
-    Taking the leftmost place for each part is enough, so that the time is linear in the length of the word.
+    Taking the leftmost place for each part is enough.
     """
     prefix, *middle, suffix = parts
     index, end = len(prefix), len(word) - len(suffix)
