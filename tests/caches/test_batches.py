@@ -241,6 +241,15 @@ def test_a_report_for_each_row_and_their_sum(llama: PreTrainedModel) -> None:
         assert len(drawn) - report.withdrawn_tokens == len(text)
 
 
+def test_the_report_of_a_text_counts_each_pass(llama: PreTrainedModel) -> None:
+    for ending in (NO_END, LIKELY_TO_END):
+        for seed in range(4):
+            with counting(llama) as fed:
+                out = sample(COMMON, llama, PROMPTS[:1], seed=seed, do_sample=True, **ending)
+            assert out.report.forward_passes == len(fed)
+            assert out.report.tokens_fed == sum(fed)
+
+
 @pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
 def test_each_row_reads_its_prompt_and_all_kept_and_cut_tokens_but_the_last(
     model: PreTrainedModel, ending: dict[str, Any]

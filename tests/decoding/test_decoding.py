@@ -17,17 +17,13 @@ from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
 from antislop.trace.report import Report
-from tests.conftest import DEPTH
+from tests.support.ban_cases import LETTERS, anywhere
+from tests.support.depth import sample_size
 from tests.support.oracles import rejection_distribution, standing
 from tests.support.toys import Markov, Words, run, spec_of
 
-LETTERS = Words("a", "b", "c", "d")
 EOS = 4
 WITH_EOS = Words("a", "b", "c", "d", None)
-
-
-def anywhere(phrase: str, weight: float = 0.0) -> Ban:
-    return Ban(phrase, weight=weight, edges="anywhere")
 
 
 def table(*rows: tuple[float, ...], **kwargs: object) -> Markov:
@@ -45,7 +41,8 @@ def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
     """Random models, vocabularies, lists and settings; each ban that occurs in a text was conceded, with an event."""
     chance = random.Random(0)
     struggles = clean = 0
-    for seed in range(4000 * DEPTH):
+    runs = sample_size(4000)
+    for seed in range(runs):
         if seed % 10 == 0:  # a new list for every tenth run only, to save the time of compiling
             words = Words(None, *chance.sample(PIECES, 7))  # the prompt is special tokens: no edge to touch
             bans = [
@@ -63,8 +60,8 @@ def test_nothing_banned_is_written_in_thousands_of_random_runs() -> None:
         assert not found or conceded, (seed, words.text(tokens), bans)
         struggles += report.rewinds > 0
         clean += not conceded
-    assert struggles > 800 * DEPTH
-    assert clean > 3200 * DEPTH
+    assert struggles > 0.2 * runs
+    assert clean > 0.8 * runs
 
 
 def find_written(tokens: tuple[int, ...], words: Words, bans: list[Ban]) -> set[tuple[int, int]]:
@@ -121,7 +118,7 @@ def test_a_weight_applies_once_per_occurrence() -> None:
     model = table((0.5, 0.5), (0.5, 0.5), length=6)
     words, bans = Words("a", "b"), [anywhere("a", 0.5)]
     torch.manual_seed(0)
-    times = 2000 * DEPTH
+    times = sample_size(2000)
     share = sum(run(model, words, bans, prompt=(1, 1))[0].count(0) for _ in range(times)) / (6 * times)
     assert share == pytest.approx(1 / 3, abs=0.02)
 

@@ -30,10 +30,8 @@ from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drafted, Finished
-from tests.conftest import DEPTH
-from tests.decoding.test_exactness import TIMES
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import in_turn
+from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.families import build
 from tests.support.markov import MarkovModel
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
@@ -43,6 +41,8 @@ from tests.support.toys import EXACT, PROMPT, Markov, Words, run, spec_of
 
 TOKENIZER = build_tokenizer()
 INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])
+TIMES = sample_size(1000)
+"""Texts drawn per case, as many as without drafts."""
 
 
 class Guesses:
@@ -92,7 +92,7 @@ def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: 
     words, bans = CASES[case]
     model, guesses = Markov(len(words), seed=1), Guesses(len(words), reports=drafts == "drawn")
     assert p_value(draw(model, words, bans, guesses, times=TIMES), expected_of(case, seed=1)) > 1e-4
-    assert guesses.accepted > 100
+    assert guesses.accepted > TIMES / 10
 
 
 def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
@@ -107,7 +107,7 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
             token = int(self.random.choice(4, p=proposal))
             return Draft([token], torch.tensor(proposal, dtype=torch.float32)[None])
 
-    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=3000 * DEPTH), expected) > 1e-4
+    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=3 * TIMES), expected) > 1e-4
 
 
 @given(
@@ -393,7 +393,7 @@ def test_an_assistant_changes_nothing_about_the_distribution_of_a_batch_and_in_f
         "temperature": SHARP,
     }
     torch.manual_seed(0)
-    batch, in_flight, accepted, times = Counter[tuple[int, ...]](), Counter[tuple[int, ...]](), 0, 160 * DEPTH
+    batch, in_flight, accepted, times = Counter[tuple[int, ...]](), Counter[tuple[int, ...]](), 0, 4 * sample_size(40)
     mask = torch.ones((4, 6), dtype=torch.long)
     for _ in range(times // 4):
         out = sampler.generate(MODEL, INPUTS.repeat(4, 1), attention_mask=mask, return_dict_in_generate=True, **drafts)
@@ -536,7 +536,7 @@ def test_a_drafting_model_changes_no_greedy_text_and_saves_passes(kind: str) -> 
 
 def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
     """On the protocols: in a batch of an inferencer, and in flight."""
-    words, bans, times = Words(None, *"abcd"), [anywhere("ab"), anywhere("cc", 0.3)], TIMES
+    words, bans, times = Words(None, *"abcd"), [anywhere("ab"), anywhere("cc", 0.3)], 8 * sample_size(125)
     toy = Markov(5, seed=1, bias=torch.tensor([-torch.inf, 0, 0, 0, 0]))  # prompts consist of token 0
     matcher, expected = Matcher(bans, words), rejection_distribution(toy, words, bans)
     model, drafter = MarkovModel(toy.table), ModelDrafter(MarkovModel(Markov(5, seed=4).table), length=2)
