@@ -22,9 +22,8 @@ from antislop.endpoint.streams import client as client_module, connection
 from antislop.endpoint.streams.client import StreamingClient
 from antislop.endpoint.streams.messages import Message, StreamBroken, StreamRequest
 from antislop.errors import InputError
-from tests.endpoint.test_streams import KINDS, make_engine, read
 from tests.support.simulated_engine import EngineKind
-from tests.support.streaming import Fault, StreamingServer, serve_streams
+from tests.support.streaming import KINDS, Fault, StreamingServer, make_engine, read, serve_streams
 
 REQUEST = StreamRequest(prompt=[3, 4], max_tokens=40, seed=5, sampling=Sampling(), bias={1: -100.0})
 

@@ -26,15 +26,12 @@ from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams.client import StreamingClient
 from antislop.endpoint.streams.messages import Ended, Message, ServerFeatures, StreamedToken, StreamRequest
 from antislop.endpoint.streams.probe import describe
-from tests.support.models import build_spaced_tokenizer, build_tokenizer
+from tests.support.models import build_spaced_tokenizer
 from tests.support.simulated_engine import EngineKind, SimulatedEngine
 from tests.support.statistics import p_value
-from tests.support.streaming import connect_directly, serve_streams
+from tests.support.streaming import KINDS, TABLE, TOKENIZER, connect_directly, make_engine, read, serve_streams
 
-TOKENIZER = build_tokenizer()
 SIZE = len(TOKENIZER)
-TABLE = 2 * torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang", "openai")
 WITH_IDS = KINDS[:3]
 REQUEST = StreamRequest(prompt=[int(TABLE[4].argmax()), 4], max_tokens=60, seed=5, sampling=Sampling())
 SETTINGS = {
@@ -45,19 +42,6 @@ SETTINGS = {
     "min_p": Sampling(temperature=1.3, min_p=0.1),
     "penalty": Sampling(repetition_penalty=1.9),
 }
-
-
-def score(tokens: list[int]) -> torch.Tensor:
-    """Return the logits after some tokens."""
-    return TABLE[tokens[-1]]
-
-
-def make_engine(kind: EngineKind = "vllm", **options: Any) -> SimulatedEngine:
-    return SimulatedEngine(score, TOKENIZER, kind, **options)
-
-
-async def read(client: StreamingClient, request: StreamRequest) -> list[Message]:
-    return [message async for message in client.stream(request)]
 
 
 def drawn_from(sampling: Sampling, bias: Mapping[int, float] | None = None) -> torch.Tensor:

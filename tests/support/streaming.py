@@ -11,13 +11,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from aiohttp import web
 
 from antislop.endpoint.endpoint import Endpoint
 from antislop.endpoint.streams.client import StreamingClient
 from antislop.endpoint.streams.connection import Refused
-from tests.support.simulated_engine import RequestRefused, SimulatedEngine
+from antislop.endpoint.streams.messages import Message, StreamRequest
+from tests.support.models import build_tokenizer
+from tests.support.simulated_engine import EngineKind, RequestRefused, SimulatedEngine
 from tests.support.simulated_formats import DONE, STREAMED_PATHS, answer_get, answer_post, stream
+
+KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang", "openai")
+TOKENIZER = build_tokenizer()
+TABLE = 2 * torch.randn(len(TOKENIZER), len(TOKENIZER), generator=torch.Generator().manual_seed(0))
+"""The logits after each token, [vocab, vocab]."""
+
+
+def make_engine(kind: EngineKind = "vllm", **options: Any) -> SimulatedEngine:
+    """Return an engine of a model whose next token depends on the last one."""
+    return SimulatedEngine(lambda tokens: TABLE[tokens[-1]], TOKENIZER, kind, **options)
+
+
+async def read(client: StreamingClient, request: StreamRequest) -> list[Message]:
+    """Return all messages of a stream."""
+    return [message async for message in client.stream(request)]
 
 
 @dataclass(frozen=True)
