@@ -43,7 +43,7 @@ needs_ray = pytest.mark.skipif(
     reason="Ray is not installed: it is too large for the test extra; pip install 'antislop[ray]'",
 )
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by way of /proc")
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings
 # Read when Ray is imported. Otherwise a thread of a data set that is ending connects again after `ray.shutdown`.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 

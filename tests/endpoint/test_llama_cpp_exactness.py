@@ -16,6 +16,8 @@ from tests.support.llama_cpp import serve_llama_cpp
 from tests.support.processes import ServingProcess
 from tests.support.statistics import p_value
 
+pytestmark = pytest.mark.slow
+
 TIMES = 150 * DEPTH
 
 

@@ -209,13 +209,21 @@ def greedy_text(
     return tokens
 
 
-families = pytest.mark.parametrize("family", FAMILIES)
+def quick_if(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
+    return () if is_quick else (pytest.mark.slow,)
+
+
+families = pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=quick_if(family in (*OF_EACH_KIND, *WRONG_WITH_STATIC))) for family in FAMILIES],
+)
 
 
 def cases(*, first: int) -> pytest.MarkDecorator:
     """Each family with its own cache, and with a static cache or half precision in turn, from `first` on.
 
-    One family of each kind is tested in all combinations; with a larger depth, all families are.
+    One family of each kind is tested in all combinations; with a larger depth, all families are. `make test` tries the
+    former, each with its own cache in float32.
     """
     turns = [("static", torch.float32), (None, torch.bfloat16)]
     tried = {(family, None, torch.float32) for family in FAMILIES}
@@ -223,7 +231,13 @@ def cases(*, first: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("family", "kind", "dtype"),
         [
-            pytest.param(family, kind, dtype, id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}")
+            pytest.param(
+                family,
+                kind,
+                dtype,
+                id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}",
+                marks=quick_if(family in OF_EACH_KIND and (kind, dtype) == (None, torch.float32)),
+            )
             for family, kind, dtype in product(FAMILIES, KINDS, DTYPES)
             if DEPTH > 1 or family in OF_EACH_KIND or (family, kind, dtype) in tried
             if kind is None or family not in WRONG_WITH_STATIC
