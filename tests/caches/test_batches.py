@@ -26,7 +26,7 @@ from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
 from tests.support.families import build
-from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer, poisoned
+from tests.support.models import EACH_FAMILY, FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer, poisoned
 
 TOKENIZER = build_tokenizer()
 PROMPTS = ((5, 9, 2, 12, 7, 3), (11,), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7, 21), (21, 3, 8))
@@ -88,7 +88,7 @@ def texts_of(sequences: Tensor, prompts: Sequence[Sequence[int]] = PROMPTS) -> l
     return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return build_model(request.param)
 
@@ -204,7 +204,7 @@ def test_after_any_rewinds_each_row_is_as_if_alone(family: str, dtype: torch.dty
     assert any(banned(free, COMMON))
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=EACH_FAMILY)
 def family(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

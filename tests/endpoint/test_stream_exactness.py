@@ -19,9 +19,8 @@ from antislop.endpoint.streams.messages import ServerFeatures
 from antislop.errors import InputError
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
-from tests.conftest import DEPTH
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import in_turn
+from tests.support.depth import in_turn, sample_size
 from tests.support.drawing_server import DrawingServer
 from tests.support.models import spell
 from tests.support.oracles import conditioned_distribution, rejection_distribution
@@ -44,7 +43,8 @@ WAYS: dict[str, tuple[EndpointMethod, ServerFeatures]] = {
 }
 PLAIN = Sampling()
 NO_END = frozenset({99})
-TIMES = 400 * DEPTH
+TIMES = sample_size(400)
+"""Texts drawn per case: enough to find probabilities that are off by half (root mean square)."""
 
 
 def write_texts(

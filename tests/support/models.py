@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import (
@@ -39,6 +40,8 @@ _SHAPE = {
 }
 
 FAMILIES = ("llama", "gpt2", "gemma3", "mistral")
+EACH_FAMILY = ("llama", "gemma3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("gpt2", "mistral")))
+"""Parameters of tests: full attention and a window are quick."""
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
