@@ -33,11 +33,10 @@ from antislop.trace.events import Drafted, Finished
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.families import build
-from tests.support.markov import MarkovModel
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import EXACT, PROMPT, Markov, Words, run, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, MarkovModel, Words, run, spec_of
 
 TOKENIZER = build_tokenizer()
 INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])

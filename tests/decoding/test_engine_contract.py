@@ -37,11 +37,10 @@ from antislop.trace.events import Finished, Forwarded, Rewound
 from tests.support.ban_cases import anywhere
 from tests.support.depth import sample_size
 from tests.support.families import build
-from tests.support.markov import MarkovCache, MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, Words, spec_of
+from tests.support.toys import Markov, MarkovCache, MarkovModel, Words, spec_of
 
 WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)

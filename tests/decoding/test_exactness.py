@@ -103,6 +103,7 @@ def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
     assert p_value(drawn, expected) > 1e-4
 
 
+@pytest.mark.slow
 def test_method_text_and_method_exact_are_different_distributions() -> None:
     """The check of the test above distinguishes them."""
     words, bans = CASES["one phrase"]

@@ -17,11 +17,10 @@ from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Event, Rewound
 from tests.support.ban_cases import CASES, LETTERS, anywhere
 from tests.support.depth import sample_size
-from tests.support.markov import MarkovModel
 from tests.support.memory import count_left
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, spec_of
+from tests.support.toys import Markov, MarkovModel, spec_of
 
 
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:

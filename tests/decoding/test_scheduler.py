@@ -25,8 +25,7 @@ from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drawn, Event, Finished, Rewound
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.depth import DEPTH
-from tests.support.markov import MarkovModel
-from tests.support.toys import Markov, spec_of
+from tests.support.toys import Markov, MarkovModel, spec_of
 
 MODEL = Markov(4, seed=1, length=20)
 GREEDY = Policy(False, "exact", "concede", max_rewinds=100)

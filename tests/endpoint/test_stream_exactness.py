@@ -44,7 +44,10 @@ WAYS: dict[str, tuple[EndpointMethod, ServerFeatures]] = {
 PLAIN = Sampling()
 NO_END = frozenset({99})
 TIMES = sample_size(400)
-"""Texts drawn per case: enough to find probabilities that are off by half (root mean square)."""
+"""Texts drawn per case: enough to find probabilities that are off by 44 %; in `make test` 69 %, at depth 10 19 %.
+
+A root mean square, by `smallest_deviation`.
+"""
 
 
 def write_texts(

@@ -15,8 +15,7 @@ from antislop import AntiSlop, Ban, applied_to
 from antislop.interpret import ActivationCache, run_with_cache
 from tests.conftest import DEPTH
 from tests.support import families
-from tests.support.hooks import counted_calls, read_state
-from tests.support.models import WINDOW, build_tokenizer
+from tests.support.models import WINDOW, build_tokenizer, counted_calls, read_state
 
 TOKENIZER = build_tokenizer()
 FREE = AntiSlop(TOKENIZER, [])

@@ -20,7 +20,7 @@ from antislop.trace.view.notes import list_notes
 from antislop.trace.view.rows import RowView
 from antislop.trace.view.time_line import draw_time_line
 from tests.conftest import DEPTH
-from tests.support.pages import PageReader
+from tests.support.browser import PageReader
 from tests.support.traces import (
     CAT,
     DOGS,
