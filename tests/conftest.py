@@ -34,6 +34,18 @@ settings.register_profile(
 settings.load_profile("antislop")
 
 
+SLOW_FIXTURES = {"assets", "browser", "llama_cpp", "vllm_python"}
+"""What not every machine has, or what takes seconds to start."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use one of `SLOW_FIXTURES`."""
+    for item in items:
+        if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over torch and transformers, which stay: that is half of its work."""
     gc.freeze()

@@ -86,6 +86,7 @@ def test_a_cluster_job_makes_a_whole_corpus(tmp_path: Path) -> None:
     assert (tmp_path / "corpus" / "README.md").exists()
 
 
+@pytest.mark.slow  # datasets/test_cluster has the sentence itself
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_a_cluster_job_is_refused_in_one_sentence_and_not_tried_again(tmp_path: Path) -> None:
     ran = start(*CLUSTER, folder=tmp_path)

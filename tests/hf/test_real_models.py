@@ -12,8 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from antislop import AntiSlop
 
-pytestmark = pytest.mark.slow
-
 PROMPTS = {
     "stories260K": "Once upon a time",
     "stories3M": "Once upon a time",

@@ -29,8 +29,6 @@ from tests.support.backends import SlowBackend, play_tokens, run_server
 from tests.support.browser import FIND_PALE_TEXTS, open_browser
 from tests.support.traces import EVIL
 
-pytestmark = pytest.mark.slow
-
 Tiny = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Scheme = Literal["light", "dark"]
 Serve = Callable[..., str]

@@ -21,8 +21,6 @@ from tests.support.browser import FIND_PALE_TEXTS, open_browser
 from tests.support.toys import Words
 from tests.support.traces import EVIL, FALLBACK, NESTED, SPLIT, WORDS, make_marked, make_random_events, make_trace
 
-pytestmark = pytest.mark.slow
-
 Scheme = Literal["light", "dark"]
 
 WORDED = ["place in the text", "drawn", "token id", "probability", "of what bans had left", "rank"]
