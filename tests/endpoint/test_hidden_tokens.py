@@ -21,7 +21,7 @@ from antislop.endpoint.streams import client
 from antislop.endpoint.streams.hidden_tokens import HiddenSpeller, HiddenTokens, ends_within_character
 from antislop.endpoint.streams.messages import Ended, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
-from tests.support.depth import sample_size
+from tests.conftest import DEPTH
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.statistics import p_value
 from tests.support.streaming import connect_directly
@@ -82,7 +82,7 @@ def test_texts_with_hidden_tokens_are_as_probable_as_the_model_has_them(
     monkeypatch.setattr(client, "NAMING_TRIES", 10**5)
     monkeypatch.setattr(client, "REPEATS", 1)
     engine = SimulatedEngine(score, TOKENIZER, "llama.cpp", repeats=repeats)
-    texts = sample_size(1500 if repeats else 150)
+    texts = (1500 if repeats else 150) * DEPTH
     counts = asyncio.run(count_texts(engine, texts))
     assert sum(not body["stream"] for _, body in engine.asked) > texts / 10, "few answers were not streamed"
     assert p_value(counts, find_probabilities(2)) > 1e-3

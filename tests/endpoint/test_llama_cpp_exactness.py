@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")
 
 from antislop.endpoint.methods import EndpointMethod
-from tests.support.depth import DEPTH, sample_size
+from tests.support.depth import DEPTH
 from tests.support.gguf_file import write_gguf
 from tests.support.letters import CASES, FEW_CASES, build_model, build_tokenizer, draw_texts, expected_texts
 from tests.support.llama_cpp import serve_llama_cpp
@@ -18,7 +18,7 @@ from tests.support.statistics import p_value
 
 pytestmark = pytest.mark.slow
 
-TIMES = sample_size(150)
+TIMES = 150 * DEPTH
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from antislop.endpoint.streams.messages import ServerFeatures
 from antislop.errors import InputError
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
+from tests.conftest import DEPTH
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import in_turn, sample_size
+from tests.support.depth import in_turn
 from tests.support.drawing_server import DrawingServer
 from tests.support.models import spell
 from tests.support.oracles import conditioned_distribution, rejection_distribution
@@ -43,11 +44,8 @@ WAYS: dict[str, tuple[EndpointMethod, ServerFeatures]] = {
 }
 PLAIN = Sampling()
 NO_END = frozenset({99})
-TIMES = sample_size(400)
-"""Texts drawn per case: enough to find probabilities that are off by 44 %; in `make test` 69 %, at depth 10 19 %.
-
-A root mean square, by `smallest_deviation`.
-"""
+TIMES = 400 * DEPTH
+"""Texts drawn per case: probabilities that are off by 44 % are found, by `smallest_deviation`."""
 
 
 def write_texts(

@@ -20,6 +20,7 @@ def p_value(drawn: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, .
     if rest > 1:
         counts.append(times - sum(counts))
         shares.append(rest)
+    assert len(counts) > 1, f"{times} draws are too few to tell"
     return float(chisquare(counts, np.array(shares) * (sum(counts) / sum(shares))).pvalue)
 
 
