@@ -29,7 +29,7 @@ from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drafted, Finished
-from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
+from tests.support.ban_cases import CASES, EDGED, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.families import build
 from tests.support.models import VOCABULARY, build_model, build_tokenizer, counted_calls
@@ -85,7 +85,13 @@ def draw(model: Markov, words: Words, bans: Sequence[Ban], drafter: Guesses, *, 
     return Counter(run(model, words, bans, matcher=matcher, lookback=False, drafter=drafter)[0] for _ in range(times))
 
 
-@pytest.mark.parametrize(("case", "drafts"), in_turn(CASES, ["guessed", "drawn"]))
+@pytest.mark.parametrize(
+    ("case", "drafts"),
+    [
+        pytest.param(case, drafts, marks=pytest.mark.slow if CASES[case][0] is EDGED else ())  # a thousand texts
+        for case, drafts in in_turn(CASES, ["guessed", "drawn"])
+    ],
+)
 def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: str) -> None:
     words, bans = CASES[case]
     model, guesses = Markov(len(words), seed=1), Guesses(len(words), reports=drafts == "drawn")

@@ -271,7 +271,10 @@ def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str |
     assert not report.conceded
 
 
-@pytest.mark.parametrize(("family", "kind"), in_turn(OF_EACH_KIND, KINDS))
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [pytest.param(family, kind, marks=quick_if(family == "llama")) for family, kind in in_turn(OF_EACH_KIND, KINDS)],
+)
 def test_each_row_of_a_greedy_batch_equals_a_loop_without_a_cache_for_the_row_alone(
     family: str, kind: str | None
 ) -> None:
