@@ -34,8 +34,8 @@ settings.register_profile(
 settings.load_profile("antislop")
 
 
-SLOW_FIXTURES = {"assets", "browser", "llama_cpp", "vllm_python"}
-"""What not every machine has, or what takes seconds to start."""
+SLOW_FIXTURES = {"assets", "browser", "vllm_python"}
+"""What not every machine has, and what takes seconds to start; llama.cpp is ready in a quarter of a second."""
 
 
 @pytest.hookimpl(tryfirst=True)
