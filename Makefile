@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-versions test-engines check docs package bench eval-quick format clean
+.PHONY: help demo test test-all test-versions test-engines check docs package bench eval-quick format clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -47,7 +47,11 @@ $(DOCS): $(CORE)
 demo: $(CORE)   ## a story written twice: without bans, and with them
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
-test: $(READY)  ## run the tests; ANTISLOP_TEST_DEPTH=10 runs the random ones ten times longer
+test: export ANTISLOP_TEST_DEPTH ?= 0.25
+test: $(READY)  ## the main path, every refusal, every example: 8 minutes of CPU time; see tests/README.md
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-versions: $(READY) ## the oldest transformers; Python 3.10 and 3.13 where they are installed

@@ -1,7 +1,4 @@
-"""Settings of all tests.
-
-ANTISLOP_TEST_DEPTH=10 makes the random tests ten times longer, and tries all combinations that take turns by default.
-"""
+"""Settings and fixtures of all tests; README.md says which tools they share."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.depth import DEPTH, sample_size
+
 if TYPE_CHECKING:
     from tests.support.processes import ServingProcess
 
@@ -23,17 +22,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with interrupts ignored, and the tests of Ctrl-C send interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
 ASSETS = Path(__file__).parents[2] / "shared" / "assets"
 
 settings.register_profile(
     "antislop",
-    max_examples=40 * DEPTH,
+    max_examples=sample_size(40),
     deadline=None,
     derandomize=DEPTH == 1,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("antislop")
+
+
+SLOW_FIXTURES = {"assets", "browser", "vllm_python"}
+"""What not every machine has, and what takes seconds to start; llama.cpp is ready in a quarter of a second."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use one of `SLOW_FIXTURES`."""
+    for item in items:
+        if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

@@ -1,9 +1,10 @@
-"""Whoever calls `generate` gets text without bans: pipelines in batches and chats, and `datasets.map`."""
+"""Every door writes the same ids, and whoever calls `generate` gets text without bans: pipelines, `datasets.map`."""
 
 from __future__ import annotations
 
 import gc
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,54 @@ def make_sampler() -> AntiSlop:
 def write(*args: Any, **settings: Any) -> Any:
     torch.manual_seed(5)
     return PIPE(*args, **{**SETTINGS, **settings})
+
+
+FOLDER = ROOT / "hub" / "antislop"
+IDS = dict(TOKENIZER(PROMPTS[0], return_tensors="pt"))
+GREEDY = {"max_new_tokens": 40, "do_sample": False}
+
+
+def name_folder(bans: BanList) -> dict[str, Any]:
+    return {"custom_generate": str(FOLDER), "trust_remote_code": True, "tokenizer": TOKENIZER, "bans": bans}
+
+
+def generate_ids(**settings: Any) -> torch.Tensor:
+    return MODEL.generate(**IDS, **settings)
+
+
+def pipe_ids(**settings: Any) -> torch.Tensor:
+    (answer,) = PIPE(PROMPTS[0], return_tensors=True, **settings)
+    return torch.tensor([answer["generated_token_ids"]])
+
+
+DOORS: dict[str, Callable[..., torch.Tensor]] = {
+    "generate of the sampler": lambda sampler, **settings: sampler.generate(MODEL, **IDS, **settings),
+    "custom_generate": lambda sampler, **settings: generate_ids(custom_generate=sampler, **settings),
+    "applied_to": lambda sampler, **settings: antislop.applied_to(MODEL, sampler)(generate_ids)(**settings),
+    "folder": lambda sampler, **settings: generate_ids(**name_folder(sampler.bans), **settings),
+    "pipeline": lambda sampler, **settings: pipe_ids(custom_generate=sampler, **settings),
+    "pipeline, applied_to": lambda sampler, **settings: antislop.applied_to(MODEL, sampler)(pipe_ids)(**settings),
+    "pipeline, folder": lambda sampler, **settings: pipe_ids(**name_folder(sampler.bans), **settings),
+}
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "temperature": 0.9}, GREEDY], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_writes_the_same_ids_and_without_bans_those_of_generate(
+    door: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    for bans in (BanList([]), BANS):
+        sampler = AntiSlop(TOKENIZER, bans)
+        written = []
+        for write_ids in (DOORS["generate of the sampler"], DOORS[door]):
+            torch.manual_seed(5)
+            written.append(write_ids(sampler, **settings))
+        assert torch.equal(*written)
+        torch.manual_seed(5)
+        assert torch.equal(written[0], generate_ids(**settings)) == (not bans)
+        assert not bans.find(TOKENIZER.decode(written[0][0]))
 
 
 @pytest.mark.parametrize(

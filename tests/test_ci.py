@@ -19,7 +19,8 @@ else:
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / ".ci").iterdir())
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE))
 STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 
 
@@ -27,7 +28,7 @@ def test_the_workflow_runs_the_script_of_ci_and_the_tests_on_every_supported_pyt
     jobs = WORKFLOW["jobs"]
     assert [step["run"] for name in ("all", "tests") for step in jobs[name]["steps"] if "run" in step] == [
         ".ci/run",
-        "make test",
+        "make test-all",
     ]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     supported = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
@@ -71,4 +72,10 @@ def test_a_script_of_ci_can_be_run_and_names_targets_and_tests_that_exist(script
 
 def test_the_script_of_ci_runs_all_checks() -> None:
     made = re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert made == ["demo", "docs", "test", "test-versions", "check", "package", "eval-quick"]
+    assert made == ["demo", "docs", "test-all", "test-versions", "check", "package", "eval-quick"]
+
+
+def test_only_make_test_leaves_tests_out() -> None:
+    recipes = dict(re.findall(r"^(test[a-z-]*): .*\n\t.* -m pytest\b(.*)", MAKEFILE, flags=re.MULTILINE))
+    assert {target for target, options in recipes.items() if " -m " in options} == {"test"}
+    assert "test-all" in recipes

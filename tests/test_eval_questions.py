@@ -25,6 +25,7 @@ def load(name: str) -> Any:
     return importlib.import_module(f"eval.{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_each_question_is_answered_by_one_command(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,7 +23,22 @@ SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 HAS_RAY = find_spec("ray") is not None
 
 
-def run(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Return a function that runs an example in `tmp_path`, as a command would, and returns the printed lines."""
+
+    def run_script(script: str, *args: str) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [script, *args])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run_script
+
+
+def start(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(EXAMPLES / script), *args],
         cwd=folder,
@@ -34,27 +50,24 @@ def run(script: str, *args: str, folder: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_corpus_of_stories_is_written_and_resumed(tmp_path: Path) -> None:
+def test_a_corpus_of_stories_is_written_and_resumed(tmp_path: Path, run: Callable[..., list[str]]) -> None:
     command = ("story_corpus.py", "--samples", "1", "--max-new-tokens", "12")
-    first = run(*command, folder=tmp_path)
-    assert first.returncode == 0, first.stderr
+    first = run(*command)
     records = list(read_records(tmp_path / "stories.jsonl"))
     openings = (EXAMPLES / "stories.txt").read_text(encoding="utf-8").splitlines()
     assert sorted(record["prompt"] for record in records) == sorted(openings * 2)
     assert {record["status"] for record in records} == {"ok"}
-    assert first.stdout.splitlines()[-1] == "banned: 0.00 banned phrases per 1,000 words"
-    again = run(*command, folder=tmp_path)
-    assert again.stdout.splitlines() == first.stdout.splitlines()[-2:], "nothing is made twice"
+    assert first[-1] == "banned: 0.00 banned phrases per 1,000 words"
+    assert run(*command) == first[-2:], "nothing is made twice"
 
 
-def test_chat_replies_come_with_pairs_that_load(tmp_path: Path) -> None:
-    ran = run("chat_pairs.py", "--out", "out", "--limit", "2", "--max-new-tokens", "60", folder=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+def test_chat_replies_come_with_pairs_that_load(tmp_path: Path, run: Callable[..., list[str]]) -> None:
+    printed = run("chat_pairs.py", "--out", "out", "--limit", "2", "--max-new-tokens", "60")
     replies = list(read_records(tmp_path / "out" / "replies.jsonl"))
     assert [message["role"] for message in replies[0]["messages"]] == ["system", "user", "assistant"]
     assert {reply["key"] for reply in replies} >= {"opening", "farewell"}
     rows = list(read_records(tmp_path / "out" / "pairs.jsonl"))
-    assert ran.stdout.splitlines()[-1].startswith(f"{len(rows)} pairs in ")
+    assert printed[-1].startswith(f"{len(rows)} pairs in ")
     bans = [row["ban"] for row in rows]
     assert 0 < max(map(bans.count, bans)) <= 2
     pairs = datasets.Dataset.from_list(rows)
@@ -64,17 +77,19 @@ def test_chat_replies_come_with_pairs_that_load(tmp_path: Path) -> None:
 CLUSTER = ("cluster_job.py", "--limit", "2", "--max-new-tokens", "10")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed")
 def test_a_cluster_job_makes_a_whole_corpus(tmp_path: Path) -> None:
-    ran = run(*CLUSTER, folder=tmp_path)
+    ran = start(*CLUSTER, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert len(list(read_records(tmp_path / "corpus" / "records.jsonl"))) == 4
     assert (tmp_path / "corpus" / "README.md").exists()
 
 
+@pytest.mark.slow  # datasets/test_cluster has the sentence itself
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_a_cluster_job_is_refused_in_one_sentence_and_not_tried_again(tmp_path: Path) -> None:
-    ran = run(*CLUSTER, folder=tmp_path)
+    ran = start(*CLUSTER, folder=tmp_path)
     assert ran.returncode == 2
     assert ran.stderr.startswith("antislop: ")
     assert ran.stderr.count("\n") == 1
@@ -89,11 +104,10 @@ def test_without_ray_a_cluster_job_is_refused_in_one_sentence_and_not_tried_agai
         ("json_grammar", r"(\d+) tokens in (?!\1 )\d+ forward passes$"),
     ],
 )
-def test_a_controller_runs(script: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_controller_runs(script: str, shown: str, run: Callable[..., list[str]]) -> None:
     if script == "json_grammar":
         pytest.importorskip("llguidance", reason="llguidance is not installed")
-    runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
-    assert re.search(shown, capsys.readouterr().out)
+    assert re.search(shown, "\n".join(run(f"{script}.py")))
 
 
 def test_the_notebook_prints_the_outputs_that_it_stores_and_they_show_rewinds() -> None:

@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+@pytest.mark.slow
 def test_the_wheel_contains_all_files_of_the_package(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
@@ -55,6 +56,7 @@ def test_the_wheel_contains_all_files_of_the_package(tmp_path: Path) -> None:
     assert wheel.stat().st_size < 10e6
 
 
+@pytest.mark.slow
 def test_the_source_distribution_contains_the_files_that_its_tests_need(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: nothing lists the project's files")

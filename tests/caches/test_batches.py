@@ -23,7 +23,6 @@ from antislop.hf.model import TransformersModel
 from antislop.trace.completions import Completion
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
-from tests.conftest import DEPTH
 from tests.support.batches import (
     COMMON,
     EOS,
@@ -38,8 +37,9 @@ from tests.support.batches import (
     sample,
     texts_of,
 )
+from tests.support.depth import DEPTH
 from tests.support.families import build
-from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, poisoned
+from tests.support.models import EACH_FAMILY, FAMILIES, VOCABULARY, WINDOW, build_model, poisoned
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False, "exponential_decay_length_penalty": (4, 1.2)},
@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return build_model(request.param)
 
@@ -166,7 +166,7 @@ def test_after_any_rewinds_each_row_is_as_if_alone(family: str, dtype: torch.dty
     assert any(banned(free, COMMON))
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=EACH_FAMILY)
 def family(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -201,6 +201,15 @@ def test_a_report_for_each_row_and_their_sum(llama: PreTrainedModel) -> None:
     for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
         drawn = [event for event in report.events if type(event).__name__ == "Drawn"]
         assert len(drawn) - report.withdrawn_tokens == len(text)
+
+
+def test_the_report_of_a_text_counts_each_pass(llama: PreTrainedModel) -> None:
+    for ending in (NO_END, LIKELY_TO_END):
+        for seed in range(4):
+            with counting(llama) as fed:
+                out = sample(COMMON, llama, PROMPTS[:1], seed=seed, do_sample=True, **ending)
+            assert out.report.forward_passes == len(fed)
+            assert out.report.tokens_fed == sum(fed)
 
 
 @pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])

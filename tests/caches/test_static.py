@@ -14,7 +14,7 @@ from antislop.caches.cache import TransformersCache
 from antislop.decoding.protocols import PAD
 from antislop.hf.model import TransformersModel
 from tests.support.families import RECURRENT, build
-from tests.support.models import FAMILIES, VOCABULARY, build_model, build_tokenizer
+from tests.support.models import EACH_FAMILY, VOCABULARY, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2, 12, 7], [1, 1, 1, 8, 3, 4], [0, 6, 6, 7, 3, 2]])
@@ -32,7 +32,7 @@ def fresh(model: PreTrainedModel, text: Tensor, mask: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH_FAMILY)
 def test_without_violations_texts_are_bit_identical_to_those_of_generate(family: str, rows: int) -> None:
     model, settings = build_model(family), {**SETTINGS, "attention_mask": MASK[:rows]}
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def test_without_violations_texts_are_bit_identical_to_those_of_generate(family:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH_FAMILY)
 def test_rewinds_leave_no_trace_and_need_no_more_memory(family: str, rows: int) -> None:
     model, settings = build_model(family), {**SETTINGS, "attention_mask": MASK[:rows], "suppress_tokens": [1]}
     torch.manual_seed(0)

@@ -327,6 +327,7 @@ def structured() -> list[str]:
     return ["--json-schema", "schema.json", "--max-new-tokens", "60"]
 
 
+@pytest.mark.slow
 def test_every_text_fits_the_grammar_without_banned_phrases_in_any_batch(structured: list[str]) -> None:
     assert_made(make(*structured, "--n", "3", "--arms", "plain,banned"), "30 records")
     records = read()
@@ -759,6 +760,7 @@ def test_a_full_disk_while_parquet_is_written_is_reported_in_one_sentence() -> N
 
 
 @pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs signals of POSIX")
+@pytest.mark.slow
 def test_a_process_of_its_own_handles_ctrl_c_and_a_closed_pipe(folder: Path) -> None:
     """Ctrl-C from a shell, and a reader of the progress that closes the pipe."""
     Path("p.txt").write_text("\n".join(PROMPTS * 40))

@@ -28,7 +28,7 @@ from antislop.cli.scan import Occurrence, Window, find_occurrences
 from antislop.lists.ban_list import PIECE
 from antislop.matching.bans import Match, drop_overlaps
 from antislop.matching.text_matcher import TextMatcher
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 
 EVERY_KIND = BanList(
     [

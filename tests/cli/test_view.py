@@ -128,6 +128,7 @@ def test_a_place_that_can_not_be_written_is_refused_before_the_model_is_loaded(t
         assert f"antislop: {place}: " in result.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_text_is_saved_and_called_unfinished(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     command = [sys.executable, "-m", "antislop", "generate", *SEED, "--max-new-tokens", "500", "--trace", str(path)]

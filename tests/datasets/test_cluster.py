@@ -38,10 +38,16 @@ from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
 from tests.support.models import build_model, build_tokenizer
 
-needs_ray = pytest.mark.skipif(
+without_ray = pytest.mark.skipif(
     find_spec("ray") is None,
     reason="Ray is not installed: it is too large for the test extra; pip install 'antislop[ray]'",
 )
+
+
+def needs_ray(test: Any) -> Any:
+    return pytest.mark.slow(without_ray(test))
+
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by way of /proc")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 # Read when Ray is imported. Otherwise a thread of a data set that is ending connects again after `ray.shutdown`.

@@ -20,7 +20,7 @@ from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Conceded
 from tests.support.controllers import Interpreter, RandomController, TextController, controlled_distribution
-from tests.support.depth import DEPTH
+from tests.support.depth import DEPTH, sample_size
 from tests.support.statistics import p_value
 from tests.support.toys import Markov, Words, spec_of
 
@@ -63,7 +63,7 @@ def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed:
     policy = replace(POLICY, do_sample=True)
     matcher = Matcher(bans, WORDS)
     drawn = Counter[tuple[int, ...]]()
-    for _ in range(1000):
+    for _ in range(sample_size(1000)):
         row = Row(spec_of(model, matcher, policy=policy, lookback=False, controller=controller))
         events = [event for _, event in decode(Scheduler(rows=[row]), model)]
         assert not any(isinstance(event, Conceded) for event in events)
@@ -119,7 +119,7 @@ def test_a_ban_in_forced_tokens_rewinds_to_its_start_or_to_the_choice_before_if_
     expected = controlled_distribution(model, LETTERS, bans, controller)
     torch.manual_seed(0)
     drawn = Counter[tuple[int, ...]]()
-    for _ in range(300 * DEPTH):
+    for _ in range(sample_size(300)):
         row = Row(spec_of(model, matcher, policy=policy, lookback=False, controller=controller))
         events = [event for _, event in decode(Scheduler(rows=[row]), model)]
         assert not any(isinstance(event, Conceded) for event in events)

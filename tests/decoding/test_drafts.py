@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -30,19 +29,18 @@ from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drafted, Finished
-from tests.conftest import DEPTH
-from tests.decoding.test_exactness import TIMES
-from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import in_turn
+from tests.support.ban_cases import CASES, EDGED, LETTERS, anywhere, expected_of
+from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.families import build
-from tests.support.markov import MarkovModel
-from tests.support.models import VOCABULARY, build_model, build_tokenizer
+from tests.support.models import VOCABULARY, build_model, build_tokenizer, counted_calls
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import EXACT, PROMPT, Markov, Words, run, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, MarkovModel, Words, run, spec_of
 
 TOKENIZER = build_tokenizer()
 INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])
+TIMES = sample_size(1000)
+"""Texts drawn per case, as many as without drafts."""
 
 
 class Guesses:
@@ -87,12 +85,18 @@ def draw(model: Markov, words: Words, bans: Sequence[Ban], drafter: Guesses, *, 
     return Counter(run(model, words, bans, matcher=matcher, lookback=False, drafter=drafter)[0] for _ in range(times))
 
 
-@pytest.mark.parametrize(("case", "drafts"), in_turn(CASES, ["guessed", "drawn"]))
+@pytest.mark.parametrize(
+    ("case", "drafts"),
+    [
+        pytest.param(case, drafts, marks=pytest.mark.slow if CASES[case][0] is EDGED else ())  # a thousand texts
+        for case, drafts in in_turn(CASES, ["guessed", "drawn"])
+    ],
+)
 def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: str) -> None:
     words, bans = CASES[case]
     model, guesses = Markov(len(words), seed=1), Guesses(len(words), reports=drafts == "drawn")
     assert p_value(draw(model, words, bans, guesses, times=TIMES), expected_of(case, seed=1)) > 1e-4
-    assert guesses.accepted > 100
+    assert guesses.accepted > TIMES / 10
 
 
 def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
@@ -107,7 +111,7 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
             token = int(self.random.choice(4, p=proposal))
             return Draft([token], torch.tensor(proposal, dtype=torch.float32)[None])
 
-    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=3000 * DEPTH), expected) > 1e-4
+    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=3 * TIMES), expected) > 1e-4
 
 
 @given(
@@ -267,7 +271,7 @@ def settings_of(source: str, model: PreTrainedModel) -> dict[str, object]:
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns of the settings of its assistants
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) -> None:
     model = build_model(family)
     sampler = AntiSlop(TOKENIZER, COMMON)
@@ -312,19 +316,6 @@ ALONE = [ids[mask != 0] for ids, mask in zip(PROMPTS, MASK, strict=True)]
 MODEL = build_model("llama")
 
 
-@contextmanager
-def counting(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Count the forward passes of a model."""
-    passes = [0]
-
-    def count(*_: object) -> None:
-        passes[0] += 1
-
-    handle = model.register_forward_pre_hook(count)
-    yield passes
-    handle.remove()
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_drafter_drafts_for_the_rows_of_a_batch_and_in_flight(source: str) -> None:
@@ -348,11 +339,11 @@ def test_a_good_assistant_saves_passes_in_a_batch_and_in_flight() -> None:
     assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=5)
     passes = []
     for drafts in ({}, {"assistant_model": assistant}):
-        with counting(MODEL) as batch:
+        with counted_calls(MODEL) as batch:
             sampler.generate(MODEL, PROMPTS, **BATCH, **drafts)
-        with counting(MODEL) as in_flight:
+        with counted_calls(MODEL) as in_flight:
             list(sampler.generate_many(MODEL, ALONE * 2, batch_size=4, max_new_tokens=40, **drafts))
-        passes.append((batch[0], in_flight[0]))
+        passes.append((len(batch), len(in_flight)))
     assert all(drafted * 2 < plain for plain, drafted in zip(*passes, strict=True))
 
 
@@ -392,7 +383,7 @@ def test_an_assistant_changes_nothing_about_the_distribution_of_a_batch_and_in_f
         "temperature": SHARP,
     }
     torch.manual_seed(0)
-    batch, in_flight, accepted, times = Counter[tuple[int, ...]](), Counter[tuple[int, ...]](), 0, 160 * DEPTH
+    batch, in_flight, accepted, times = Counter[tuple[int, ...]](), Counter[tuple[int, ...]](), 0, 4 * sample_size(40)
     mask = torch.ones((4, 6), dtype=torch.long)
     for _ in range(times // 4):
         out = sampler.generate(MODEL, INPUTS.repeat(4, 1), attention_mask=mask, return_dict_in_generate=True, **drafts)
@@ -535,7 +526,7 @@ def test_a_drafting_model_changes_no_greedy_text_and_saves_passes(kind: str) -> 
 
 def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
     """On the protocols: in a batch of an inferencer, and in flight."""
-    words, bans, times = Words(None, *"abcd"), [anywhere("ab"), anywhere("cc", 0.3)], TIMES
+    words, bans, times = Words(None, *"abcd"), [anywhere("ab"), anywhere("cc", 0.3)], 8 * sample_size(125)
     toy = Markov(5, seed=1, bias=torch.tensor([-torch.inf, 0, 0, 0, 0]))  # prompts consist of token 0
     matcher, expected = Matcher(bans, words), rejection_distribution(toy, words, bans)
     model, drafter = MarkovModel(toy.table), ModelDrafter(MarkovModel(Markov(5, seed=4).table), length=2)

@@ -26,11 +26,10 @@ from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Finished, Rewound, Settled
-from tests.conftest import DEPTH
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import in_turn
+from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
-from tests.support.statistics import p_value
+from tests.support.statistics import p_value, smallest_deviation
 from tests.support.toys import Markov, Words, run, spec_of
 
 
@@ -43,8 +42,11 @@ def draw(
     return Counter(run(model, words, bans, **asked)[0] for _ in range(times))
 
 
-TIMES = 1000 * DEPTH
-"""Number of texts that are drawn for each case."""
+TIMES = sample_size(1000)
+"""Texts drawn per case: enough to find probabilities that are off by 32 %; in `make test` 52 %, at depth 10 14 %.
+
+A root mean square, by `smallest_deviation`.
+"""
 
 
 @pytest.mark.parametrize(("case", "seed"), in_turn(CASES, [1, 2]))
@@ -101,14 +103,13 @@ def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
     assert p_value(drawn, expected) > 1e-4
 
 
+@pytest.mark.slow
 def test_method_text_and_method_exact_are_different_distributions() -> None:
-    """And the test above distinguishes them."""
+    """The check of the test above distinguishes them."""
     words, bans = CASES["one phrase"]
     model = Markov(len(words), seed=1)
     drawn = draw(model, words, bans, times=6000, max_rewinds=10_000)
     assert p_value(drawn, conditioned_distribution(model, words, bans)) < 1e-6
-    drawn = draw(model, words, bans, times=6000, method="text", max_rewinds=10_000)
-    assert p_value(drawn, conditioned_distribution(model, words, bans)) > 1e-4
 
 
 def test_method_text_streams_nothing_before_the_end() -> None:
@@ -130,10 +131,10 @@ def test_method_text_streams_nothing_before_the_end() -> None:
 @pytest.mark.parametrize("case", ["one phrase", "a weight of 0.3", "nested starts", "word edges with weights"])
 def test_method_token_draws_as_the_first_token_rule_does(case: str) -> None:
     words, bans = CASES[case]
-    model, times = Markov(len(words), seed=4), 1000 * DEPTH
-    drawn = draw(model, words, bans, times=times, method="token")
+    model = Markov(len(words), seed=4)
+    drawn = draw(model, words, bans, times=TIMES, method="token")
     generator = np.random.default_rng(0)
-    classic = Counter(first_token_text(model, words, bans, generator) for _ in range(times))
+    classic = Counter(first_token_text(model, words, bans, generator) for _ in range(TIMES))
     often = [text for text in drawn | classic if drawn[text] + classic[text] >= 10]
     table = [[drawn[text] for text in often], [classic[text] for text in often]]
     assert chi2_contingency(table).pvalue > 1e-4
@@ -147,6 +148,17 @@ def test_the_check_rejects_a_wrong_rule() -> None:
     assert p_value(draw(model, words, bans, times=6000, method="token"), expected) < 1e-6
 
 
+@pytest.mark.parametrize(("times", "classes"), [(250, 10), (1000, 60), (10_000, 200)])
+def test_the_check_finds_the_deviation_that_it_is_said_to_find(times: int, classes: int) -> None:
+    """Probabilities that are too high and too low by that share, in turn, are rejected in 99 of 100 draws."""
+    generator, expected = np.random.default_rng(0), np.full(classes, 1 / classes)
+    wrong = expected * (1 + smallest_deviation(times, classes) * np.resize([1, -1], classes))
+    draws = generator.multinomial(times, wrong, size=200)
+    texts = {(number,): float(share) for number, share in enumerate(expected)}
+    found = sum(p_value({(i,): int(count) for i, count in enumerate(drawn)}, texts) < 1e-4 for drawn in draws)
+    assert found >= 190
+
+
 def test_a_rewind_reaches_an_earlier_start_as_often_as_by_single_rewinds() -> None:
     """After "b", "c" leads back to the start of the text and "d" back to itself.
 
@@ -158,7 +170,7 @@ def test_a_rewind_reaches_an_earlier_start_as_often_as_by_single_rewinds() -> No
     bans = [anywhere("bc"), anywhere("d")]
     expected = rejection_distribution(model, LETTERS, bans)
     assert sum(share for text, share in expected.items() if text[0] == 1) == pytest.approx(3 / 8)
-    assert p_value(draw(model, LETTERS, bans, times=4000), expected) > 1e-4
+    assert p_value(draw(model, LETTERS, bans, times=sample_size(4000)), expected) > 1e-4
 
 
 class FarGenerator(torch.Generator):
@@ -192,7 +204,9 @@ def test_an_exit_below_a_kept_weighted_ban_counts_the_probability_of_keeping_it(
     model.table[1, 2] = torch.log(torch.tensor([0.1, 0.0, 0.0, 0.9]))
     bans = [anywhere("c", 0.5), anywhere("bcd")]
     expected = rejection_distribution(model, LETTERS, bans)
-    drawn = draw(model, LETTERS, bans, times=5000)
+    times = sample_size(5000)
+    drawn = draw(model, LETTERS, bans, times=times)
     with_b = sum(share for text, share in expected.items() if text[0] == 1)
-    assert sum(times for text, times in drawn.items() if text[0] == 1) / 5000 == pytest.approx(with_b, abs=0.012)
+    share = sum(count for text, count in drawn.items() if text[0] == 1) / times
+    assert share == pytest.approx(with_b, abs=0.85 / times**0.5)
     assert p_value(drawn, expected) > 1e-4

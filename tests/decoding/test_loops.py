@@ -15,7 +15,7 @@ from antislop.data import FOLDER
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Conceded, Drawn, Event, Rewound, Settled
-from tests.conftest import DEPTH
+from tests.support.depth import sample_size
 from tests.support.oracles import completed, loop_occurrences
 from tests.support.toys import PROMPT, Markov, Words, run
 
@@ -85,7 +85,7 @@ def test_greedy_decoding_takes_the_next_best_token_where_a_loop_begins(seed: int
         assert tokens == expected
 
 
-@settings(max_examples=20 * DEPTH)
+@settings(max_examples=sample_size(20))
 @given(seed=st.integers(0, 10_000))
 def test_what_was_streamed_is_never_withdrawn(seed: int) -> None:
     torch.manual_seed(seed)
@@ -108,7 +108,7 @@ def test_a_loop_that_is_let_through_is_reported_each_time_it_is_complete_again()
     assert report.conceded == 40 - 2  # each further "no " is a loop of its own
 
 
-@settings(max_examples=40 * DEPTH)
+@settings(max_examples=sample_size(40))
 @given(
     seed=st.integers(0, 10_000),
     words=st.sampled_from([SPACED, VARIED, SENTENCES]),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from antislop import AntiSlop, Ban
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.ledger import Node
 from antislop.decoding.loop import decode
@@ -16,16 +15,12 @@ from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Event, Rewound
-from tests.support.ban_cases import CASES, anywhere
-from tests.support.batches import COMMON, LIKELY_TO_END, NO_END, PROMPTS, counting, generate
-from tests.support.markov import MarkovModel
+from tests.support.ban_cases import CASES, LETTERS, anywhere
+from tests.support.depth import sample_size
 from tests.support.memory import count_left
-from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, Words, spec_of
-
-LETTERS = Words("a", "b", "c", "d")
+from tests.support.toys import Markov, MarkovModel, spec_of
 
 
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:
@@ -40,7 +35,7 @@ def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows
 
 def test_free_places_of_a_batch_do_not_matter() -> None:
     markov = Markov(4, length=12)
-    matcher, texts = Matcher([Ban("ab", edges="anywhere"), Ban("c", edges="anywhere")], LETTERS), []
+    matcher, texts = Matcher([anywhere("ab"), anywhere("c")], LETTERS), []
     for places in (3, 5):
         torch.manual_seed(0)
         language_model = MarkovModel(markov.table)
@@ -55,20 +50,9 @@ def test_rows_that_end_independently_are_drawn_as_rejection_sampling_would(case:
     markov = Markov(len(words), seed=1, eos=frozenset({len(words) - 1}))
     matcher, drawn = Matcher(bans, words), Counter[tuple[int, ...]]()
     torch.manual_seed(0)
-    for _ in range(120):
+    for _ in range(sample_size(120)):
         drawn.update(write(markov, matcher, MarkovModel(markov.table), rows=16, places=16))
     assert p_value(drawn, rejection_distribution(markov, words, bans)) > 1e-4
-
-
-def test_the_report_of_a_text_counts_each_pass() -> None:
-    llama, sampler = build_model("llama"), AntiSlop(build_tokenizer(), COMMON)
-    for ending in (NO_END, LIKELY_TO_END):
-        for seed in range(4):
-            asked: dict[str, Any] = {"do_sample": True, "return_dict_in_generate": True, **ending}
-            with counting(llama) as fed:
-                out = generate(llama, PROMPTS[:1], seed=seed, custom_generate=sampler, **asked)
-            assert out.report.forward_passes == len(fed)
-            assert out.report.tokens_fed == sum(fed)
 
 
 def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:

@@ -21,7 +21,7 @@ from antislop.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, re
 from antislop.endpoint.probe import describe
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamRequest, StreamToken
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.models import build_spaced_tokenizer
 from tests.support.served_streams import process
 from tests.support.simulated_engine import EngineKind, SimulatedEngine

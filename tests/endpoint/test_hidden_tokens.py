@@ -20,7 +20,7 @@ from antislop.endpoint.hidden_tokens import HiddenSpeller, HiddenTokens, ends_wi
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamEnd, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.statistics import p_value
 from tests.support.streaming import connect_directly

@@ -9,12 +9,14 @@ import pytest
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")
 
 from antislop.endpoint.methods import EndpointMethod
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.gguf_file import write_gguf
 from tests.support.letters import CASES, FEW_CASES, build_model, build_tokenizer, draw_texts, expected_texts
 from tests.support.llama_cpp import serve_llama_cpp
 from tests.support.processes import ServingProcess
 from tests.support.statistics import p_value
+
+pytestmark = pytest.mark.slow
 
 TIMES = 150 * DEPTH
 

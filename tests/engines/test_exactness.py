@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antislop.endpoint.methods import EndpointMethod
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.letters import CASES, build_model, build_tokenizer, draw_texts, expected_texts
 from tests.support.processes import ServingProcess
 from tests.support.statistics import p_value

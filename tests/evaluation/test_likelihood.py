@@ -16,7 +16,7 @@ from antislop.interpret import likelihood
 from antislop.interpret.likelihood import PromptedTokens, measure_nll
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
-from tests.support.models import FAMILIES, build_model, build_tokenizer, poisoned
+from tests.support.models import EACH_FAMILY, build_model, build_tokenizer, poisoned
 
 TOKENIZER = build_tokenizer()
 MODEL = build_model("llama")
@@ -41,7 +41,7 @@ def make(arm: Arm, **options: Any) -> list[Record]:
     return [made.record for made in maker.make(plan_samples(PROMPTS, samples=2, arm=arm), arm=arm)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH_FAMILY)
 def test_a_text_is_as_likely_as_its_tokens_one_by_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood, "PASS", 64)  # several passes, of several texts each
     model, dice = build_model(family), random.Random(0)

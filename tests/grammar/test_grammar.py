@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from typing import Any
@@ -18,8 +17,8 @@ from antislop import AntiSlop, Ban, Rewindable
 from antislop.errors import InputError
 from antislop.grammar import Grammar
 from antislop.trace.events import Conceded, Finished
+from tests.support.depth import DEPTH
 
-DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
 MODEL, TOKENIZER = antislop.tiny_model()
 KINDS = ["tale", "story"]
 SCHEMA: dict[str, Any] = {

@@ -324,7 +324,7 @@ ALL_CASES = (*RULES, "Grammar as controller", "Grammar as processor")
 CASES = ALL_CASES if DEPTH > 1 else [case for case in ALL_CASES if "after" not in case and "splice" not in case]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [CASES[0], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[1:])])
 def test_forced_tokens_complete_a_weighted_ban_as_often_as_by_rejection_sampling(case: str) -> None:
     """The share of texts with the ban, within 3 sigma; the test below says which deviations that finds."""
     if case in RULES:

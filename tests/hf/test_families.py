@@ -27,8 +27,7 @@ from transformers import PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.trace.events import Drawn, Rewound
 from antislop.trace.report import Report
-from tests.conftest import DEPTH
-from tests.support.depth import in_turn
+from tests.support.depth import DEPTH, in_turn
 from tests.support.families import FAMILIES, RECURRENT, REFUSED, build, build_refused, prepare
 from tests.support.models import VOCABULARY, build_tokenizer
 from tests.support.oracles import completed
@@ -209,13 +208,21 @@ def greedy_text(
     return tokens
 
 
-families = pytest.mark.parametrize("family", FAMILIES)
+def quick_if(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
+    return () if is_quick else (pytest.mark.slow,)
+
+
+families = pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=quick_if(family in (*OF_EACH_KIND, *WRONG_WITH_STATIC))) for family in FAMILIES],
+)
 
 
 def cases(*, first: int) -> pytest.MarkDecorator:
     """Each family with its own cache, and with a static cache or half precision in turn, from `first` on.
 
-    One family of each kind is tested in all combinations; with a larger depth, all families are.
+    One family of each kind is tested in all combinations; with a larger depth, all families are. `make test` tries the
+    former, each with its own cache in float32.
     """
     turns = [("static", torch.float32), (None, torch.bfloat16)]
     tried = {(family, None, torch.float32) for family in FAMILIES}
@@ -223,7 +230,13 @@ def cases(*, first: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("family", "kind", "dtype"),
         [
-            pytest.param(family, kind, dtype, id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}")
+            pytest.param(
+                family,
+                kind,
+                dtype,
+                id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}",
+                marks=quick_if(family in OF_EACH_KIND and (kind, dtype) == (None, torch.float32)),
+            )
             for family, kind, dtype in product(FAMILIES, KINDS, DTYPES)
             if DEPTH > 1 or family in OF_EACH_KIND or (family, kind, dtype) in tried
             if kind is None or family not in WRONG_WITH_STATIC
@@ -257,7 +270,10 @@ def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str |
     assert not report.conceded
 
 
-@pytest.mark.parametrize(("family", "kind"), in_turn(OF_EACH_KIND, KINDS))
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [pytest.param(family, kind, marks=quick_if(family == "llama")) for family, kind in in_turn(OF_EACH_KIND, KINDS)],
+)
 def test_each_row_of_a_greedy_batch_equals_a_loop_without_a_cache_for_the_row_alone(
     family: str, kind: str | None
 ) -> None:

@@ -25,10 +25,9 @@ from antislop.caches.cache import TransformersCache
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from antislop.trace.report import Report
-from tests.conftest import DEPTH
-from tests.support.depth import in_turn
+from tests.support.depth import DEPTH, in_turn
 from tests.support.memory import count_left
-from tests.support.models import FAMILIES, VOCABULARY, WINDOW, build_model, build_tokenizer
+from tests.support.models import EACH_FAMILY, VOCABULARY, WINDOW, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PROMPT = torch.tensor([[0, 5, 9, 2, 12, 7]])
@@ -73,7 +72,7 @@ def sample(sampler: AntiSlop, model: PreTrainedModel, *, seed: int = 0, **kwargs
     return sampler.generate(model, PROMPT, return_dict_in_generate=True, **kwargs)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return build_model(request.param)
 

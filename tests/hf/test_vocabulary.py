@@ -26,7 +26,7 @@ from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Settled
 from antislop.trace.text_pieces import stream_text
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 
 BYTE_LEVEL = ["gpt2", "gpt-neox-20b", "qwen2", "llama3", "tinystories-chat-3m"]
 BYTE_FALLBACK = ["llama2", "mistral-v3", "stories3M", "stories260K", "tinystories-656k"]

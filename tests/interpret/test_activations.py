@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreT
 from antislop.errors import InputError
 from antislop.interpret import ActivationCache, run_with_cache
 from tests.support import families
-from tests.support.hooks import counted_calls, failing, read_state
-from tests.support.models import VOCABULARY, build_model
+from tests.support.models import VOCABULARY, build_model, counted_calls, failing, read_state
 
 IDS = torch.tensor([[3, 4, 5, 6, 7], [9, 8, 7, 6, 5]])
 LAYER = "model.layers.0"

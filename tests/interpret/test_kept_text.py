@@ -13,10 +13,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from antislop import AntiSlop, Ban, applied_to
 from antislop.interpret import ActivationCache, run_with_cache
-from tests.conftest import DEPTH
 from tests.support import families
-from tests.support.hooks import counted_calls
-from tests.support.models import WINDOW, build_tokenizer
+from tests.support.depth import DEPTH
+from tests.support.models import WINDOW, build_tokenizer, counted_calls
 
 TOKENIZER = build_tokenizer()
 FREE = AntiSlop(TOKENIZER, [])

@@ -21,7 +21,7 @@ from antislop.lists.formats.formats import FORMATS
 from antislop.lists.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.phrase import Phrase
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 
 
 class Case(NamedTuple):

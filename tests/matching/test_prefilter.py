@@ -18,8 +18,8 @@ from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold
 from antislop.matching.patterns.phrase import PhraseSearch
 from antislop.matching.prefilter import Prefilter
-from tests.conftest import DEPTH
 from tests.support.ban_cases import RULES
+from tests.support.depth import DEPTH
 from tests.support.oracles import cut_at, find_in_pieces
 
 # Letters of several kinds, white space, what folds to several symbols or to none, marks, and ends of sentences.

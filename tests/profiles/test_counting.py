@@ -19,7 +19,7 @@ from antislop.profiles.count_min import Sketch
 from antislop.profiles.counting import Census, count, cut_examples
 from antislop.profiles.ngrams import GROUPS, Kind
 from antislop.records.texts import LongText, Text
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 
 WORDS = ["cat", "the", "dog", "a", "Élan", "don't", "it’s", "of", "emu", "2nd"]
 JOINTS = [" ", " ", " ", "\n", ", ", ". ", "-", " 3 ", "_", "… ", "?! "]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
 import antislop
 from antislop.server.application import serve_backend
@@ -135,6 +136,7 @@ def fuzz(count: int, *, seed: int) -> Counter[str]:
     return fuzzer.counts
 
 
+@pytest.mark.slow
 def test_each_of_many_requests_with_aborts_between_them_is_answered() -> None:
     counts = fuzz(80, seed=27)
     assert counts["200"] >= 30

@@ -30,7 +30,7 @@ from antislop.server.local import InFlightBackend
 from antislop.server.request_preparer import settings_of
 from antislop.trace.events import Drawn, Dropped, Event, Settled
 from antislop.trace.report import Report
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.models import build_model, build_tokenizer, poisoned
 
 T = TypeVar("T")

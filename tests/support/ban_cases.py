@@ -16,7 +16,10 @@ SENTENCES = Words("a.", " a.", " b.", " b")
 EDGED = Words(" ", "cat", "s", ".", " cat", "the")
 
 
-anywhere = lambda phrase, weight=0.0: Ban(phrase, weight=weight, edges="anywhere")  # noqa: E731
+def anywhere(phrase: str, weight: float = 0.0) -> Ban:
+    """Return a ban that needs no word edges."""
+    return Ban(phrase, weight=weight, edges="anywhere")
+
 
 CASES: dict[str, tuple[Words, list[Ban]]] = {
     "one phrase": (LETTERS, [anywhere("ab")]),

@@ -1,15 +1,23 @@
-"""Fewer cases by default, each option among them; every combination if ANTISLOP_TEST_DEPTH is above 1."""
+"""How much the tests try: ANTISLOP_TEST_DEPTH is 1 by default, 0.25 for `make test`, and 10 in a thorough run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import cycle, islice, product
 from typing import TypeVar
 
-from tests.conftest import DEPTH
-
 T = TypeVar("T")
 U = TypeVar("U")
+
+SHARE = float(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
+DEPTH = max(1, int(SHARE))
+"""Factor on numbers of cases, which only grow."""
+
+
+def sample_size(number: int) -> int:
+    """Scale a number of samples by the depth; a quarter of them sees only deviations twice as large."""
+    return max(1, round(number * SHARE))
 
 
 def in_turn(cases: Iterable[T], options: Sequence[U], *, each: int = 1, depth: int = DEPTH) -> list[tuple[T, U]]:

@@ -1,12 +1,15 @@
-"""Tiny transformers models with random weights, large enough that positions matter."""
+"""Tiny transformers models with random weights, large enough that positions matter, and hooks that watch them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from torch import nn
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -39,6 +42,8 @@ _SHAPE = {
 }
 
 FAMILIES = ("llama", "gpt2", "gemma3", "mistral")
+EACH_FAMILY = ("llama", "gemma3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("gpt2", "mistral")))
+"""Parameters of tests: full attention and a window are quick."""
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -118,3 +123,36 @@ def spell(alphabet: str, **special: str) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def read_state(model: nn.Module) -> list[tuple[Any, ...]]:
+    """Return each module's hooks of all kinds and its mode, to compare before and after."""
+    return [
+        (path, module.training, *(tuple(value) for key, value in sorted(vars(module).items()) if "hooks" in key))
+        for path, module in model.named_modules()
+    ]
+
+
+@contextmanager
+def counted_calls(model: nn.Module) -> Iterator[list[None]]:
+    """Count the forward passes inside: the length of the list."""
+    calls: list[None] = []
+    handle = model.register_forward_pre_hook(lambda *_: calls.append(None))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def failing(module: nn.Module) -> Iterator[None]:
+    """Make a module raise `ZeroDivisionError` when it is called."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    handle = module.register_forward_pre_hook(fail)
+    try:
+        yield
+    finally:
+        handle.remove()

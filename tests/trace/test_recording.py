@@ -14,7 +14,7 @@ from transformers import LogitsProcessorList, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.errors import InputError
 from antislop.trace import Drawn, Finished, Rewound, Trace
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.memory import find_tensors
 from tests.support.models import FAMILIES, build_model, build_tokenizer
 from tests.support.traces import SPLIT, make_random_events, make_trace

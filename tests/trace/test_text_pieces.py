@@ -13,12 +13,13 @@ from transformers import PreTrainedModel, TextIteratorStreamer, TextStreamer, se
 from antislop import AntiSlop, Ban
 from antislop.trace.events import Drawn, Event, Rewound, Settled
 from antislop.trace.text_pieces import stream_text
-from tests.conftest import DEPTH
-from tests.hf.test_generate import COMMON, PROMPT
+from tests.support.depth import sample_size
 from tests.support.models import build_model, build_tokenizer
 from tests.support.toys import Bytes, Markov, Words, run
 
 TOKENIZER = build_tokenizer()
+PROMPT = torch.tensor([[0, 5, 9, 2, 12, 7]])
+COMMON = ["a", Ban("b", edges="anywhere"), Ban("dd", edges="anywhere"), "fed a", Ban("ea", edges="anywhere")]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_settled_text_is_never_withdrawn_in_random_runs(
 ) -> None:
     chance = random.Random(0)
     held = 0
-    for seed in range(800 * DEPTH):
+    for seed in range(sample_size(800)):
         bans = random_bans(chance)
         torch.manual_seed(seed)
         tokens, report = run(Markov(6, seed=seed, length=12), words, bans)

@@ -17,8 +17,8 @@ from antislop.matching.token_matcher import Violation
 from antislop.trace import Conceded, Drawn, Dropped, Finished, Forked, Shortened, TokenChoice, Trace
 from antislop.trace.view.page import draw_time_line
 from antislop.trace.view.rows import RowView, count_bans, list_notes
-from tests.conftest import DEPTH
-from tests.support.pages import PageReader
+from tests.support.browser import PageReader
+from tests.support.depth import DEPTH
 from tests.support.traces import (
     CAT,
     DOGS,

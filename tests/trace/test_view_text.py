@@ -11,7 +11,7 @@ from antislop import Ban
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
 from antislop.trace import Drawn, Finished, Rewound, Settled, Shortened
-from tests.conftest import DEPTH
+from tests.support.depth import DEPTH
 from tests.support.toys import Words
 from tests.support.traces import SPLIT, make_random_events, make_trace
 

@@ -34,21 +34,17 @@ from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.testing import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_language_model
 from antislop.trace.events import Finished, Forwarded, Rewound
-from tests.conftest import DEPTH
+from tests.support.ban_cases import anywhere
+from tests.support.depth import sample_size
 from tests.support.families import build
-from tests.support.markov import MarkovCache, MarkovModel
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, Words, spec_of
+from tests.support.toys import Markov, MarkovCache, MarkovModel, Words, spec_of
 
 WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)
 ENGINES = Path(__file__).parents[2] / "docs" / "engines.md"
-
-
-def anywhere(phrase: str, weight: float = 0.0) -> Ban:
-    return Ban(phrase, weight=weight, edges="anywhere")
 
 
 def direct(*, seed: int = 0, length: int = 4, eos: frozenset[int] = frozenset()) -> Markov:
@@ -137,7 +133,7 @@ def test_an_inferencer_draws_as_rejection_sampling_would(case: str) -> None:
     drawn: Counter[tuple[int, ...]] = Counter()
     torch.manual_seed(0)
     rows = 50
-    for _ in range(24 * DEPTH):
+    for _ in range(sample_size(24)):
         cache = language_model.new_cache(rows)
         language_model.forward(torch.zeros((rows, 1), dtype=torch.long), cache)
         query = torch.zeros((rows, 1), dtype=torch.long)
