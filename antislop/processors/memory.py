@@ -48,15 +48,12 @@ class MemoryChange(NamedTuple):
 
     before: copies of all attributes before the call.
     names: the attributes that the call changed.
+    has_rewritten: whether it changed more than it added, in attributes or dicts, as a first call may do.
     """
 
     before: dict[str | int, Any]
     names: set[str | int]
-
-    @property
-    def has_rewritten(self) -> bool:
-        """Whether an attribute was changed, not only added, as a first call may do."""
-        return not self.names.isdisjoint(self.before)
+    has_rewritten: bool
 
 
 class Memory:
@@ -82,7 +79,8 @@ class Memory:
         result = call()
         now = _read(self._owner)
         names = {name for name in {**before, **now} if not is_same(now.get(name, _ABSENT), before.get(name, _ABSENT))}
-        return result, MemoryChange(before, names)
+        has_rewritten = any(name in before and not _is_extended(now.get(name), before[name]) for name in names)
+        return result, MemoryChange(before, names, has_rewritten)
 
     def undo(self, changes: Sequence[MemoryChange]) -> None:
         """Undo the changes of the latest calls, the earliest first."""
@@ -185,6 +183,13 @@ def match_copy(value: Any, copy: Any) -> list[tuple[Any, Any]] | None:
 def is_same(value: Any, copy: Any) -> bool:
     """Return whether a value is what it was when it was copied."""
     return value is copy or match_copy(value, copy) is not None
+
+
+def _is_extended(value: Any, copy: Any) -> bool:
+    """Return whether a dict has all the items that it had when it was copied."""
+    if not isinstance(value, dict) or not isinstance(copy, dict):
+        return False
+    return all(key in value and is_same(value[key], item) for key, item in copy.items())
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
