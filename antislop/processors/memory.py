@@ -1,7 +1,7 @@
 """What a processor or criterion of the caller's remembers: copied before a call, put back when the text rewinds.
 
-Copied are its attributes, and a function's closure. Whatever lies elsewhere (globals, classes) is not found here: at
-the first rewinds the caller is asked again, and refused if the answer differs.
+Its attributes are copied, and a function's closure. What it keeps in globals or classes is not found here: at the first
+rewinds it is called a second time, and refused if the answer differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antislop.errors import InputError, first_line
 Result = TypeVar("Result")
 
 LIMIT = 10_000
-"""Objects in a memory: to compare more at each call would slow down the text."""
+"""Objects in a memory; to compare more at each call would take too long."""
 
 _ABSENT = object()  # the value of an attribute that does not exist
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
@@ -222,7 +222,11 @@ def _read(owner: Any) -> dict[str | int, Any]:
 
 def _write(owner: Any, name: str | int, value: Any) -> None:
     if isinstance(name, int):
-        owner.__closure__[name].cell_contents = value
+        cell = owner.__closure__[name]
+        if value is _ABSENT:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
     elif value is _ABSENT:
         object.__delattr__(owner, name)
     else:
@@ -230,7 +234,7 @@ def _write(owner: Any, name: str | int, value: Any) -> None:
 
 
 def _make_memo(state: dict[str | int, Any], owner: str) -> dict[int, Any]:
-    """Return by id what `deepcopy` is to put in the place of objects that it would copy otherwise, or not at all."""
+    """Return by id what `deepcopy` takes instead of copying: shared objects, and tensors that it would refuse."""
     memo, seen, pending = dict[int, Any](), dict[int, Any](), list[Any]([state])
     while pending:
         value = pending.pop()
