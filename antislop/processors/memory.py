@@ -1,7 +1,7 @@
 """What a processor or criterion of the caller's remembers: copied before a call, put back when the text rewinds.
 
-Copied are its attributes, and a function's closure. Whatever lies elsewhere (globals, classes) is not found here: at
-the first rewinds the caller is asked again, and refused if the answer differs.
+Its attributes are copied, and a function's closure. What it keeps in globals or classes is not found here: at the first
+rewinds it is called a second time, and refused if the answer differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antislop.errors import InputError, first_line
 Result = TypeVar("Result")
 
 LIMIT = 10_000
-"""Objects in a memory: to compare more at each call would slow down the text."""
+"""Objects in a memory; to compare more at each call would take too long."""
 
 _ABSENT = object()  # the value of an attribute that does not exist
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
@@ -48,15 +48,12 @@ class MemoryChange(NamedTuple):
 
     before: copies of all attributes before the call.
     names: the attributes that the call changed.
+    has_rewritten: whether it changed more than it added, in attributes or dicts, as a first call may do.
     """
 
     before: dict[str | int, Any]
     names: set[str | int]
-
-    @property
-    def has_rewritten(self) -> bool:
-        """Whether an attribute was changed, not only added, as a first call may do."""
-        return not self.names.isdisjoint(self.before)
+    has_rewritten: bool
 
 
 class Memory:
@@ -82,7 +79,8 @@ class Memory:
         result = call()
         now = _read(self._owner)
         names = {name for name in {**before, **now} if not is_same(now.get(name, _ABSENT), before.get(name, _ABSENT))}
-        return result, MemoryChange(before, names)
+        has_rewritten = any(name in before and not _is_extended(now.get(name), before[name]) for name in names)
+        return result, MemoryChange(before, names, has_rewritten)
 
     def undo(self, changes: Sequence[MemoryChange]) -> None:
         """Undo the changes of the latest calls, the earliest first."""
@@ -187,6 +185,13 @@ def is_same(value: Any, copy: Any) -> bool:
     return value is copy or match_copy(value, copy) is not None
 
 
+def _is_extended(value: Any, copy: Any) -> bool:
+    """Return whether a dict has all the items that it had when it was copied."""
+    if not isinstance(value, dict) or not isinstance(copy, dict):
+        return False
+    return all(key in value and is_same(value[key], item) for key, item in copy.items())
+
+
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
     """Return whether a processor is one of transformers' own, which depend on ids and scores alone."""
     return type(processor).__module__.startswith("transformers.")
@@ -217,7 +222,11 @@ def _read(owner: Any) -> dict[str | int, Any]:
 
 def _write(owner: Any, name: str | int, value: Any) -> None:
     if isinstance(name, int):
-        owner.__closure__[name].cell_contents = value
+        cell = owner.__closure__[name]
+        if value is _ABSENT:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
     elif value is _ABSENT:
         object.__delattr__(owner, name)
     else:
@@ -225,7 +234,7 @@ def _write(owner: Any, name: str | int, value: Any) -> None:
 
 
 def _make_memo(state: dict[str | int, Any], owner: str) -> dict[int, Any]:
-    """Return by id what `deepcopy` is to put in the place of objects that it would copy otherwise, or not at all."""
+    """Return by id what `deepcopy` takes instead of copying: shared objects, and tensors that it would refuse."""
     memo, seen, pending = dict[int, Any](), dict[int, Any](), list[Any]([state])
     while pending:
         value = pending.pop()

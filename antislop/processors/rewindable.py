@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 class Rewindable(Protocol):
     """A logits processor or stopping criterion that remembers the text, such as one with a grammar's matcher.
 
-    It is called once per position, in order, with all rows of its batch: first with the prompts, then with one more
-    token in each row, as `generate` does. After `rewind(row, length)` the next call shows the row with `length + 1`
-    generated tokens. Finished rows are filled with the pad token, and not rewound below their end.
+    It is called once per position, in order, with all rows of its batch, as by `generate`. After `rewind(row, length)`
+    the next call shows the row with `length + 1` generated tokens. Finished rows are filled with the pad token, and not
+    rewound below their end.
     """
 
     def rewind(self, row: int, length: int) -> None:

@@ -282,6 +282,16 @@ def test_what_no_call_changes_stays_the_same_object() -> None:
     assert flags == [True]
 
 
+def test_a_processor_may_store_what_it_needs_at_its_first_call(llama: PreTrainedModel) -> None:
+    """In new attributes and new items of a dict; also in a batch."""
+    rewinds = 0
+    for seed in range(4):
+        processor = Keeping({}, lambda state, _: state.setdefault("mask", 3))
+        out = sample(llama, processor, rows=3, seed=seed, bans=BANS)
+        rewinds += out.report.rewinds
+    assert rewinds
+
+
 def test_more_objects_than_can_be_compared_are_refused() -> None:
     with pytest.raises(TooLarge, match="Keeping holds more than 10000 objects"):
         Memory(Keeping([[] for _ in range(10_000)], append))
