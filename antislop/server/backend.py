@@ -1,4 +1,4 @@
-"""The contract between the HTTP app and whatever writes its texts."""
+"""The contract between the HTTP app and whatever generates its texts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from antislop.trace.events import Event, TokenChoice
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRequest:
-    """A text that a client of the server asks for.
+class GenerationRequest:
+    """One text that a client asks for.
 
-    prompt: ids. bans: compiled for the backend's tokenizer. stop: the text ends after any of these strings, which are
-    its last characters then. seed: determines the text's random numbers; None for other ones each time.
-    schema: the text is JSON that is valid by this JSON schema, unless it is cut; None for any text.
-    logit_bias: added to the logits of tokens before all else that changes them.
-    alternatives: the number of alternatives that each `Drawn` event records in its `choice`, None for no choice.
-    echo: the prompt's text, with which the answer's text begins; None for an answer without it. With `alternatives`,
-    `PromptChoices` come before all events. Only then may `max_new_tokens` be 0.
+    prompt: token ids.
+    bans: compiled for the backend's tokenizer.
+    stop: end after the first of these strings, which is included.
+    seed: None draws a new one.
+    schema: a JSON schema that the text follows; None for any text.
+    logit_bias: by token id, added to the logits before all other settings.
+    alternatives: the number of alternatives in each `Drawn.choice`; None records no choice.
+    echo: the prompt's text, which the answer begins with; None leaves it out. With `alternatives`, `PromptChoices`
+        come before all events, and `max_new_tokens` may be 0.
     """
 
     prompt: Sequence[int]
@@ -53,15 +55,15 @@ class PromptChoices:
 
 
 class BackendError(RuntimeError):
-    """Raised if a backend fails to write a text that is no fault of the request."""
+    """Raised if the backend, not the request, is at fault."""
 
 
 class Busy(BackendError):
-    """Raised if a backend has too many waiting texts, or is shutting down."""
+    """Raised if a backend has too many waiting requests, or is shutting down."""
 
 
 class Backend(Protocol):
-    """Writes texts. One event loop uses it; any number of texts may be under way at once."""
+    """Generates texts for one event loop, any number of them at once."""
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ class Backend(Protocol):
 
     @property
     def bans(self) -> CompiledBans:
-        """The server's own bans, by which other lists are compiled with `with_bans`."""
+        """The server's own bans; other lists are compiled by their `with_bans`."""
 
     @property
     def context_length(self) -> int:
@@ -81,21 +83,21 @@ class Backend(Protocol):
 
     @property
     def cuts_min_p_first(self) -> bool:
-        """Whether `min_p` acts before `top_p`, which leaves other tokens than in `generate`, where it acts after it."""
+        """Whether `min_p` acts before `top_p`, not after it as in `generate`, which leaves other tokens."""
 
     @property
     def active(self) -> int:
-        """The number of texts being written or waiting."""
+        """The number of requests that run or wait."""
 
-    def write(self, request: TextRequest) -> AsyncGenerator[Event | PromptChoices, None]:
-        """Yield the events of one text until `Finished`; closing the generator frees its row within a step.
+    def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
+        """Yield the events of a request until `Finished`; closing the generator frees its row within a step.
 
         The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
         may raise `BackendError`.
         """
 
     async def check(self) -> None:
-        """Raise `BackendError` if no text can be written now."""
+        """Raise `BackendError` if nothing can be generated now."""
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
+        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""

@@ -1,4 +1,4 @@
-"""Run an app by uvicorn: close what sends no request, finish texts at the first signal, cut them off at the second."""
+"""Run an app by uvicorn, with limits of connections, and a shutdown that finishes the texts under way."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 120.0
 """How long texts under way may take after a signal."""
 LAST_SECONDS = 5
-"""How long answers may take to be sent once the texts are finished or cut off."""
+"""How long answers may take to be sent after that."""
 REQUEST_SECONDS = 20.0
 """How long a request may take to arrive, and a new connection to send its first one."""
 MAX_CONNECTIONS = 512
-"""More are closed at once. Systems allow a process 1,024 open files, often."""
+"""More are closed at once: systems often allow a process 1,024 open files."""
 LARGE_BLOCK, KEPT_TOP = 2**20, 2**22
+"""Bytes from which on glibc maps a block by itself; free bytes that it keeps at the end of the heap."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises `InputError` with a sentence if the port can't be had."""
+    """Return a socket with an address, not yet listening. Raises `InputError` if the address can't be used."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -53,8 +54,8 @@ def bind(host: str, port: int) -> socket.socket:
 def return_large_blocks() -> None:
     """Have glibc return blocks of 1 MB or more to the system when they are freed; call it before a model is loaded.
 
-    Otherwise it keeps blocks of up to 32 MB, and the memory of a server changes by tens of MB with what lies between.
-    Has no effect with another C library, or if the environment variable MALLOC_MMAP_THRESHOLD_ is set.
+    Otherwise it keeps blocks of up to 32 MB, and the memory of a server changes by tens of MB. Has no effect with
+    another C library, or if the environment variable MALLOC_MMAP_THRESHOLD_ is set.
     https://man7.org/linux/man-pages/man3/mallopt.3.html
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
@@ -66,13 +67,13 @@ def return_large_blocks() -> None:
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 with limits that uvicorn lacks: of connections, and of the time in which a request arrives.
 
-    A client that sends a byte now and then would otherwise keep its connection for ever, before any key is asked for.
+    Without them a client that sends a byte now and then keeps its connection for ever, before it is asked for a key.
     """
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request, or close one connection too many."""
+        """Wait for a request, or close a connection beyond the limit."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
@@ -114,10 +115,11 @@ class BoundedProtocol(H11Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that answers 503 while it finishes its texts, and then exits.
+    """A server that, at a signal, finishes its texts, answers 503 to other requests, and exits.
 
-    say: told what a signal does. seconds: how long texts may take after the first signal; the second cuts them off.
-    signal: the first one that came, None before.
+    say: called with what a signal does.
+    seconds: how long texts may take after the first signal; the second cuts them off.
+    signal: the first one that came, or None.
     """
 
     def __init__(self, app: FastAPI, *, say: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:

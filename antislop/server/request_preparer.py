@@ -1,4 +1,4 @@
-"""From the request of a client to a text for the loop: settings, bans, random numbers, and how likely its prompt is."""
+"""From a request to what the loop needs: settings, bans, random numbers; and how likely its prompt is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import StopStringCriteria
 
 from antislop.decoding.ledger import Node
-from antislop.decoding.policy import OnExhausted, Policy
+from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import TextSpec
 from antislop.endpoint.sampling import Sampling
@@ -28,33 +28,33 @@ from antislop.hf.model import TransformersModel, device_of
 from antislop.hf.preparation import prepare_row
 from antislop.matching.token_matcher import Matcher
 from antislop.processors.settings import Settings
-from antislop.server.backend import TextRequest
+from antislop.server.backend import GenerationRequest
 from antislop.trace.events import TokenChoice
 
 GRAMMARS_KEPT = 64
-"""Schemas whose grammar is kept."""
+"""Compiled grammars that are kept, by schema."""
 STOPS_KEPT = 64
-"""Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
+"""Criteria that are kept, by stop strings: making one reads each token of the vocabulary."""
 TOKENS_SCORED = 128
-"""Tokens of a prompt that are scored at a time: their logits are held together."""
+"""Tokens of a prompt that are scored at a time; their logits are in memory together."""
 SEEDS = 2**63
 RESTORE_AFTER = 60.0
-"""Seconds after which a regex that took too long in one text is searched for again in the next ones."""
+"""Seconds after which a regex that timed out in one text is searched for again in the next ones."""
 
 
 class RequestGrammar(Grammar):
-    """A grammar of a request: if its engine gives up, its own text ends, and the texts beside it go on."""
+    """A grammar of one request: if its engine fails, this request ends, and the others of the batch go on."""
 
     failure: InputError | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores, those of tokens that can't follow at -inf; NaN once the engine has given up."""
+        """Return scores with -inf for tokens that can't follow; NaN once the engine has failed."""
         if self.failure is None:
             try:
                 return super().__call__(input_ids, scores)
             except InputError as error:
                 self.failure = error
-        return torch.full_like(scores, torch.nan)  # of -inf everywhere, a greedy text takes the first token
+        return torch.full_like(scores, torch.nan)  # from -inf everywhere, greedy decoding would take token 0
 
     def rewind(self, row: int, length: int) -> None:
         """Forget all but the first `length` generated tokens."""
@@ -64,24 +64,16 @@ class RequestGrammar(Grammar):
             self.failure = error
 
 
-class SpecMaker:
-    """Makes texts for one model. context_length: the maximum of tokens of prompt and text together."""
+class RequestPreparer:
+    """Prepares requests for one model. context_length: maximum tokens of prompt and text together."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context_length: int,
-        on_exhausted: OnExhausted,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, context_length: int) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._device = device_of(model)
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
-        self._on_exhausted: OnExhausted = on_exhausted
-        # By sampling. Texts that are written at the same time are then processed together.
+        # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._slow_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self._find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
@@ -89,8 +81,8 @@ class SpecMaker:
         ends = sorted(TransformersModel(model).eos_token_id) or None
         self._read_vocabulary = lru_cache(1)(partial(read_vocabulary, tokenizer, end_tokens=ends))
 
-    def check(self, request: TextRequest) -> None:
-        """Raise `InputError` for a request that can't be served. Any thread may call this."""
+    def check(self, request: GenerationRequest) -> None:
+        """Raise `InputError` for a request that can't be served. Thread-safe."""
         prompt, limit = request.prompt, self._context_length
         if not prompt:
             raise InputError("an empty prompt was passed: pass at least one token, the bos token for instance")
@@ -110,23 +102,20 @@ class SpecMaker:
         if not all(request.stop):
             raise InputError("a stop string is empty: leave it out")
 
-    def prepare_stop(self, request: TextRequest) -> None:
-        """Make what ends the text at its stop strings: up to seconds, so that `make` finds it. Any thread may call."""
+    def prepare_stop(self, request: GenerationRequest) -> None:
+        """Build and keep the criterion of stop strings, which takes up to seconds. Thread-safe."""
         if request.stop:
             self._find_criterion(tuple(request.stop))
 
     def compile_grammar(self, schema: str) -> RequestGrammar:
-        """Return the grammar of a JSON schema, or find it: up to seconds. One thread at a time may call.
-
-        Raises `InputError`.
-        """
+        """Return the grammar of a JSON schema, after up to seconds. Not thread-safe. Raises `InputError`."""
         return self._find_grammar(schema)
 
-    def make(self, request: TextRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
-        """Return the text of a request. Raises `ValueError` for what the model can't do."""
+    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
+        """Return the specification of a request's row. Raises `ValueError` for what the model can't do."""
         self._restore_slow(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
-        policy = Policy(request.sampling.do_sample, request.method, self._on_exhausted, max_rewinds=100)
+        policy = Policy(request.sampling.do_sample, request.method, "concede", max_rewinds=100)
         spec = prepare_row(self.catch_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
@@ -134,11 +123,11 @@ class SpecMaker:
             spec = replace(spec, record_choice=partial(Node.describe_choice, top_k=request.alternatives))
         return spec
 
-    def score_prompt(self, request: TextRequest) -> list[TokenChoice | None]:
+    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
         """Return how likely the model finds each token of a prompt."""
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
-    def catch_call(self, request: TextRequest, *, grammar: RequestGrammar | None = None) -> Call:
+    def catch_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
         """Return what `generate` prepares for a request, before the first forward pass."""
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = settings_of(request.sampling) | {
@@ -154,7 +143,7 @@ class SpecMaker:
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
 
     def _restore_slow(self, matcher: Matcher) -> None:
-        """Have a matcher search again for what took too long a while ago: a text of one client must not end a ban."""
+        """Search again for regexes that timed out a while ago: the text of one client must not end a ban for all."""
         if matcher.slow and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
             del self._slow_since[matcher]
             matcher.restore()
@@ -173,10 +162,7 @@ class SpecMaker:
 def score_prompt(
     model: LanguageModel, prompt: Sequence[int], *, alternatives: int, size: int = TOKENS_SCORED
 ) -> list[TokenChoice | None]:
-    """Return how likely a model finds each token of a prompt, by its own distribution; None for the first one.
-
-    size: tokens that are read, and whose logits are held, at a time.
-    """
+    """Return how likely a model finds each token of a prompt; None for the first one. size: tokens read at a time."""
     ids, cache = torch.tensor([prompt]), model.new_cache(1)
     cache.settle(0, len(prompt))
     choices: list[TokenChoice | None] = [None]
@@ -188,7 +174,7 @@ def score_prompt(
 
 
 def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
-    """Return how likely each of some tokens [n] is by its row of logits [n, vocab]."""
+    """Return how likely each of the tokens [n] is by its row of logits [n, vocab]."""
     token_logits = logits.gather(1, tokens.to(logits.device)[:, None])
     ranks = 1 + (logits > token_logits).sum(dim=-1)
     likeliest = logits.topk(min(alternatives, logits.shape[-1]))
@@ -201,7 +187,7 @@ def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenCh
 
 
 def settings_of(sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments of `generate` for a sampling, in the place of those of the model's generation config."""
+    """Return arguments of `generate` that replace all sampling settings of the model's generation config."""
     settings: dict[str, Any] = {
         "do_sample": sampling.do_sample,
         "repetition_penalty": sampling.repetition_penalty,

@@ -1,4 +1,4 @@
-"""A backend that lets another server write: exact bans in front of vLLM, llama.cpp or SGLang."""
+"""A backend in front of another server: exact bans for vLLM, llama.cpp or SGLang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sys import maxsize
 from transformers import PreTrainedTokenizerBase
 
 from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.methods import EndpointMethod
 from antislop.endpoint.old_dialects import EndpointError
 from antislop.endpoint.sampler import EndpointSampler
 from antislop.endpoint.sampling import Sampling
@@ -23,15 +22,13 @@ from antislop.endpoint.streams.probe import NO_ROUTE
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.sampler import AntiSlop
-from antislop.server.backend import BackendError, Busy, TextRequest
+from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.trace.events import Event
 
-QUEUE_LENGTH = 256
-"""Default limit of texts that are written at once; the other server has a queue of its own."""
-POLL = 0.05
-"""Seconds between two looks at the texts under way while the backend closes."""
+POLL_SECONDS = 0.05
+"""Between two looks at the running requests while the backend closes."""
 CHECK_SECONDS = 2.0
-"""How long the other server may take to answer a check, and how long its answer holds."""
+"""How long the other server may take to answer a check, and how long its answer is valid."""
 FAILED = "the server behind this one failed or can't be reached: try again later"
 """What clients get: the address of that server and its words are for the log."""
 
@@ -39,24 +36,17 @@ log = getLogger(__name__)
 
 
 class UpstreamBackend:
-    """Writes texts by an `EndpointSampler`.
+    """Generates by an `EndpointSampler`.
 
-    sampler: the server's own bans, options and tokenizer. endpoint: the other server. method: see `EndpointSampler`;
-    "alternatives" is not possible here. Raises `EndpointError` if the server can't be reached.
+    sampler: the server's own bans, options and tokenizer.
+    queue_length: requests that may run at once; the other server has a queue of its own.
+
+    Raises `EndpointError` if the other server can't be reached.
     """
 
-    def __init__(
-        self,
-        sampler: AntiSlop,
-        endpoint: Endpoint,
-        *,
-        method: EndpointMethod = "auto",
-        queue_length: int = QUEUE_LENGTH,
-    ) -> None:
-        if method == "alternatives":
-            raise InputError("method='alternatives' is not possible behind a server: leave method out")
-        self._served = EndpointSampler(sampler, endpoint, method=method)
-        self.description = self._served.describe_server()
+    def __init__(self, sampler: AntiSlop, endpoint: Endpoint, *, queue_length: int = 128) -> None:
+        self._served = EndpointSampler(sampler, endpoint)
+        self.description = self._served.describe_server()  # which probes it
         features = self._served.features
         served_name = None if features is None else features.model
         self.name = endpoint.model or Path(served_name or "model").name  # llama.cpp has the path of its file
@@ -74,7 +64,7 @@ class UpstreamBackend:
 
     @property
     def context_length(self) -> int:
-        """The other server's maximum of tokens, if it told one."""
+        """The other server's maximum of tokens; `sys.maxsize` if it told none."""
         features = self._served.features
         return maxsize if features is None or features.context_length is None else features.context_length
 
@@ -84,8 +74,8 @@ class UpstreamBackend:
         features = self._served.features
         return features is not None and DIALECTS_OF_STREAMS[features.server].cuts_min_p_first
 
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
-        """Yield the events of one text; closing the generator ends it on the other server."""
+    async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
+        """Yield the events of a request; closing the generator ends it on the other server."""
         if self._is_closing or self.active >= self._queue_length:
             state = "shutting down" if self._is_closing else f"writing {self.active} texts already"
             raise Busy(f"the server is {state}: try again later")
@@ -126,16 +116,16 @@ class UpstreamBackend:
         return True
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
+        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""
         self._is_closing = True
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while self.active and (deadline is None or loop.time() < deadline):
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
         await self._connection.close()
         await self._served.close()
 
-    def _start(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+    def _start(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         """Return the events of a text; raises `InputError` for settings that can't be exact on the other server."""
         return self._served.events_async(
             list(request.prompt),

@@ -12,8 +12,8 @@ from transformers import MaxLengthCriteria
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.endpoint.sampling import Sampling
-from antislop.server.backend import TextRequest
-from antislop.server.local import InFlightBackend
+from antislop.server.backend import GenerationRequest
+from antislop.server.local import LocalBackend
 from antislop.server.request_preparer import settings_of
 from antislop.trace.events import Settled
 from antislop.trace.report import Report
@@ -37,7 +37,7 @@ def measure_server(bench: Bench) -> Iterator[Result]:
     lists = choose_lists(bench.studied)
     with without_end(subject):
         for case, samplings in SAMPLINGS.items():
-            backend = InFlightBackend(subject.model, subject.tokenizer, batch_size=PLACES)
+            backend = LocalBackend(subject.model, subject.tokenizer, batch_size=PLACES)
             contestants = {
                 "generate_many": partial(_write_many, subject, orders, lists, samplings[0]),
                 "backend": partial(_write_requests, backend, orders, lists, samplings),
@@ -101,7 +101,7 @@ def _write_many(
 
 
 def _write_requests(
-    backend: InFlightBackend,
+    backend: LocalBackend,
     orders: Sequence[Order],
     lists: Sequence[BanList],
     samplings: Sequence[Sampling],
@@ -109,7 +109,7 @@ def _write_requests(
 ) -> Written:
     compiled = [backend.bans.with_bans(bans) for bans in lists]
     requests = [
-        TextRequest(
+        GenerationRequest(
             prompt=order.prompt.tolist(),
             bans=compiled[number % LISTS],
             max_new_tokens=order.wanted,
@@ -125,7 +125,7 @@ def _write_requests(
     return _count(asyncio.run(write()))
 
 
-async def _read(backend: InFlightBackend, request: TextRequest) -> tuple[list[int], Report]:
+async def _read(backend: LocalBackend, request: GenerationRequest) -> tuple[list[int], Report]:
     report, tokens = Report(), list[int]()
     async for event in backend.write(request):
         report.add(event)

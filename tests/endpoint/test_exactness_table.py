@@ -170,4 +170,4 @@ def test_a_server_in_front_names_the_order_that_it_can_not_keep(server: str) -> 
                 answer = httpx.post(f"{address}/v1/completions", json={**body, **settings}, timeout=60)
                 assert answer.status_code == 200, answer.text
                 expected = "sampler_order" if len(settings) == 2 and server == "vLLM" else None
-                assert answer.headers.get("X-Antislop-Unheeded") == expected
+                assert answer.headers.get("X-Antislop-Ignored-Fields") == expected

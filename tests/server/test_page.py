@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import antislop
-from antislop.server.application import serve_backend
+from antislop.server.application import make_app
 from tests.support.backends import SlowBackend, play_tokens
 from tests.support.documents import ROOT
 
@@ -22,7 +22,7 @@ GUIDES = "https://github.com/antislop/antislop/blob/main/docs/"
 @pytest.fixture(scope="module")
 def answer() -> httpx.Response:
     backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([60]))
-    transport = httpx.ASGITransport(serve_backend(backend, api_key="secret"))
+    transport = httpx.ASGITransport(make_app(backend, api_key="secret"))
 
     async def get() -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
 from antislop.lists.ban_list import Bans
-from antislop.server.backend import BackendError, Busy, TextRequest
+from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.server.http_server import BoundedProtocol
 from antislop.trace.events import Drawn, Event, Finished, Settled
 
@@ -32,7 +32,7 @@ class SlowBackend:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        play: Callable[[TextRequest], Iterable[Event | Exception]],
+        play: Callable[[GenerationRequest], Iterable[Event | Exception]],
         *,
         bans: Bans = (),
         pause: float = 0.0,
@@ -44,12 +44,12 @@ class SlowBackend:
         self.bans = AntiSlop(tokenizer, list(bans)).compiled
         self.context_length = context_length
         self.active = 0
-        self.written: list[TextRequest] = []
+        self.written: list[GenerationRequest] = []
         self.is_closed = self.is_cut = False
         self.cuts_min_p_first = False
         self._play, self._pause, self._limit = play, pause, limit
 
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+    async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         if self.active >= self._limit or self.is_closed:
             raise Busy("the queue is full: try again later")
         self.written.append(request)

@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from antislop import __version__
-from antislop.server.bodies.fields import CountBody, EncodeBody, check
-from antislop.server.bodies.json_reading import read_object
-from antislop.server.routes.texts import service_of
+from antislop.server.bodies.fields import CountBody, EncodeBody, check, read_object
+from antislop.server.routes.answers import service_of
 
 router = APIRouter()
 

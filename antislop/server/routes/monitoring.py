@@ -10,9 +10,8 @@ from starlette.responses import JSONResponse, Response
 
 from antislop.errors import first_line
 from antislop.server.backend import BackendError
-from antislop.server.bodies.fields import AbortBody, check
-from antislop.server.bodies.json_reading import read_object
-from antislop.server.routes.texts import caller_of, service_of
+from antislop.server.bodies.fields import AbortBody, check, read_object
+from antislop.server.routes.answers import caller_of, service_of
 
 router = APIRouter()
 
