@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from secrets import randbits
 from time import monotonic
-from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
@@ -130,7 +129,7 @@ class RequestPreparer:
     def catch_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
         """Return what `generate` prepares for a request, before the first forward pass."""
         ids = torch.tensor([request.prompt], device=self._device)
-        arguments = settings_of(request.sampling) | {
+        arguments = request.sampling.generate_arguments | {
             "max_new_tokens": request.max_new_tokens,
             "attention_mask": torch.ones_like(ids),
         }
@@ -184,21 +183,3 @@ def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenCh
         TokenChoice(share, share, rank, tuple(zip(others, shares, strict=True)))
         for (share, *shares), rank, others in rows
     ]
-
-
-def settings_of(sampling: Sampling) -> dict[str, Any]:
-    """Return arguments of `generate` that replace all sampling settings of the model's generation config."""
-    settings: dict[str, Any] = {
-        "do_sample": sampling.do_sample,
-        "repetition_penalty": sampling.repetition_penalty,
-        **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p")),
-    }
-    if sampling.do_sample:
-        settings |= {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "typical_p": sampling.typical_p,
-            "min_p": sampling.min_p or None,
-        }
-    return settings

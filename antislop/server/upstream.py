@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from antislop.endpoint.endpoint import Endpoint
 from antislop.endpoint.old_dialects import EndpointError
 from antislop.endpoint.sampler import EndpointSampler
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams.client import DIALECTS_OF_STREAMS
 from antislop.endpoint.streams.connection import Refused, StreamConnection
 from antislop.endpoint.streams.probe import NO_ROUTE
@@ -87,7 +86,16 @@ class UpstreamBackend:
             raise InputError("a bias is not passed on to another server: leave logit_bias out")
         self.active += 1
         try:
-            async with aclosing(self._start(request)) as events:
+            events = self._served.events_async(
+                list(request.prompt),
+                bans=request.bans,
+                ban_method=request.method,
+                seed=request.seed,
+                max_new_tokens=request.max_new_tokens,
+                stop_strings=list(request.stop) or None,
+                **request.sampling.generate_arguments,
+            )
+            async with aclosing(events):
                 async for event in events:
                     yield event
         except EndpointError as error:
@@ -124,24 +132,3 @@ class UpstreamBackend:
             await asyncio.sleep(POLL_SECONDS)
         await self._connection.close()
         await self._served.close()
-
-    def _start(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
-        """Return the events of a text; raises `InputError` for settings that can't be exact on the other server."""
-        return self._served.events_async(
-            list(request.prompt),
-            bans=request.bans,
-            ban_method=request.method,
-            seed=request.seed,
-            max_new_tokens=request.max_new_tokens,
-            stop_strings=list(request.stop) or None,
-            **_name_settings(request.sampling),
-        )
-
-
-def _name_settings(sampling: Sampling) -> dict[str, float | int | bool]:
-    """Return the keywords of `generate` for settings."""
-    settings: dict[str, float | int | bool] = {"repetition_penalty": sampling.repetition_penalty}
-    if not sampling.do_sample:
-        return settings | {"do_sample": False}
-    names = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-    return settings | {name: getattr(sampling, name) for name in names}

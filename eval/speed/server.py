@@ -14,7 +14,6 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.endpoint.sampling import Sampling
 from antislop.server.backend import GenerationRequest
 from antislop.server.local import LocalBackend
-from antislop.server.request_preparer import settings_of
 from antislop.trace.events import Settled
 from antislop.trace.report import Report
 from eval.speed.batches import PLACES, Order, take_orders
@@ -95,7 +94,7 @@ def _write_many(
         batch_size=PLACES,
         max_new_tokens=max(order.wanted for order in orders),
         stopping_criteria=lambda: [MaxLengthCriteria(next(lengths))],
-        **settings_of(sampling),
+        **sampling.generate_arguments,
     )
     return _count([(text.tokens, text.report) for text in texts])
 

@@ -27,7 +27,6 @@ from antislop.processors.settings import Settings
 from antislop.server import request_preparer
 from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.server.local import LocalBackend
-from antislop.server.request_preparer import settings_of
 from antislop.trace.events import Drawn, Dropped, Event, Settled
 from antislop.trace.report import Report
 from tests.conftest import DEPTH
@@ -80,7 +79,7 @@ def tokens_of(events: Sequence[Event]) -> list[int]:
 def write_alone(model: PreTrainedModel, request: GenerationRequest) -> tuple[list[int], dict[str, Any]]:
     """Return the tokens and the counts of the same text from `generate_many`."""
     sampler = AntiSlop(TOKENIZER, request.bans.bans, method=request.method)
-    settings = settings_of(request.sampling) | {"max_new_tokens": request.max_new_tokens}
+    settings = request.sampling.generate_arguments | {"max_new_tokens": request.max_new_tokens}
     if request.stop:
         settings["stop_strings"] = list(request.stop)
     if request.logit_bias:

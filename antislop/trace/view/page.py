@@ -6,16 +6,12 @@ text only, never markup.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antislop.data import FOLDER
-from antislop.display import load_template, make_visible
-from antislop.files import read_text
+from antislop.display import fill_page, make_visible
 from antislop.trace.events import Admitted, Conceded, Drawn, TokenChoice
 from antislop.trace.traced_row import TracedRow
 from antislop.trace.view.bans import count_bans
@@ -48,9 +44,10 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
-    script = read_text(FOLDER / "trace.js")
-    style = read_text(FOLDER / "page.css") + read_text(FOLDER / "trace.css")
-    page = load_template("trace.html").render(
+    page, _ = fill_page(
+        "trace.html",
+        styles=("page.css", "trace.css"),
+        script="trace.js",
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
         time_lines=[draw_time_line(view.row, view.written) for view in views],
@@ -63,15 +60,8 @@ def render_page(
         model=_name_model(about),
         facts=list_facts(about),
         data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
-        script=script,
-        style=style,
-        hashes={"script": _hash(script), "style": _hash(style)},
     )
-    return page.lstrip()
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return page
 
 
 def _sum(views: Sequence[RowView]) -> dict[str, int]:
