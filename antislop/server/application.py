@@ -28,16 +28,13 @@ from antislop.server.routes import chats, completions, models, monitoring, page
 from antislop.server.service import Service
 
 OPEN_PATHS = {"/", "/health"}
-"""Paths that need no key: they tell nothing of a model or a text."""
+"""Paths that need no key, since they tell nothing about models and texts."""
 RELOAD_SECONDS = 1.0
-"""Seconds between two looks at the files of bans."""
+"""Between two looks at the files of bans."""
 
 
 def make_app(backend: Backend, *, api_key: str | None = None, reloader: BanReloader | None = None) -> FastAPI:
-    """Return the app of a backend, which it closes when the server shuts down.
-
-    reloader: watches the files of the server's own bans.
-    """
+    """Return an app that serves a backend, and closes it when the server shuts down."""
     service = Service(backend)
 
     @asynccontextmanager
@@ -69,7 +66,6 @@ class AccessGate:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 401."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -123,7 +119,6 @@ class BanReloader:
             await self.reload(service)
 
     async def reload(self, service: Service) -> None:
-        """Read the list again if a file has changed."""
         versions = await asyncio.to_thread(self._find_versions)
         if versions == self._versions:
             return
@@ -137,7 +132,6 @@ class BanReloader:
             self._say(f"the bans were read again, {len(bans):,} in all")
 
     def _find_versions(self) -> list[tuple[int, int, int]]:
-        """Return what changes when a file does; zeros for a missing one."""
         stats = [file.stat() if file.exists() else None for file in self._files]
         return [(0, 0, 0) if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
 
@@ -148,7 +142,6 @@ async def _answer_error(_: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer an unknown path or method in the shape of all errors."""
     assert isinstance(error, HTTPException)
     reason = HTTPStatus(error.status_code).phrase.lower()
     refusal = RequestError(error.status_code, f"{request.method} {request.url.path[:80]}: {reason}")

@@ -23,10 +23,10 @@ class GenerationRequest:
     stop: end after the first of these strings, which is included.
     seed: None draws a new one.
     schema: a JSON schema that the text follows; None for any text.
-    logit_bias: by token id, added to the logits before all other settings.
-    alternatives: the number of alternatives in each `Drawn.choice`; None records no choice.
-    echo: the prompt's text, which the answer begins with; None leaves it out. With `alternatives`, `PromptChoices`
-        come before all events, and `max_new_tokens` may be 0.
+    logit_bias: by token id, added before all other settings.
+    alternatives: number of alternatives in each `Drawn.choice`; None records no choice.
+    echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
+        and `max_new_tokens` may be 0.
     """
 
     prompt: Sequence[int]
@@ -49,7 +49,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptChoices:
-    """How likely the model, without any setting, finds each token of the prompt; None for the first one."""
+    """How likely the plain model finds each token of the prompt; None for the first one."""
 
     choices: Sequence[TokenChoice | None]
 
@@ -59,7 +59,7 @@ class BackendError(RuntimeError):
 
 
 class Busy(BackendError):
-    """Raised if a backend has too many waiting requests, or is shutting down."""
+    """Raised if the queue is full, or the backend is shutting down."""
 
 
 class Backend(Protocol):
@@ -70,27 +70,26 @@ class Backend(Protocol):
         """The model's name."""
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer."""
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
     @property
     def bans(self) -> CompiledBans:
-        """The server's own bans; other lists are compiled by their `with_bans`."""
+        """The server's own bans; `with_bans` compiles others."""
 
     @property
-    def context_length(self) -> int:
-        """The maximum of tokens of prompt and text together."""
+    def context_length(self) -> int | None:
+        """Maximum tokens of prompt and text together; None if it is unknown."""
 
     @property
     def cuts_min_p_first(self) -> bool:
-        """Whether `min_p` acts before `top_p`, not after it as in `generate`, which leaves other tokens."""
+        """Whether `min_p` acts before `top_p`; `generate` applies it last, which leaves other tokens."""
 
     @property
     def active(self) -> int:
         """The number of requests that run or wait."""
 
     def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
-        """Yield the events of a request until `Finished`; closing the generator frees its row within a step.
+        """Yield events until `Finished`; closing the generator frees the request's row within a step.
 
         The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
         may raise `BackendError`.

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from antislop.hf.vocabulary import Vocabulary
 from antislop.matching.bans import Ban
 from antislop.matching.characters import NOTHING, Pending, complete, decode, finish
+from antislop.server.backend import PromptChoices
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, Shortened, TokenChoice
 from antislop.trace.report import Report
 from antislop.trace.written_text import find_spans
@@ -58,7 +59,7 @@ class Echo:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
-        """Find the tokens of a prompt in its text, which may contain special tokens or leave them out."""
+        """Locate the tokens of a prompt in its text, which may spell special tokens or leave them out."""
         starts, at, pending = [], 0, NOTHING
         for token in tokens:
             starts.append(min(at, len(text)))
@@ -91,7 +92,7 @@ class Chunk:
 
 
 class _WrittenToken(NamedTuple):
-    """A token that may still be withdrawn. pending: the bytes of an unfinished character after it."""
+    """A token that may still be withdrawn. pending: bytes of an unfinished character after it."""
 
     token: int
     text: str
@@ -103,15 +104,14 @@ class _WrittenToken(NamedTuple):
 class ChunkMaker:
     """Folds the events of one text into chunks.
 
-    A chunk has text that no rewind can reach, in whole characters, and that can't begin a stop string.
+    Text is in a chunk once no rewind can reach it, in whole characters, and once it can't begin a stop string.
 
-    stop: strings that end the text; cut off with all that follows them.
-    drops_space: whether a space at the beginning is left out.
-    end_tokens: tokens that end a text by themselves; they have no text.
-    echo: the prompt, if the answer begins with it; then all indices count from its beginning, and end tokens are
-        listed.
-    report: the counts of all events so far.
-    kept: the number of settled tokens.
+    stop: strings that end the text and are left out with all that follows.
+    drops_space: leave out a space at the beginning.
+    end_tokens: tokens that end a text by themselves; not listed without an echo.
+    echo: the prompt, if the answer begins with it; indices then count from its beginning.
+    report: of all events so far.
+    kept: number of settled tokens.
     """
 
     vocabulary: Vocabulary
@@ -125,7 +125,7 @@ class ChunkMaker:
 
     def __post_init__(self) -> None:
         self._unsettled: deque[_WrittenToken] = deque()
-        self._pending = NOTHING  # the bytes of an unfinished character after the settled tokens
+        self._pending = NOTHING  # bytes of an unfinished character after the settled tokens
         self._text = ""  # settled, not yet returned
         self._returned = 0  # characters
         self._tokens: deque[SettledToken] = deque()  # settled, not yet returned
@@ -134,18 +134,19 @@ class ChunkMaker:
 
     @property
     def _length(self) -> int:
-        """The number of settled characters."""
         return self._returned + len(self._text)
 
     def begin(self, choices: Iterable[TokenChoice | None] = ()) -> Chunk | None:
-        """Return the chunk of an echoed prompt, the last one if no token is to follow; None without an echo."""
+        """Return the chunk of an echoed prompt, the last chunk if no token is to follow."""
         if self.echo is None:
             return None
         tokens = map(SettledToken, self.echo.tokens, self.echo.starts, choices)
         return Chunk(self.echo.text, tuple(tokens), finish_reason=None if self.max_new_tokens else "length")
 
-    def add(self, event: Event) -> Chunk | None:
-        """Return the chunk that an event completes, if any; the last one has a reason."""
+    def add(self, event: Event | PromptChoices) -> Chunk | None:
+        """Return the chunk that an event completes, if any; the last one has a `finish_reason`."""
+        if isinstance(event, PromptChoices):
+            return self.begin(event.choices)
         self.report.count(event)
         match event:
             case Drawn(token):
@@ -163,7 +164,6 @@ class ChunkMaker:
         return None
 
     def _end(self) -> Chunk:
-        """Return the last chunk: what was held back."""
         self._append(finish(self.vocabulary, self._pending).text)
         self._pending = NOTHING
         chunk = self._release(hold=False) or Chunk()
@@ -195,7 +195,7 @@ class ChunkMaker:
         self._text += text
 
     def _release(self, *, hold: bool) -> Chunk | None:
-        """Return the chunk that is certain, if any. hold: keep back what may begin a stop string."""
+        """Return what is final, if anything. hold: keep back what may begin a stop string."""
         stop = self._find_stop()
         count = stop if stop is not None else len(self._text) - (self._count_open() if hold else 0)
         is_last = stop is not None or not hold
@@ -231,7 +231,7 @@ class ChunkMaker:
 
 
 def _overlap(text: str, string: str) -> int:
-    """Return the length of the longest proper prefix of a string that a text ends with.
+    """Return the length of the longest proper prefix of `string` that `text` ends with.
 
     >>> _overlap("one two th", "three")
     2

@@ -33,18 +33,19 @@ def app(
 ) -> FastAPI:
     """Return an app that serves a model under bans, to OpenAI's clients, SillyTavern and open-webui.
 
-    model: used by nobody else while it is served. None for a server elsewhere.
-    upstream: a server elsewhere, whose model has this tokenizer. It has a batch size, a length and a name of its own.
-    bans: for all requests; each may add bans, change weights or leave these out.
+    Run it by any ASGI server with one worker, such as `uvicorn.run(app)`.
+
+    model: used by nobody else while it is served; None with `upstream`.
+    upstream: a server elsewhere, with a model of this tokenizer, and its own batch size, length and name.
+    bans: of all requests; each may add bans, change weights or leave these out.
     batch_size: texts generated at a time.
-    max_model_len: maximum tokens of prompt and text together; by default the number of positions of the model.
+    max_model_len: maximum tokens of prompt and text together; by default the model's positions.
     queue_length: requests that may wait for a model, or run upstream; more are answered with 429.
     name: the model's name for clients; by default that of its folder.
-    api_key: the key that each request needs, except for `GET /` and `GET /health`; None for none.
+    api_key: required in each request except `GET /` and `GET /health`; None for no key.
 
-    Run it by any ASGI server with one worker, such as `uvicorn.run(app)`. Raises `InputError` for a model that can't be
-    served, and if a package of the extra `serve` is missing; `EndpointError` for an upstream server that can't be
-    reached.
+    Raises `InputError` for a model that can't be served, and if a package of the extra `serve` is missing;
+    `EndpointError` for an upstream server that can't be reached.
     """
     check_packages()
     from antislop.server.application import make_app

@@ -99,15 +99,9 @@ class LocalBackend:
 
     @property
     def active(self) -> int:
-        """The number of requests that run or wait."""
         return len(self._pending)
 
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
-        """Yield the events of a request until `Finished`; closing the generator frees its row within a step.
-
-        The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
-        may raise `BackendError`.
-        """
         self._preparer.check(request)
         if request.stop:
             await asyncio.to_thread(self._preparer.prepare_stop, request)
@@ -125,12 +119,10 @@ class LocalBackend:
             self._leave(number)
 
     async def check(self) -> None:
-        """Raise `BackendError` if the model failed and nothing can be generated any more."""
         if self._failure:
             raise BackendError(self._failure)
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""
         with self._lock:
             self._is_closing, thread = True, self._thread
         self._scheduler.close()

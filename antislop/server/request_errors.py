@@ -10,7 +10,7 @@ from antislop.errors import InputError, first_line
 from antislop.server.backend import BackendError, Busy
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-"""OpenAI's names of errors, by status; other statuses have a name for all below 500 and one for the rest."""
+"""OpenAI's names of errors by status; all others have one name below 500 and one above."""
 
 
 class RequestError(Exception):

@@ -31,11 +31,11 @@ from antislop.server.backend import GenerationRequest
 from antislop.trace.events import TokenChoice
 
 GRAMMARS_KEPT = 64
-"""Compiled grammars that are kept, by schema."""
+"""Compiled grammars, by schema."""
 STOPS_KEPT = 64
-"""Criteria that are kept, by stop strings: making one reads each token of the vocabulary."""
+"""Criteria, by stop strings: making one reads the whole vocabulary."""
 TOKENS_SCORED = 128
-"""Tokens of a prompt that are scored at a time; their logits are in memory together."""
+"""Tokens of a prompt whose logits are in memory together."""
 SEEDS = 2**63
 RESTORE_AFTER = 60.0
 """Seconds after which a regex that timed out in one text is searched for again in the next ones."""
@@ -47,7 +47,7 @@ class RequestGrammar(Grammar):
     failure: InputError | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores with -inf for tokens that can't follow; NaN once the engine has failed."""
+        """Return scores with -inf for tokens that can't follow; NaN once the engine failed."""
         if self.failure is None:
             try:
                 return super().__call__(input_ids, scores)
@@ -56,7 +56,6 @@ class RequestGrammar(Grammar):
         return torch.full_like(scores, torch.nan)  # from -inf everywhere, greedy decoding would take token 0
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget all but the first `length` generated tokens."""
         try:
             super().rewind(row, length)
         except InputError as error:
@@ -123,17 +122,16 @@ class RequestPreparer:
         return spec
 
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
-        """Return how likely the model finds each token of a prompt."""
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
     def catch_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
-        """Return what `generate` prepares for a request, before the first forward pass."""
+        """Return what `generate` prepares for a request."""
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = request.sampling.generate_arguments | {
             "max_new_tokens": request.max_new_tokens,
             "attention_mask": torch.ones_like(ids),
         }
-        if request.logit_bias:  # the first processor of all
+        if request.logit_bias:  # becomes the first processor
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
         if grammar is not None:
             arguments["logits_processor"] = [grammar]
@@ -142,7 +140,7 @@ class RequestPreparer:
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
 
     def _restore_slow(self, matcher: Matcher) -> None:
-        """Search again for regexes that timed out a while ago: the text of one client must not end a ban for all."""
+        # The text of one client must not end a ban for all others.
         if matcher.slow and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
             del self._slow_since[matcher]
             matcher.restore()
@@ -161,19 +159,19 @@ class RequestPreparer:
 def score_prompt(
     model: LanguageModel, prompt: Sequence[int], *, alternatives: int, size: int = TOKENS_SCORED
 ) -> list[TokenChoice | None]:
-    """Return how likely a model finds each token of a prompt; None for the first one. size: tokens read at a time."""
+    """Return how likely a model finds each token of a prompt, None for the first one; reads `size` tokens at a time."""
     ids, cache = torch.tensor([prompt]), model.new_cache(1)
     cache.settle(0, len(prompt))
     choices: list[TokenChoice | None] = [None]
     while (read := len(choices) - 1) < len(prompt) - 1:
         end = min(read + size if read else 1, len(prompt) - 1)  # a new cache's first pass returns its last logits only
         logits = model.forward(ids[:, read:end], cache)[0]
-        choices += _describe(logits, ids[0, read + 1 : end + 1], alternatives)
+        choices += _describe_tokens(logits, ids[0, read + 1 : end + 1], alternatives)
     return choices
 
 
-def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
-    """Return how likely each of the tokens [n] is by its row of logits [n, vocab]."""
+def _describe_tokens(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
+    """Return how likely each of tokens [n] is by its row of logits [n, vocab]."""
     token_logits = logits.gather(1, tokens.to(logits.device)[:, None])
     ranks = 1 + (logits > token_logits).sum(dim=-1)
     likeliest = logits.topk(min(alternatives, logits.shape[-1]))

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from antislop.server.backend import Backend, BackendError, GenerationRequest, PromptChoices
 from antislop.server.chunk_maker import Chunk, ChunkMaker
 from antislop.server.metrics import ServerMetrics
-from antislop.trace.events import Event, Finished, TokenChoice
+from antislop.trace.events import Event, Finished
 
 START_SECONDS = 1.0
-"""How long an answer waits for its first text to get a row: errors until then have a status of their own."""
+"""How long an answer waits for its first row. An error until then has its own status code."""
 
 
 class Caller(NamedTuple):
@@ -33,7 +33,7 @@ class Caller(NamedTuple):
 
 @dataclass
 class _RunningRequest:
-    """A request with a task of its own. queue: takes its chunks, with its number in the answer, or its error."""
+    """A request with a task of its own. queue: gets its chunks with its number in the answer, or its error."""
 
     number: int
     request: GenerationRequest
@@ -68,23 +68,21 @@ class _RunningRequest:
             )
 
     async def _follow(self, events: AsyncGenerator[Event | PromptChoices, None], began: float) -> str:
-        """Queue the chunks of a text, and return the reason for its end."""
-        if not self.request.scores_prompt and self._echo():
-            return "length"
+        """Queue the chunks, and return the reason for the end."""
+        if not self.request.scores_prompt and (prompt := self.maker.begin()):
+            self._put(prompt)
+            if prompt.finish_reason:
+                return prompt.finish_reason
         has_text = False
         async with aclosing(events):
             async for event in events:
                 self.is_started.set()
-                if isinstance(event, PromptChoices):
-                    if self._echo(event.choices):
-                        return "length"
-                    continue
                 if isinstance(event, Finished) and event.reason == "failed":
                     raise BackendError("no token could be drawn, since the model returned no probabilities")
                 chunk = self.maker.add(event)
                 if chunk is None:
                     continue
-                if chunk.text and not has_text:
+                if chunk.text and not has_text and not isinstance(event, PromptChoices):
                     has_text = True
                     self.metrics.first_token.observe(perf_counter() - began)
                 self._put(chunk)
@@ -93,17 +91,10 @@ class _RunningRequest:
         raise BackendError("the engine ended a text without a reason")
 
     def abort(self) -> None:
-        """Queue the end of the text now: its task may be canceled before it has begun."""
+        """Queue the end of the text now: its task may be canceled before it runs."""
         self.is_aborted = True
         self.is_started.set()
         self._put(Chunk(finish_reason="stop"))
-
-    def _echo(self, choices: Sequence[TokenChoice | None] = ()) -> bool:
-        """Queue the prompt if it is echoed; return whether nothing is to follow it."""
-        chunk = self.maker.begin(choices)
-        if chunk is not None:
-            self._put(chunk)
-        return chunk is not None and chunk.finish_reason is not None
 
     def _put(self, chunk: Chunk) -> None:
         if not self.is_ended:
@@ -114,7 +105,7 @@ class _RunningRequest:
 class RunningRequests:
     """The requests of one answer. Iterate over `chunks`, and call `close` in any case.
 
-    Chunks that a slow client has not taken wait in memory: they are no more than its texts.
+    Chunks wait in memory until the client takes them: they are no more than its texts.
     """
 
     def __init__(self, requests: Iterable[tuple[GenerationRequest, ChunkMaker]], metrics: ServerMetrics) -> None:
@@ -128,11 +119,11 @@ class RunningRequests:
 
     @property
     def makers(self) -> Sequence[ChunkMaker]:
-        """The makers of chunks, which have the counts of each text."""
+        """The makers of each text's chunks, which count its tokens."""
         return [running.maker for running in self._running]
 
     async def start(self, backend: Backend) -> None:
-        """Begin all requests; return when the first has a row, or soon. Raises the backend's errors until then."""
+        """Begin; return when the first request has a row, or after `START_SECONDS`. Raises errors until then."""
         self._tasks = [asyncio.create_task(running.run(backend)) for running in self._running]
         with suppress(asyncio.TimeoutError):  # an answer that begins is kept open by proxies, and gets pings
             await asyncio.wait_for(self._is_started.wait(), START_SECONDS)
@@ -143,7 +134,7 @@ class RunningRequests:
             self._queue.put_nowait(item)
 
     async def chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
-        """Yield chunks with the number of their text as they come, joined if several wait. Raises their errors."""
+        """Yield chunks with their text's number; waiting ones of a text are joined. Raises the backend's errors."""
         left = len(self._running)
         while left:
             items = [await self._queue.get(), *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
 from random import SystemRandom
-from sys import maxsize
 from typing import Any
 
 from antislop.endpoint.sampling import Sampling
@@ -42,6 +41,7 @@ class Service:
         self.metrics = ServerMetrics()
         self.is_closing = False
         self.began = int(time.time())
+        self.vocabulary = backend.bans.vocabulary
         self.vocabulary_size = len(backend.tokenizer)
         self._lists = BanCache()
         self._running: dict[RunningRequests, Caller] = {}
@@ -55,8 +55,8 @@ class Service:
     async def encode(self, text: str, *, special_tokens: bool = True, reads_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text.
 
-        special_tokens: whether the tokenizer adds its own.
-        reads_special_tokens: whether names of special tokens in the text are read as these tokens.
+        special_tokens: whether the tokenizer adds them.
+        reads_special_tokens: whether their names in the text are read as such.
         """
         split = not reads_special_tokens
         encode = partial(self._tokenizer, text, add_special_tokens=special_tokens, split_special_tokens=split)
@@ -70,12 +70,6 @@ class Service:
         return ids
 
     @property
-    def context_length(self) -> int | None:
-        """The maximum of tokens of prompt and text together; None if an upstream server told none."""
-        length = self.backend.context_length
-        return None if length == maxsize else length
-
-    @property
     def has_chat_template(self) -> bool:
         """Whether the tokenizer turns messages into a prompt."""
         return bool(self._tokenizer.chat_template)
@@ -85,14 +79,6 @@ class Service:
         """The tokenizer's chat template; "" if it has none, or several."""
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
-
-    def to_text(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones."""
-        return self.own_bans.vocabulary.decode(tokens)
-
-    def decode(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a text."""
-        return self.own_bans.vocabulary.surface(token)
 
     async def _read(self, read: Any) -> Any:
         self._refuse_if_closing()
@@ -162,15 +148,11 @@ class Service:
             await running.close()
 
     async def replace_bans(self, bans: BanList) -> None:
-        """Use another list for all requests to come. Raises `InputError`, and keeps the list, if it can't be used."""
+        """Use another list from the next request on. Raises `InputError`, and keeps the old one, if it is not valid."""
         self.own_bans = await asyncio.to_thread(self.own_bans.with_bans, bans)
 
     def abort(self, caller: Caller) -> int:
-        """End the texts of a caller, and return their number.
-
-        With a key, those that were asked for with this key; without one, those without a key from the same address and
-        program.
-        """
+        """End the texts of a caller's key, or, without a key, of its address and program; return their number."""
         chosen = [
             running
             for running, owner in self._running.items()
@@ -189,14 +171,13 @@ class Service:
             raise refuse_busy("the server is shutting down", status=503, seconds=10)
 
     def _make_chunks(self, request: GenerationRequest) -> ChunkMaker:
-        vocabulary = request.bans.vocabulary
         return ChunkMaker(
-            vocabulary,
+            self.vocabulary,
             request.max_new_tokens,
             stop=request.stop,
-            drops_space=vocabulary.drops_space_after(request.prompt),
+            drops_space=self.vocabulary.drops_space_after(request.prompt),
             end_tokens=self._end_tokens,
-            echo=None if request.echo is None else Echo.of(vocabulary, request.prompt, request.echo),
+            echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
         )
 
     def check_model(self, name: str | None) -> None:
@@ -208,10 +189,10 @@ class Service:
     def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
         """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
         context = self.backend.context_length
+        if context is None:
+            return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens
         left = context - len(prompt)
-        wanted = max_tokens
-        if wanted is None:
-            wanted = max(1, min(default or (left if self.context_length else UNKNOWN_CONTEXT_TOKENS), left))
+        wanted = max(1, min(default or left, left)) if max_tokens is None else max_tokens
         if wanted > left:
             asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
             raise RequestError(

@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
-from sys import maxsize
 
 from transformers import PreTrainedTokenizerBase
 
@@ -58,23 +57,19 @@ class UpstreamBackend:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the other server's model."""
         return self.bans.tokenizer
 
     @property
-    def context_length(self) -> int:
-        """The other server's maximum of tokens; `sys.maxsize` if it told none."""
+    def context_length(self) -> int | None:
         features = self._served.features
-        return maxsize if features is None or features.context_length is None else features.context_length
+        return None if features is None else features.context_length
 
     @property
     def cuts_min_p_first(self) -> bool:
-        """Whether the other server cuts by `min_p` before `top_p`."""
         features = self._served.features
         return features is not None and DIALECTS_OF_STREAMS[features.server].cuts_min_p_first
 
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
-        """Yield the events of a request; closing the generator ends it on the other server."""
         if self._is_closing or self.active >= self._queue_length:
             state = "shutting down" if self._is_closing else f"writing {self.active} texts already"
             raise Busy(f"the server is {state}: try again later")
@@ -105,7 +100,7 @@ class UpstreamBackend:
             self.active -= 1
 
     async def check(self) -> None:
-        """Raise `BackendError` unless the other server answers, or answered a moment ago."""
+        """Raise `BackendError` unless the other server answers, or answered within `CHECK_SECONDS`."""
         loop = asyncio.get_running_loop()
         async with self._checking:
             if loop.time() - self._checked >= CHECK_SECONDS:
@@ -124,7 +119,6 @@ class UpstreamBackend:
         return True
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""
         self._is_closing = True
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout

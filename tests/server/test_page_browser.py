@@ -6,7 +6,6 @@ import copy
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -480,6 +479,6 @@ def test_the_switch_is_hidden_without_a_chat_template(visitor: Visitor, url: str
 
 
 def test_what_a_server_does_not_have_is_not_shown(visitor: Visitor, serve: Serve) -> None:
-    page = visitor.open(serve(lambda _: play_tokens([60]), context_length=sys.maxsize))
+    page = visitor.open(serve(lambda _: play_tokens([60]), context_length=None))
     assert page.locator("#model").inner_text() == "Model: tiny"
     assert not page.locator("#own").is_visible()

@@ -37,7 +37,7 @@ class SlowBackend:
         bans: Bans = (),
         pause: float = 0.0,
         limit: int = 1000,
-        context_length: int = 512,
+        context_length: int | None = 512,
     ) -> None:
         self.name = "tiny"
         self.tokenizer = tokenizer

@@ -1,7 +1,6 @@
-"""The bans of a request: those of its body and the server's own, compiled off the event loop and kept for others.
+"""The bans of a request: those of its body and the server's own, compiled in threads and kept for later requests.
 
-Requests for equal lists share a compiled one. It grows while tokens are read with it, which only the thread that
-decodes does; a list that is being compiled belongs to one thread of the cache.
+Requests with equal lists share a compiled one. It grows while the thread that decodes reads tokens with it.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ from antislop.server.bodies.fields import GenerationBody
 from antislop.server.request_errors import RequestError
 
 MAX_PHRASES = 10_000
-"""Phrases, exempt phrases, weights and banned ids of a body, together."""
+"""Of a body: phrases, exempt phrases, weights and banned ids together."""
 MAX_PHRASE_CHARACTERS = 256
 MAX_REGEXES = 100
 MAX_REGEX_CHARACTERS = 1000
 
 MAX_CACHE_SIZE = 700_000
-"""Limit of the sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
+"""Sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
 COMPILE_SECONDS = 10.0
-"""How long a request waits for its list."""
 COMPILER_THREADS = 2
 """A compilation that times out still occupies its thread until it ends."""
 MAX_COMPILATIONS = 64
-"""Lists that are compiled or wait for a thread; more are refused."""
+"""Running or waiting for a thread; more are refused."""
 
 FIELDS = {
     "banned_strings",
@@ -57,7 +55,7 @@ class _Compilation(NamedTuple):
 
 
 class _KeptList(NamedTuple):
-    """A compiled list, its size when it was new, and when it was last asked for."""
+    """A compiled list. size: when it was last asked for, as `measure` counts."""
 
     compiled: CompiledBans
     new_size: int
@@ -65,13 +63,13 @@ class _KeptList(NamedTuple):
 
 
 class BanCache:
-    """Compiled lists for one event loop; the least recently used ones are dropped beyond `max_size`.
+    """Compiled lists for one event loop, the least recently used ones dropped beyond `max_size`.
 
     seconds: how long a request waits for its list.
     """
 
     def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = COMPILE_SECONDS) -> None:
-        self.size = 0  # of all lists; a running total, so that a request costs the same however many are kept
+        self.size = 0  # of all kept lists: a running total, so that a request costs the same however many they are
         self._max_size = max_size
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
@@ -82,10 +80,9 @@ class BanCache:
         return len(self._kept)
 
     async def compile(self, key: Hashable, make: Callable[[], CompiledBans]) -> CompiledBans:
-        """Return the list of a key, which `make` compiles in a thread unless it is kept or being compiled already.
+        """Return the list of a key; `make` compiles it in a thread unless it is kept or being compiled already.
 
-        Raises the errors of `make`, `InputError` for a list that takes too long, and `Busy` if too many are being
-        compiled.
+        Raises the errors of `make`, `InputError` for a timeout, and `Busy` if too many lists are being compiled.
         """
         if kept := self._kept.get(key):
             self._keep(key, kept)
@@ -102,7 +99,7 @@ class BanCache:
             ) from None
 
     def close(self) -> None:
-        """Take no more lists; those that are being compiled still are."""
+        """Cancel waiting compilations; running ones continue."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, key: Hashable, make: Callable[[], CompiledBans]) -> _Compilation:
@@ -114,15 +111,15 @@ class BanCache:
         return compilation
 
     def _end(self, key: Hashable, future: asyncio.Future[CompiledBans]) -> None:
-        """Keep a list that is compiled, even if those who asked for it have left."""
+        """Keep a compiled list, even if those who asked for it have left."""
         del self._compilations[key]
         if not future.cancelled() and future.exception() is None:
             compiled = future.result()
             self._keep(key, _KeptList(compiled, measure(compiled)))
 
     def _keep(self, key: Hashable, kept: _KeptList) -> None:
-        """Note that a list is in use, and its size by now; drop others, which running requests keep until they end."""
-        # A transition takes as much memory as two bans. A list stays as large as it was: its automaton never shrinks.
+        """Note that a list is in use, and drop others; running requests keep theirs until they end."""
+        # A transition that a matcher remembers takes as much memory as two bans. The automaton never shrinks.
         size = max(kept.size, kept.new_size + 2 * kept.compiled.matcher.transition_count)
         self.size += size - kept.size
         self._kept[key] = kept._replace(size=size)
@@ -132,7 +129,7 @@ class BanCache:
 
 
 def measure(compiled: CompiledBans) -> int:
-    """Return the size of a new list in bans of some 20 characters; exempt phrases, regexes and length count more."""
+    """Return the size of a new list, in bans of some 20 characters."""
     return 10 + sum(
         1 + len(ban.exempt) + len(ban.phrase) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
     )
@@ -146,7 +143,7 @@ def digest_bans(body: GenerationBody) -> bytes | None:
 
 
 def collect_bans(body: GenerationBody, own: BanList) -> BanList:
-    """Return the bans for a body's texts. own: the server's list. Raises `RequestError`."""
+    """Return the bans that a body asks for. own: the server's list. Raises `RequestError`."""
     _check_limits(body)
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans

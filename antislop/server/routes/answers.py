@@ -55,10 +55,10 @@ def wants_trace(request: Request) -> bool:
 
 
 class AnswerFormat(Protocol):
-    """What differs between the answers of two routes.
+    """What differs between the answers of completions and chats.
 
     prefix: of the answer's id.
-    whole, part: the kind of a whole answer and of a chunk.
+    whole, part: OpenAI's `object` of a whole answer, and of a chunk.
     """
 
     prefix: str
@@ -66,16 +66,15 @@ class AnswerFormat(Protocol):
     part: str
 
     def begin(self) -> dict[str, Any] | None:
-        """Return the choice of a first chunk without text; None for no such chunk."""
+        """Return the choice of a first chunk without text, if there is one."""
 
     def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice, without its number and its reason."""
+        """Return a chunk's choice, without `index` and `finish_reason`."""
 
     def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice, without its number and its reason."""
+        """Return a whole choice, without `index` and `finish_reason`."""
 
-    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
-        """Return the log-probabilities of tokens."""
+    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ class AnswerWriter:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def write_whole(self, texts: Sequence[Chunk], usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
         choices = []
         for number, text in enumerate(texts):
             choice = self.format.write_whole(text.text, self._write_logprobs(text.tokens))
@@ -104,12 +102,10 @@ class AnswerWriter:
         return {**self._head(self.format.whole), "choices": choices, "usage": usage}
 
     def write_first(self, number: int) -> dict[str, Any] | None:
-        """Return the chunk that begins a text, if the format has one."""
         choice = self.format.begin()
         return None if choice is None else self._write_chunk(choice, number, None)
 
     def write_part(self, number: int, chunk: Chunk) -> dict[str, Any]:
-        """Return a chunk of a text. number: the text's."""
         logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
         choice = self.format.write_part(chunk.text, logprobs)
         if self.has_trace and chunk.withdrawn:
@@ -117,7 +113,7 @@ class AnswerWriter:
         return self._write_chunk(choice, number, chunk.finish_reason)
 
     def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the last chunk, which says what was used."""
+        """Return the last chunk."""
         return {**self._head(self.format.part), "choices": [], "usage": usage}
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -135,21 +131,8 @@ def _write_trace(withdrawn: Iterable[WithdrawnText]) -> dict[str, Any]:
     return {"antislop": {"withdrawn": [text.to_dict() for text in withdrawn]}}
 
 
-def write_usage(prompt: int, kept: int, reports: Iterable[Report]) -> dict[str, Any]:
-    """Return the usage of an answer. prompt, kept: numbers of tokens."""
-    total = Report.total(list(reports))
-    counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
-    dropped = {"dropped_regexes": len(total.dropped)} if total.dropped else {}
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": kept,
-        "total_tokens": prompt + kept,
-        "antislop": counts | dropped,
-    }
-
-
 def write_token(data: bytes) -> str:
-    r"""Return the text of a token; bytes of an unfinished character are written as OpenAI writes them.
+    r"""Return the text of a token, or OpenAI's notation for bytes of an unfinished character.
 
     >>> write_token(b"\xc3")
     'bytes:\\xc3'
@@ -161,7 +144,6 @@ def write_token(data: bytes) -> str:
 
 
 def logprob_of(share: float) -> float:
-    """Return the logarithm of a probability."""
     return max(LOWEST_LOGPROB, log(share)) if share > 0 else LOWEST_LOGPROB
 
 
@@ -175,7 +157,7 @@ class AnswerResponder:
     ignored: Sequence[str]
 
     async def respond(self, requests: Sequence[GenerationRequest]) -> Response:
-        """Run the requests of the body, and return the answer. Raises `RequestError` before the answer begins."""
+        """Run the requests, and return the answer. Raises `RequestError` before it begins."""
         service, stack = service_of(self.request), AsyncExitStack()
         ignored = {*self.ignored, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
         headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
@@ -220,27 +202,35 @@ class AnswerResponder:
         yield b"data: [DONE]\n\n"
 
     def _count(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> dict[str, Any]:
-        prompts = sum(len(request.prompt) for request in requests[:: self.body.n])
+        """Return the usage of the answer."""
+        prompt = sum(len(request.prompt) for request in requests[:: self.body.n])
         kept = sum(maker.kept for maker in running.makers)
-        return write_usage(prompts, kept, (maker.report for maker in running.makers))
+        total = Report.total([maker.report for maker in running.makers])
+        counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
+        dropped = {"dropped_regexes": len(total.dropped)} if total.dropped else {}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": kept,
+            "total_tokens": prompt + kept,
+            "antislop": counts | dropped,
+        }
 
 
 class EventResponse(EventSourceResponse):
-    """A stream of events that closes a stack at its end, however it ends, which frees the rows of its requests."""
+    """A stream of events. However it ends, it closes a stack, which frees the rows of its requests."""
 
     def __init__(self, content: AsyncIterator[bytes], stack: AsyncExitStack, headers: dict[str, str]) -> None:
         super().__init__(content, headers=headers, sep="\n", shutdown_grace_period=3600)
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
         async with self._stack:
             with suppress(OSError):  # the client has gone
                 await super().__call__(scope, receive, send)
 
 
 async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of some work, which is canceled if the client closes the connection first."""
+    """Return the result of some work; cancel it if the client closes the connection first."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_wait_until_gone(request))
     try:

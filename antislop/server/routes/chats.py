@@ -43,7 +43,7 @@ async def chat(request: Request) -> Response:
     writer = AnswerWriter(
         ChatFormat(),
         service.backend.name,
-        service.decode,
+        service.vocabulary.surface,
         has_logprobs=body.logprobs,
         has_trace=has_trace,
     )
@@ -57,20 +57,15 @@ class ChatFormat:
     whole, part = "chat.completion", "chat.completion.chunk"
 
     def begin(self) -> dict[str, Any]:
-        """Return the role."""
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
     def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice."""
         return {"delta": {"content": text} if text else {}, "logprobs": logprobs}
 
     def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice."""
         return {"message": {"role": "assistant", "content": text, "refusal": None}, "logprobs": logprobs}
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
-        """Return an entry for each token."""
-
         def describe(token: int, share: float) -> dict[str, Any]:
             data = read(token)
             return {"token": write_token(data), "logprob": logprob_of(share), "bytes": list(data)}

@@ -43,12 +43,12 @@ async def complete(request: Request) -> Response:
         prompts,
         default_tokens=DEFAULT_TOKENS,
         alternatives=body.logprobs,
-        echoes=[prompt if isinstance(prompt, str) else service.to_text(ids) for prompt, ids in pairs],
+        echoes=[prompt if isinstance(prompt, str) else service.vocabulary.decode(ids) for prompt, ids in pairs],
     )
     writer = AnswerWriter(
         CompletionFormat(),
         service.backend.name,
-        service.decode,
+        service.vocabulary.surface,
         has_logprobs=body.logprobs is not None,
         has_trace=has_trace,
     )
@@ -62,14 +62,12 @@ class CompletionFormat:
     whole = part = "text_completion"
 
     def begin(self) -> None:
-        """Return no first chunk."""
+        return None
 
     def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice."""
         return {"text": text, "logprobs": logprobs}
 
     def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice."""
         return {"text": text, "logprobs": logprobs}
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:

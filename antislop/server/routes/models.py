@@ -20,7 +20,7 @@ def _describe(request: Request) -> dict[str, Any]:
         "object": "model",
         "created": service.began,
         "owned_by": "antislop",
-        "max_model_len": service.context_length,
+        "max_model_len": service.backend.context_length,
     }
 
 
@@ -42,7 +42,7 @@ async def describe_named(request: Request, name: str) -> dict[str, Any]:
 async def describe_model(request: Request) -> dict[str, Any]:
     """Describe the model as TabbyAPI does, and the server's own list."""
     service = service_of(request)
-    parameters = {"max_seq_len": service.context_length, "prompt_template_content": service.chat_template}
+    parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
     own = {"bans": len(service.own_bans.bans)}
     return {**_describe(request), "parameters": parameters, "antislop": own}
 
@@ -51,7 +51,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
 async def describe_properties(request: Request) -> dict[str, Any]:
     """Describe the model as llama.cpp and KoboldCpp do."""
     service = service_of(request)
-    settings = {"n_ctx": service.context_length}
+    settings = {"n_ctx": service.backend.context_length}
     return {"chat_template": service.chat_template, "default_generation_settings": settings}
 
 
@@ -90,4 +90,4 @@ async def name_server() -> dict[str, str]:
 @router.get("/api/v1/config/max_context_length")
 async def count_context(request: Request) -> dict[str, int | None]:
     """Return the length of the context, as KoboldCpp does."""
-    return {"value": service_of(request).context_length}
+    return {"value": service_of(request).backend.context_length}
