@@ -124,21 +124,21 @@ def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, ser
 
 
 def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
-    from antislop.server.local import LocalBackend
-
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
+        from antislop.server.local import LocalBackend
+
         model, tokenizer = load_model(spec)
         batch_size = server.batch_size or BATCH_SIZE
         return LocalBackend(model, tokenizer, bans=bans, batch_size=batch_size, max_model_len=server.max_model_len)
 
 
 def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList) -> Backend:
-    from antislop.endpoint.endpoint import Endpoint
-    from antislop.endpoint.old_dialects import EndpointError
-    from antislop.sampler import AntiSlop
-    from antislop.server.upstream import UpstreamBackend
-
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
+        from antislop.endpoint.endpoint import Endpoint
+        from antislop.endpoint.old_dialects import EndpointError
+        from antislop.sampler import AntiSlop
+        from antislop.server.upstream import UpstreamBackend
+
         tokenizer = load_tokenizer(ModelSpec(tokenizer_name) if tokenizer_name else spec)
         endpoint = Endpoint(url, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
         try:

@@ -104,7 +104,7 @@ class LocalBackend:
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
         self._preparer.check(request)
         if request.stop:
-            await asyncio.to_thread(self._preparer.prepare_stop, request)
+            await asyncio.to_thread(self._preparer.find_criterion, tuple(request.stop))  # found again by `prepare`
         grammar = None if request.schema is None else await self._compile(request.schema)
         number, pending = self._submit(request, grammar)
         try:
@@ -140,7 +140,7 @@ class LocalBackend:
         """Return a grammar; one is compiled after another, in a thread. Raises `InputError`."""
         if self._is_closing:
             raise Busy("the server is shutting down")
-        work = asyncio.get_running_loop().run_in_executor(self._grammars, self._preparer.compile_grammar, schema)
+        work = asyncio.get_running_loop().run_in_executor(self._grammars, self._preparer.find_grammar, schema)
         try:
             return await asyncio.wait_for(work, GRAMMAR_SECONDS)
         except asyncio.TimeoutError:

@@ -36,7 +36,6 @@ STOPS_KEPT = 64
 """Criteria, by stop strings: making one reads the whole vocabulary."""
 TOKENS_SCORED = 128
 """Tokens of a prompt whose logits are in memory together."""
-SEEDS = 2**63
 RESTORE_AFTER = 60.0
 """Seconds after which a regex that timed out in one text is searched for again in the next ones."""
 
@@ -74,8 +73,8 @@ class RequestPreparer:
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._slow_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self._find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
-        self._find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
+        self.find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
+        self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         ends = sorted(TransformersModel(model).eos_token_id) or None
         self._read_vocabulary = lru_cache(1)(partial(read_vocabulary, tokenizer, end_tokens=ends))
 
@@ -95,19 +94,6 @@ class RequestPreparer:
                 f"the context has {limit:,} tokens, and a prompt of {len(prompt):,} with {request.max_new_tokens:,} "
                 "new ones needs more: shorten the prompt, or ask for fewer tokens"
             )
-        if request.seed is not None and not -SEEDS <= request.seed < SEEDS:
-            raise InputError(f"the seed is {request.seed}; an integer of 64 bits was expected")
-        if not all(request.stop):
-            raise InputError("a stop string is empty: leave it out")
-
-    def prepare_stop(self, request: GenerationRequest) -> None:
-        """Build and keep the criterion of stop strings, which takes up to seconds. Thread-safe."""
-        if request.stop:
-            self._find_criterion(tuple(request.stop))
-
-    def compile_grammar(self, schema: str) -> RequestGrammar:
-        """Return the grammar of a JSON schema, after up to seconds. Not thread-safe. Raises `InputError`."""
-        return self._find_grammar(schema)
 
     def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
         """Return the specification of a request's row. Raises `ValueError` for what the model can't do."""
@@ -136,7 +122,7 @@ class RequestPreparer:
         if grammar is not None:
             arguments["logits_processor"] = [grammar]
         if request.stop:
-            arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
+            arguments["stopping_criteria"] = [self.find_criterion(tuple(request.stop))]
         return catch_call(self._model, ids, arguments, tokenizer=self._tokenizer)
 
     def _restore_slow(self, matcher: Matcher) -> None:
@@ -146,12 +132,14 @@ class RequestPreparer:
             matcher.restore()
 
     def _make_grammar(self, schema: str) -> RequestGrammar:
+        """Compile a JSON schema, which takes up to seconds. Not thread-safe. Raises `InputError`."""
         try:
             return RequestGrammar(compile_for(read_json_schema(schema), self._read_vocabulary()))
         except ValueError as error:  # most are `GrammarError`s
             raise InputError(f"the schema can't be followed: {first_line(error)}") from error
 
     def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
+        """Build the criterion of stop strings, which takes up to seconds. Thread-safe."""
         return StopStringCriteria(self._tokenizer, list(stop))
 
 

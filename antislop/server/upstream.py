@@ -46,28 +46,17 @@ class UpstreamBackend:
         self._served = EndpointSampler(sampler, endpoint)
         self.description = self._served.describe_server()  # which probes it
         features = self._served.features
-        served_name = None if features is None else features.model
-        self.name = endpoint.model or Path(served_name or "model").name  # llama.cpp has the path of its file
+        assert features is not None
+        self.name = endpoint.model or Path(features.model or "model").name  # llama.cpp has the path of its file
+        self.context_length = features.context_length
+        self.cuts_min_p_first = DIALECTS_OF_STREAMS[features.server].cuts_min_p_first
         self.bans: CompiledBans = sampler.compiled
+        self.tokenizer: PreTrainedTokenizerBase = sampler.compiled.tokenizer
         self.active = 0
         self._queue_length = queue_length
         self._is_closing = False
         self._connection = StreamConnection(replace(endpoint, timeout=CHECK_SECONDS, retries=0))
         self._checking, self._checked, self._is_alive = asyncio.Lock(), -CHECK_SECONDS, True
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self.bans.tokenizer
-
-    @property
-    def context_length(self) -> int | None:
-        features = self._served.features
-        return None if features is None else features.context_length
-
-    @property
-    def cuts_min_p_first(self) -> bool:
-        features = self._served.features
-        return features is not None and DIALECTS_OF_STREAMS[features.server].cuts_min_p_first
 
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         if self._is_closing or self.active >= self._queue_length:

@@ -216,7 +216,7 @@ def test_end_tokens_of_the_model_end_a_grammar(tiny: Tiny) -> None:
     before, model.generation_config.eos_token_id = model.generation_config.eos_token_id, [60, 61]
     try:
         maker = LocalBackend(model, tokenizer)._preparer
-        grammar = maker.compile_grammar('{"const": 5}')
+        grammar = maker.find_grammar('{"const": 5}')
         five = tokenizer("5", add_special_tokens=False)["input_ids"]
         assert grammar.accepts([*five, 60]) and grammar.accepts([*five, 61]) and not grammar.accepts([*five, 62])
     finally:
