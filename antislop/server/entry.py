@@ -41,7 +41,7 @@ def app(
     batch_size: texts generated at a time.
     max_model_len: maximum tokens of prompt and text together; by default the model's positions.
     queue_length: requests that may wait for a model, or run upstream; more are answered with 429.
-    name: the model's name for clients; by default that of its folder.
+    name: the model's name for clients; by default its folder's.
     api_key: required in each request except `GET /` and `GET /health`; None for no key.
 
     Raises `InputError` for a model that can't be served, and if a package of the extra `serve` is missing;

@@ -1,4 +1,4 @@
-"""Run an app by uvicorn, with limits of connections, and a shutdown that finishes the texts under way."""
+"""Run an app by uvicorn, with limits on connections, and a shutdown that finishes running texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from antislop.server.service import Service
 
 SHUTDOWN_SECONDS = 120.0
-"""How long texts under way may take after a signal."""
+"""How long running texts may take after a signal."""
 LAST_SECONDS = 5
 """How long answers may then take to be sent."""
 REQUEST_SECONDS = 20.0

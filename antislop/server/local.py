@@ -60,7 +60,7 @@ class LocalBackend:
     bans: of requests without others.
     max_model_len: maximum tokens of prompt and text together; by default the number of positions of the model.
     queue_length: requests that may wait.
-    name: by default that of the model's folder.
+    name: default: the name of the model's folder.
 
     Raises `InputError` for a model that can't be served.
     """

@@ -52,7 +52,7 @@ def refuse_busy(message: str, *, status: int = 429, seconds: int = 1) -> Request
 
 @contextmanager
 def translate_errors(*, param: str | None = None) -> Iterator[None]:
-    """Turn the errors of the library into those of HTTP."""
+    """Turn errors of the library into errors of HTTP."""
     try:
         yield
     except (InputError, BackendError) as error:

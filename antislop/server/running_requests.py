@@ -105,7 +105,7 @@ class _RunningRequest:
 class RunningRequests:
     """The requests of one answer. Iterate over `chunks`, and call `close` in any case.
 
-    Chunks wait in memory until the client takes them: they are no more than its texts.
+    Chunks wait in memory until the client takes them, at most the whole text of each request.
     """
 
     def __init__(self, requests: Iterable[tuple[GenerationRequest, ChunkMaker]], metrics: ServerMetrics) -> None:

@@ -1,6 +1,6 @@
 """What real clients send, recorded from them in `recorded_requests.jsonl`: each request is understood.
 
-`TabbyAPI` and `KoboldCpp` are no recordings: these bodies have each field of the APIs as those servers define them.
+`TabbyAPI` and `KoboldCpp` were not recorded: these bodies have each field that those servers define.
 """
 
 from __future__ import annotations

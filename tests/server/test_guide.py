@@ -1,4 +1,4 @@
-"""The guides to the server: their code runs against one, their commands parse, their numbers are those of the code."""
+"""The guides to the server: their code runs, their commands parse, their numbers agree with the code."""
 
 from __future__ import annotations
 

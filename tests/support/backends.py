@@ -24,9 +24,11 @@ LONG_STREAM = {"prompt": "a", "max_tokens": 400, "stream": True}
 
 
 class SlowBackend:
-    """Write the events of `play(request)`.
+    """A backend that writes the events of `play(request)`.
 
-    pause: seconds before each event. limit: texts at a time, more are refused. written: all requests so far.
+    pause: seconds before each event.
+    limit: requests at a time; more are refused.
+    written: all requests so far.
     """
 
     def __init__(

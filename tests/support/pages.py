@@ -10,10 +10,13 @@ VOID = {"meta", "input", "path", "line", "link", "br"}
 
 
 class PageReader(HTMLParser):
-    """Read a page.
+    """Reads a page.
 
-    elements: (name, attributes) in order. texts: of each generated text, without struck parts. struck: the text of each
-    struck part in a generated text. prompts: of each text. data: what the script reads.
+    elements: (name, attributes), in order.
+    texts: each generated text, without struck parts.
+    struck: each struck part of a generated text.
+    prompts: the prompt of each text.
+    data: what the script reads.
     """
 
     def __init__(self, page: str) -> None:

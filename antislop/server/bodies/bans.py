@@ -1,4 +1,4 @@
-"""The bans of a request: those of its body and the server's own, compiled in threads and kept for later requests.
+"""The bans of a request: its body's and the server's own, compiled in threads and kept for later requests.
 
 Requests with equal lists share a compiled one. It grows while the thread that decodes reads tokens with it.
 """

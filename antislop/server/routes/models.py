@@ -1,4 +1,4 @@
-"""The routes by which clients find out about the model: OpenAI's, TabbyAPI's and KoboldCpp's."""
+"""Routes that describe the model: OpenAI's, TabbyAPI's and KoboldCpp's."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def name_model(request: Request) -> dict[str, str]:
 
 @router.get("/api/extra/version")
 async def name_server() -> dict[str, str]:
-    """Return the name and the version of this server, which is no KoboldCpp."""
+    """Return the name and the version of this server, where KoboldCpp has its own."""
     return {"result": "antislop", "version": __version__}
 
 
