@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import importlib.util
 from typing import TYPE_CHECKING
 
 from antislop.errors import InputError
@@ -77,5 +77,5 @@ def app(
 
 def check_packages() -> None:
     """Raise `InputError` if a package of the extra `serve` is missing."""
-    if missing := [package for package in _PACKAGES if find_spec(package) is None]:
+    if missing := [package for package in _PACKAGES if importlib.util.find_spec(package) is None]:
         raise InputError(f"serving needs the package {missing[0]}: pip install 'antislop[serve]'")
