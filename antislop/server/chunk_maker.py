@@ -72,7 +72,7 @@ class Echo:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class AnswerChunk:
     """The next part of a text. withdrawn: before it or within it, in order of time."""
 
     text: str = ""
@@ -81,9 +81,9 @@ class Chunk:
     finish_reason: FinishReason | None = None
 
     @staticmethod
-    def join(chunks: Sequence[Chunk]) -> Chunk:
+    def join(chunks: Sequence[AnswerChunk]) -> AnswerChunk:
         """Return consecutive chunks as one."""
-        return Chunk(
+        return AnswerChunk(
             "".join(chunk.text for chunk in chunks),
             tuple(token for chunk in chunks for token in chunk.tokens),
             tuple(text for chunk in chunks for text in chunk.withdrawn),
@@ -136,14 +136,14 @@ class ChunkMaker:
     def _length(self) -> int:
         return self._returned + len(self._text)
 
-    def begin(self, choices: Iterable[TokenChoice | None] = ()) -> Chunk | None:
+    def begin(self, choices: Iterable[TokenChoice | None] = ()) -> AnswerChunk | None:
         """Return the chunk of an echoed prompt, the last chunk if no token is to follow."""
         if self.echo is None:
             return None
         tokens = map(SettledToken, self.echo.tokens, self.echo.starts, choices)
-        return Chunk(self.echo.text, tuple(tokens), finish_reason=None if self.max_new_tokens else "length")
+        return AnswerChunk(self.echo.text, tuple(tokens), finish_reason=None if self.max_new_tokens else "length")
 
-    def add(self, event: Event | PromptChoices) -> Chunk | None:
+    def add(self, event: Event | PromptChoices) -> AnswerChunk | None:
         """Return the chunk that an event completes, if any; the last one has a `finish_reason`."""
         if isinstance(event, PromptChoices):
             return self.begin(event.choices)
@@ -163,10 +163,10 @@ class ChunkMaker:
                 return self._end()
         return None
 
-    def _end(self) -> Chunk:
+    def _end(self) -> AnswerChunk:
         self._append(finish(self.vocabulary, self._pending).text)
         self._pending = NOTHING
-        chunk = self._release(hold=False) or Chunk()
+        chunk = self._release(hold=False) or AnswerChunk()
         if chunk.finish_reason:
             return chunk
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
@@ -194,7 +194,7 @@ class ChunkMaker:
             text, self.drops_space = text.removeprefix(" "), False
         self._text += text
 
-    def _release(self, *, hold: bool) -> Chunk | None:
+    def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""
         stop = self._find_stop()
         count = stop if stop is not None else len(self._text) - (self._count_open() if hold else 0)
@@ -206,7 +206,7 @@ class ChunkMaker:
         withdrawn = tuple(w._replace(start=before + w.start) for w in self._take_withdrawn(is_last=is_last))
         if not (text or tokens or withdrawn or stop is not None):
             return None
-        return Chunk(text, tokens, withdrawn, None if stop is None else "stop")
+        return AnswerChunk(text, tokens, withdrawn, None if stop is None else "stop")
 
     def _find_stop(self) -> int | None:
         """Return the index of the stop string that ends first in the text not yet returned."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from antislop.endpoint.endpoint import Endpoint
-    from antislop.server.backend import Backend
 
 BATCH_SIZE = 16
 _PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
@@ -31,12 +30,10 @@ def app(
     name: str | None = None,
     api_key: str | None = None,
 ) -> FastAPI:
-    """Return an app that serves a model under bans, to OpenAI's clients, SillyTavern and open-webui.
-
-    Run it by any ASGI server with one worker, such as `uvicorn.run(app)`.
+    """Return an app that serves a model under bans; run it by any ASGI server with one worker, such as uvicorn.
 
     model: used by nobody else while it is served; None with `upstream`.
-    upstream: a server elsewhere, with a model of this tokenizer, and its own batch size, length and name.
+    upstream: a server elsewhere with a model of this tokenizer, and with its own batch size, length and name.
     bans: of all requests; each may add bans, change weights or leave these out.
     batch_size: texts generated at a time.
     max_model_len: maximum tokens of prompt and text together; by default the model's positions.
@@ -50,11 +47,10 @@ def app(
     check_packages()
     from antislop.server.application import make_app
 
-    backend: Backend
     if model is not None and upstream is None:
         from antislop.server.local import LocalBackend
 
-        backend = LocalBackend(
+        local = LocalBackend(
             model,
             tokenizer,
             bans=bans,
@@ -63,16 +59,15 @@ def app(
             queue_length=queue_length,
             name=name,
         )
-    elif upstream is not None and model is None:
-        if batch_size != BATCH_SIZE or max_model_len is not None or name is not None:
-            raise InputError("batch_size, max_model_len and name are the upstream server's own: leave them out")
-        from antislop.sampler import AntiSlop
-        from antislop.server.upstream import UpstreamBackend
-
-        backend = UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length)
-    else:
+        return make_app(local, api_key=api_key)
+    if upstream is None or model is not None:
         raise InputError("pass either a model or upstream, the endpoint of a server elsewhere")
-    return make_app(backend, api_key=api_key)
+    if batch_size != BATCH_SIZE or max_model_len is not None or name is not None:
+        raise InputError("batch_size, max_model_len and name are the upstream server's own: leave them out")
+    from antislop.sampler import AntiSlop
+    from antislop.server.upstream import UpstreamBackend
+
+    return make_app(UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length), api_key=api_key)
 
 
 def check_packages() -> None:

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from antislop.server.backend import Backend, BackendError, GenerationRequest, PromptChoices
-from antislop.server.chunk_maker import Chunk, ChunkMaker
+from antislop.server.chunk_maker import AnswerChunk, ChunkMaker
 from antislop.server.metrics import ServerMetrics
 from antislop.trace.events import Event, Finished
 
@@ -38,7 +38,7 @@ class _RunningRequest:
     number: int
     request: GenerationRequest
     maker: ChunkMaker
-    queue: asyncio.Queue[tuple[int, Chunk] | Exception]
+    queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception]
     is_started: asyncio.Event
     metrics: ServerMetrics
     is_aborted: bool = False
@@ -94,9 +94,9 @@ class _RunningRequest:
         """Queue the end of the text now: its task may be canceled before it runs."""
         self.is_aborted = True
         self.is_started.set()
-        self._put(Chunk(finish_reason="stop"))
+        self._put(AnswerChunk(finish_reason="stop"))
 
-    def _put(self, chunk: Chunk) -> None:
+    def _put(self, chunk: AnswerChunk) -> None:
         if not self.is_ended:
             self.is_ended = chunk.finish_reason is not None
             self.queue.put_nowait((self.number, chunk))
@@ -109,7 +109,7 @@ class RunningRequests:
     """
 
     def __init__(self, requests: Iterable[tuple[GenerationRequest, ChunkMaker]], metrics: ServerMetrics) -> None:
-        self._queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = asyncio.Queue()
         self._is_started = asyncio.Event()
         self._running = [
             _RunningRequest(number, request, maker, self._queue, self._is_started, metrics)
@@ -133,12 +133,12 @@ class RunningRequests:
                 raise item
             self._queue.put_nowait(item)
 
-    async def chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
+    async def chunks(self) -> AsyncIterator[tuple[int, AnswerChunk]]:
         """Yield chunks with their text's number; waiting ones of a text are joined. Raises the backend's errors."""
         left = len(self._running)
         while left:
             items = [await self._queue.get(), *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]
-            waiting: dict[int, list[Chunk]] = defaultdict(list)
+            waiting: dict[int, list[AnswerChunk]] = defaultdict(list)
             errors = []
             for item in items:
                 if isinstance(item, Exception):
@@ -146,7 +146,7 @@ class RunningRequests:
                 else:
                     waiting[item[0]].append(item[1])
             for number, chunks in waiting.items():
-                chunk = Chunk.join(chunks)
+                chunk = AnswerChunk.join(chunks)
                 left -= chunk.finish_reason is not None
                 yield number, chunk
             if errors:

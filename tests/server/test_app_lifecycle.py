@@ -26,7 +26,7 @@ from antislop.errors import InputError
 from antislop.server import upstream
 from antislop.server.application import BanReloader, make_app
 from antislop.server.backend import BackendError, GenerationRequest
-from antislop.server.chunk_maker import Chunk
+from antislop.server.chunk_maker import AnswerChunk
 from antislop.server.http_server import DrainingServer, bind
 from antislop.server.running_requests import Caller
 from antislop.server.service import Service
@@ -147,14 +147,14 @@ def test_an_abort_without_a_key_ends_the_texts_of_the_same_program_only(slow: Sl
 def test_an_abort_before_a_text_has_taken_a_step_ends_it(tokenizer: PreTrainedTokenizerBase) -> None:
     """SillyTavern aborts a text and asks for the next one at once: its task was canceled before it had begun."""
 
-    async def ask() -> list[Chunk]:
+    async def ask() -> list[AnswerChunk]:
         service, caller = Service(make_slow(tokenizer)), Caller("127.0.0.1", "node-fetch")
         request = GenerationRequest(prompt=[1], bans=service.own_bans, max_new_tokens=400, sampling=Sampling())
         asyncio.get_running_loop().call_soon(service.abort, caller)
         async with service.write([request] * 2, caller) as texts:
             return [chunk async for _, chunk in texts.chunks()]
 
-    assert asyncio.run(asyncio.wait_for(ask(), 10)) == [Chunk(finish_reason="stop")] * 2
+    assert asyncio.run(asyncio.wait_for(ask(), 10)) == [AnswerChunk(finish_reason="stop")] * 2
 
 
 def test_a_full_queue_is_answered_with_429(tokenizer: PreTrainedTokenizerBase) -> None:

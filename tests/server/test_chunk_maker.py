@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from antislop import Ban
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.server.chunk_maker import Chunk, ChunkMaker, WithdrawnText
+from antislop.server.chunk_maker import AnswerChunk, ChunkMaker, WithdrawnText
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, TokenChoice
 
 SURFACES = [b"", b"a", b"b", b" ab", b"\xc3", b"\xa9", "é".encode(), b"\xf0\x9f", b"\x98\x80", b"\n", b"\xff"]
@@ -62,7 +62,7 @@ def cut_at_stop(text: str, stop: list[str]) -> str:
     return text
 
 
-def read_chunks(events: list[Event], **options: object) -> list[Chunk]:
+def read_chunks(events: list[Event], **options: object) -> list[AnswerChunk]:
     stream = ChunkMaker(Surfaces(), 1000, end_tokens={END}, **options)  # type: ignore[arg-type]
     chunks = []
     for event in events:

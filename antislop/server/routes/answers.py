@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from antislop.errors import InputError
 from antislop.server.backend import BackendError, GenerationRequest
 from antislop.server.bodies.fields import GenerationBody
-from antislop.server.chunk_maker import Chunk, FinishReason, SettledToken, WithdrawnText
+from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken, WithdrawnText
 from antislop.server.request_errors import RequestError, shorten, translate, translate_errors
 from antislop.server.running_requests import Caller, RunningRequests
 from antislop.server.service import Service
@@ -93,7 +93,7 @@ class AnswerWriter:
     id: str = field(default_factory=lambda: uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def write_whole(self, texts: Sequence[Chunk], usage: dict[str, Any]) -> dict[str, Any]:
+    def write_whole(self, texts: Sequence[AnswerChunk], usage: dict[str, Any]) -> dict[str, Any]:
         choices = []
         for number, text in enumerate(texts):
             choice = self.format.write_whole(text.text, self._write_logprobs(text.tokens))
@@ -105,7 +105,7 @@ class AnswerWriter:
         choice = self.format.begin()
         return None if choice is None else self._write_chunk(choice, number, None)
 
-    def write_part(self, number: int, chunk: Chunk) -> dict[str, Any]:
+    def write_part(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
         logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
         choice = self.format.write_part(chunk.text, logprobs)
         if self.has_trace and chunk.withdrawn:
@@ -175,14 +175,16 @@ class AnswerResponder:
     async def _collect(
         self, running: RunningRequests, requests: Sequence[GenerationRequest], headers: dict[str, str]
     ) -> JSONResponse:
-        parts: list[list[Chunk]] = [[] for _ in requests]
+        parts: list[list[AnswerChunk]] = [[] for _ in requests]
         with translate_errors():
             async for number, chunk in running.chunks():
                 parts[number].append(chunk)
         usage = self._count(running, requests)
 
         def write() -> JSONResponse:
-            return JSONResponse(self.writer.write_whole([Chunk.join(part) for part in parts], usage), headers=headers)
+            return JSONResponse(
+                self.writer.write_whole([AnswerChunk.join(part) for part in parts], usage), headers=headers
+            )
 
         return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
 
