@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 import antislop
-from antislop.server.application import serve_backend
-from antislop.server.local import InFlightBackend
+from antislop.server.application import make_app
+from antislop.server.local import LocalBackend
 from antislop.trace import to_rich
 from antislop.trace.console import save_svg
 from playwright.sync_api import Browser, Page
@@ -65,10 +65,10 @@ def show_withdrawn(browser: Browser) -> None:
 def show_serve(browser: Browser) -> None:
     """Write a text on the page of the server."""
     model, tokenizer = antislop.tiny_model()
-    backend = InFlightBackend(
+    backend = LocalBackend(
         model, tokenizer, bans=antislop.default_bans(), batch_size=1
     )
-    with run_server(serve_backend(backend)) as url:
+    with run_server(make_app(backend)) as url:
         page = open_page(browser, url)
         settings = {
             "bans": "shadows\nsilent\nflicker\na mix of",

@@ -1,4 +1,4 @@
-"""The command `antislop serve`: a model under bans, behind the HTTP interfaces that clients already speak."""
+"""The command `antislop serve`: a model under bans, behind HTTP interfaces that clients already speak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,12 +18,11 @@ from antislop.display import describe_count
 from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
+from antislop.server.entry import BATCH_SIZE, check_packages
 
 if TYPE_CHECKING:
+    from antislop.server.application import BanReloader
     from antislop.server.backend import Backend
-    from antislop.server.reloading import BanReloader
-
-BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -87,23 +86,20 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     Requests may bring more bans, weights, and all settings of sampling. Ctrl-C or SIGTERM finishes the texts that are
     being written, and refuses others; the same again cuts them off.
     """
-    from antislop.server.entry import check_packages
-
     check_packages()
     _check(model, upstream, bans, server)
     banned, key = collect_bans(bans), server.api_key
+    from antislop.server.application import make_app
     from antislop.server.http_server import DrainingServer, bind, return_large_blocks
 
     return_large_blocks()
     with bind(server.host, server.port) as listener:
-        backend = _open(model.spec, upstream, banned, server)
-        from antislop.server.application import make_app
-        from antislop.server.service import Service
-
-        app = make_app(Service(backend), api_key=key, reloader=_watch(bans) if server.reload_bans else None)
+        if upstream.upstream is not None:
+            backend = _reach(upstream.upstream, model.spec, upstream.tokenizer, banned)
+        else:
+            backend = _load(model.spec, banned, server)
+        app = make_app(backend, api_key=key, reloader=_make_reloader(bans) if server.reload_bans else None)
         running = DrainingServer(app, say=say)
-        if description := getattr(backend, "description", None):
-            say(str(description))
         listener.listen()  # a client that comes at once waits a moment instead of being refused
         _announce(backend.name, server.host, listener.getsockname()[1], banned, has_key=key is not None)
         running.run(sockets=[listener])
@@ -127,27 +123,33 @@ def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, ser
         raise InputError("--reload-bans watches the files of --bans: pass --bans LIST, and not standard input")
 
 
-def _open(spec: ModelSpec, upstream: UpstreamOptions, bans: BanList, server: ServerOptions) -> Backend:
-    """Load the model, or reach the upstream server."""
-    from antislop.endpoint.endpoint import Endpoint, EndpointError
-    from antislop.server.entry import open_backend
-
+def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
-        if upstream.upstream is not None:
-            tokenizer = load_tokenizer(ModelSpec(upstream.tokenizer) if upstream.tokenizer else spec)
-            endpoint = Endpoint(upstream.upstream, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
-            try:
-                return open_backend(None, tokenizer, upstream=endpoint, bans=bans)
-            except EndpointError as error:
-                raise InputError(f"--upstream {upstream.upstream}: {first_line(error)}") from error
+        from antislop.server.local import LocalBackend
+
         model, tokenizer = load_model(spec)
-        limits: dict[str, Any] = {"batch_size": server.batch_size or BATCH_SIZE, "max_model_len": server.max_model_len}
-        return open_backend(model, tokenizer, bans=bans, **limits)
+        batch_size = server.batch_size or BATCH_SIZE
+        return LocalBackend(model, tokenizer, bans=bans, batch_size=batch_size, max_model_len=server.max_model_len)
 
 
-def _watch(options: BanOptions) -> BanReloader:
-    """Return what reads the lists again; nothing but a change of their files makes it do so."""
-    from antislop.server.reloading import BanReloader
+def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList) -> Backend:
+    with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
+        from antislop.endpoint.endpoint import Endpoint, EndpointError
+        from antislop.sampler import AntiSlop
+        from antislop.server.upstream import UpstreamBackend
+
+        tokenizer = load_tokenizer(ModelSpec(tokenizer_name) if tokenizer_name else spec)
+        endpoint = Endpoint(url, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
+        try:
+            backend = UpstreamBackend(AntiSlop(tokenizer, bans), endpoint)
+        except EndpointError as error:
+            raise InputError(f"--upstream {url}: {first_line(error)}") from error
+    say(backend.description)
+    return backend
+
+
+def _make_reloader(options: BanOptions) -> BanReloader:
+    from antislop.server.application import BanReloader
 
     return BanReloader(options.bans or [], lambda: collect_bans(options), say=say, warn=warn)
 

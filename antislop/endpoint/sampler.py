@@ -118,7 +118,8 @@ class EndpointSampler:
         refuse_one_list(bans)
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; at least 1 is expected")
-        text_settings = self._read_settings(settings)
+        text_settings = EndpointSettings.of(**settings)
+        self._check(text_settings)
         if seed is not None and seeds is not None:
             raise InputError("both seed and seeds were passed: pass one seed for all prompts, or one for each")
         if seeds is None:
@@ -139,7 +140,7 @@ class EndpointSampler:
 
     def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
         """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
-        events = self.events_async(prompt, seed=seed, **settings)
+        events = self.events_async(prompt, EndpointSettings.of(**settings), seed=seed)
         thread = LoopThread()
         try:
             yield from thread.iterate(events)
@@ -149,11 +150,11 @@ class EndpointSampler:
     def events_async(
         self,
         prompt: PromptInput,
+        settings: EndpointSettings,
         *,
         bans: CompiledBans | None = None,
         ban_method: Method | None = None,
         seed: int | None = None,
-        **settings: Any,
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of one text in the running event loop, before whose end `close` must be called.
 
@@ -162,8 +163,8 @@ class EndpointSampler:
         bans, ban_method: instead of the sampler's bans and `method`.
         """
         seed = _random_seed() if seed is None else seed
-        text_settings = self._read_settings(settings)
-        request = _Request(self._encode(prompt), text_settings, bans or self._bans, seed, ban_method=ban_method)
+        self._check(settings)
+        request = _Request(self._encode(prompt), settings, bans or self._bans, seed, ban_method=ban_method)
         return self._stream(request)
 
     async def probe(self) -> ServerFeatures:
@@ -186,11 +187,9 @@ class EndpointSampler:
         if client is not None:
             await client.close()
 
-    def _read_settings(self, settings: dict[str, Any]) -> EndpointSettings:
+    def _check(self, settings: EndpointSettings) -> None:
         self._bans.vocabulary.refuse_changes(self._tokenizer)
-        text_settings = EndpointSettings(**settings)
-        text_settings.make_criteria(self._tokenizer, self._end_tokens)  # raises the errors of stop strings
-        return text_settings
+        settings.make_criteria(self._tokenizer, self._end_tokens)  # raises the errors of stop strings
 
     def _encode(self, prompt: PromptInput) -> list[int]:
         ids: list[int] = encode(prompt, self._tokenizer, torch.device("cpu")).tolist()
@@ -246,7 +245,7 @@ class EndpointSampler:
         return EndpointText(self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token)
 
     def _make_policy(self, request: _Request, plan: MethodPlan) -> Policy:
-        policy = self._sampler.make_policy(do_sample=request.settings.do_sample)
+        policy = self._sampler.make_policy(do_sample=request.settings.sampling.do_sample)
         policy = replace(policy, method=request.ban_method or policy.method)
         if plan.logprobs is not None:
             return policy

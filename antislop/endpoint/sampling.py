@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Any
 
 from antislop.errors import InputError
 
@@ -47,3 +48,21 @@ class Sampling:
     def truncates(self) -> bool:
         """Whether unlikely tokens are left out before a token is drawn."""
         return self.do_sample and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0 or self.typical_p < 1)
+
+    @property
+    def generate_arguments(self) -> dict[str, Any]:
+        """The same settings as arguments of `generate`, which replace all of the model's generation config."""
+        arguments: dict[str, Any] = {
+            "do_sample": self.do_sample,
+            "repetition_penalty": self.repetition_penalty,
+            **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p")),
+        }
+        if self.do_sample:
+            arguments |= {
+                "temperature": self.temperature,
+                "top_k": self.top_k,
+                "top_p": self.top_p,
+                "typical_p": self.typical_p,
+                "min_p": self.min_p or None,
+            }
+        return arguments

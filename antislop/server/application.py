@@ -1,36 +1,45 @@
-"""The FastAPI app over a backend."""
+"""The FastAPI app over a backend: its routes, the key that requests need, and the lists that it reads again."""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
+from hmac import compare_digest
 from http import HTTPStatus
+from pathlib import Path
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antislop import __version__
-from antislop.server.access import AccessGate
+from antislop.errors import InputError, first_line
+from antislop.lists.ban_list import BanList
 from antislop.server.backend import Backend
-from antislop.server.reloading import BanReloader
+from antislop.server.metrics import ServerMetrics
 from antislop.server.request_errors import RequestError
 from antislop.server.routes import chats, completions, models, monitoring, page
 from antislop.server.service import Service
 
+OPEN_PATHS = {"/", "/health"}
+"""Paths that need no key, since they tell nothing about models and texts."""
+RELOAD_SECONDS = 1.0
+"""Between two looks at the files of bans."""
 
-def make_app(service: Service, *, api_key: str | None = None, reloader: BanReloader | None = None) -> FastAPI:
-    """Return the app of a service, which it closes when the server shuts down.
 
-    reloader: of the service's bans, if their files are watched.
-    """
+def make_app(backend: Backend, *, api_key: str | None = None, reloader: BanReloader | None = None) -> FastAPI:
+    """Return an app that serves a backend, and closes it when the server shuts down."""
+    service = Service(backend)
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
-        # It would log what a request contains, which `dropped_regexes` of its answer counts.
+        # The warning would put a client's regex into the log; `dropped_regexes` of the answer counts it.
         warnings.filterwarnings("ignore", message="the regex .* took longer", category=RuntimeWarning)
         watch = asyncio.ensure_future(reloader.watch(service)) if reloader else None
         yield
@@ -48,21 +57,92 @@ def make_app(service: Service, *, api_key: str | None = None, reloader: BanReloa
     return app
 
 
-def serve_backend(backend: Backend, *, api_key: str | None = None) -> FastAPI:
-    """Return the app of a backend."""
-    return make_app(Service(backend), api_key=api_key)
+class AccessGate:
+    """Middleware that refuses requests without the key, and counts answers. key: None lets everybody in."""
+
+    def __init__(self, app: ASGIApp, *, key: str | None, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._digest = None if key is None else sha256(key.encode()).digest()
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "none")
+                self._metrics.requests.labels(route, str(message["status"])).inc()
+            await send(message)
+
+        if self._digest is None or scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
+            await self._app(scope, receive, count)
+        else:
+            error = RequestError(
+                401, "the key is missing or wrong: send Authorization: Bearer KEY", code="invalid_api_key"
+            )
+            await JSONResponse(error.content, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, count)
+
+    def _has_key(self, headers: Headers) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        sent = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        digests = [sha256(key.encode("latin-1")).digest() for key in sent]
+        return any(compare_digest(digest, self._digest or b"") for digest in digests)
+
+
+class BanReloader:
+    """Reads a service's own bans again when their files change, off the path of requests.
+
+    read: returns the whole list.
+    say: called after each reload.
+    warn: called if a file can't be used; the list then stays as it was.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        read: Callable[[], BanList],
+        *,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._files = files
+        self._read = read
+        self._say, self._warn = say, warn
+        self._versions = self._find_versions()
+
+    async def watch(self, service: Service) -> None:
+        """Reload until canceled."""
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            await self.reload(service)
+
+    async def reload(self, service: Service) -> None:
+        versions = await asyncio.to_thread(self._find_versions)
+        if versions == self._versions:
+            return
+        self._versions = versions
+        try:
+            bans = await asyncio.to_thread(self._read)
+            await service.replace_bans(bans)
+        except (InputError, OSError) as error:
+            self._warn(f"the bans stay as they were: {first_line(error)}")
+        else:
+            self._say(f"the bans were read again, {len(bans):,} in all")
+
+    def _find_versions(self) -> list[tuple[int, int, int]]:
+        stats = [file.stat() if file.exists() else None for file in self._files]
+        return [(0, 0, 0) if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestError):
-        raise error
+    assert isinstance(error, RequestError)
     return JSONResponse(error.content, error.status, error.headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer an unknown path or method in the shape of all errors."""
-    if not isinstance(error, HTTPException):
-        raise error
+    assert isinstance(error, HTTPException)
     reason = HTTPStatus(error.status_code).phrase.lower()
     refusal = RequestError(error.status_code, f"{request.method} {request.url.path[:80]}: {reason}")
     return JSONResponse(refusal.content, error.status_code, dict(error.headers or {}))

@@ -1,4 +1,4 @@
-"""The contract between the HTTP app and whatever writes its texts."""
+"""The contract between the HTTP app and whatever generates its texts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from antislop.trace.events import Event, TokenChoice
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRequest:
-    """A text that a client of the server asks for.
+class GenerationRequest:
+    """One text that a client asks for.
 
-    prompt: ids. bans: compiled for the backend's tokenizer. stop: the text ends after any of these strings, which are
-    its last characters then. seed: determines the text's random numbers; None for other ones each time.
-    schema: the text is JSON that is valid by this JSON schema, unless it is cut; None for any text.
-    logit_bias: added to the logits of tokens before all else that changes them.
-    alternatives: the number of alternatives that each `Drawn` event records in its `choice`, None for no choice.
-    echo: the prompt's text, with which the answer's text begins; None for an answer without it. With `alternatives`,
-    `PromptChoices` come before all events. Only then may `max_new_tokens` be 0.
+    prompt: token ids.
+    bans: compiled for the backend's tokenizer.
+    stop: end after the first of these strings, which is included.
+    seed: None draws a new one.
+    schema: a JSON schema that the text follows; None for any text.
+    logit_bias: by token id, added before all other settings.
+    alternatives: number of alternatives in each `Drawn.choice`; None records no choice.
+    echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
+        and `max_new_tokens` may be 0.
     """
 
     prompt: Sequence[int]
@@ -47,55 +49,54 @@ class TextRequest:
 
 @dataclass(frozen=True)
 class PromptChoices:
-    """How likely the model, without any setting, finds each token of the prompt; None for the first one."""
+    """How likely the plain model finds each token of the prompt; None for the first one."""
 
     choices: Sequence[TokenChoice | None]
 
 
 class BackendError(RuntimeError):
-    """Raised if a backend fails to write a text that is no fault of the request."""
+    """Raised if the backend, not the request, is at fault."""
 
 
 class Busy(BackendError):
-    """Raised if a backend has too many waiting texts, or is shutting down."""
+    """Raised if the queue is full, or the backend is shutting down."""
 
 
 class Backend(Protocol):
-    """Writes texts. One event loop uses it; any number of texts may be under way at once."""
+    """Generates texts for one event loop, any number of them at once."""
 
     @property
     def name(self) -> str:
         """The model's name."""
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer."""
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
     @property
     def bans(self) -> CompiledBans:
-        """The server's own bans, by which other lists are compiled with `with_bans`."""
+        """The server's own bans; `with_bans` compiles others."""
 
     @property
-    def context_length(self) -> int:
-        """The maximum of tokens of prompt and text together."""
+    def context_length(self) -> int | None:
+        """Maximum tokens of prompt and text together; None if it is unknown."""
 
     @property
     def cuts_min_p_first(self) -> bool:
-        """Whether `min_p` acts before `top_p`, which leaves other tokens than in `generate`, where it acts after it."""
+        """Whether `min_p` acts before `top_p`; `generate` applies it last, which leaves other tokens."""
 
     @property
     def active(self) -> int:
-        """The number of texts being written or waiting."""
+        """The number of requests that run or wait."""
 
-    def write(self, request: TextRequest) -> AsyncGenerator[Event | PromptChoices, None]:
-        """Yield the events of one text until `Finished`; closing the generator frees its row within a step.
+    def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
+        """Yield events until `Finished`; closing the generator frees the request's row within a step.
 
         The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
         may raise `BackendError`.
         """
 
     async def check(self) -> None:
-        """Raise `BackendError` if no text can be written now."""
+        """Raise `BackendError` if nothing can be generated now."""
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
+        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""

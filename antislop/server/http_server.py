@@ -1,4 +1,4 @@
-"""Run an app by uvicorn: close what sends no request, finish texts at the first signal, cut them off at the second."""
+"""Run an app by uvicorn, with limits on connections, and a shutdown that finishes running texts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from antislop.server.service import Service
 
 SHUTDOWN_SECONDS = 120.0
-"""How long texts under way may take after a signal."""
+"""How long running texts may take after a signal."""
 LAST_SECONDS = 5
-"""How long answers may take to be sent once the texts are finished or cut off."""
+"""How long answers may then take to be sent."""
 REQUEST_SECONDS = 20.0
-"""How long a request may take to arrive, and a new connection to send its first one."""
+"""How long a request may take to arrive, and a new connection to send its first."""
 MAX_CONNECTIONS = 512
-"""More are closed at once. Systems allow a process 1,024 open files, often."""
+"""More are closed at once: systems often allow a process 1,024 open files."""
 LARGE_BLOCK, KEPT_TOP = 2**20, 2**22
+"""Bytes: blocks of this size are returned when freed; the heap may end with this much free memory."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises `InputError` with a sentence if the port can't be had."""
+    """Return a socket with an address, not yet listening. Raises `InputError` if the address can't be used."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -51,11 +52,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def return_large_blocks() -> None:
-    """Have glibc return blocks of 1 MB or more to the system when they are freed; call it before a model is loaded.
+    """Have glibc return freed blocks of 1 MB or more to the system; call it before a model is loaded.
 
-    Otherwise it keeps blocks of up to 32 MB, and the memory of a server changes by tens of MB with what lies between.
-    Has no effect with another C library, or if the environment variable MALLOC_MMAP_THRESHOLD_ is set.
-    https://man7.org/linux/man-pages/man3/mallopt.3.html
+    By default it keeps blocks of up to 32 MB, tens of MB in all. No effect with another C library, or if the
+    environment variable MALLOC_MMAP_THRESHOLD_ is set. https://man7.org/linux/man-pages/man3/mallopt.3.html
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if set_option is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
@@ -64,37 +64,33 @@ def return_large_blocks() -> None:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 with limits that uvicorn lacks: of connections, and of the time in which a request arrives.
+    """HTTP/1.1 with limits that uvicorn lacks: on connections, and on the time in which a request arrives.
 
-    A client that sends a byte now and then would otherwise keep its connection for ever, before any key is asked for.
+    Without them, a client that sends a byte now and then keeps a connection forever, without a key.
     """
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request, or close one connection too many."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read more of a request."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         super().on_response_complete()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End with the connection."""
         super().connection_lost(exc)
         self._watch()
 
     def shutdown(self) -> None:
-        """Close the connection now if no request is being answered, else after the answer."""
+        """Close the connection, after its answer if one is being sent."""
         if self._is_receiving:
             self.transport.close()
         else:
@@ -105,7 +101,7 @@ class BoundedProtocol(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _watch(self) -> None:
-        """Set the deadline as soon as a request is awaited, and remove it once the request is there."""
+        """Set a deadline while a request is awaited."""
         if self._is_receiving and not self.transport.is_closing():
             self._deadline = self._deadline or self.loop.call_later(REQUEST_SECONDS, self.transport.close)
         elif self._deadline is not None:
@@ -114,10 +110,11 @@ class BoundedProtocol(H11Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that answers 503 while it finishes its texts, and then exits.
+    """A server that, at a signal, finishes its texts, answers 503 to other requests, and exits.
 
-    say: told what a signal does. seconds: how long texts may take after the first signal; the second cuts them off.
-    signal: the first one that came, None before.
+    say: called with what a signal does.
+    seconds: how long texts may take after the first signal; the second cuts them off.
+    signal: the first one that came, or None.
     """
 
     def __init__(self, app: FastAPI, *, say: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:
@@ -140,12 +137,11 @@ class DrainingServer(uvicorn.Server):
         self._closing: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Finish the texts under way at the first signal, cut them off at the second, and exit at the third."""
+        """Finish the texts at the first signal, cut them off at the second, exit at the third."""
         self.signal = self.signal or sig
         if self._loop is None or len(self._closing) > 1:
             self.should_exit = self.force_exit = True

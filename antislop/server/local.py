@@ -1,8 +1,7 @@
-"""A backend that writes texts with this library's own loop: one thread, one model, requests that share a batch.
+"""A backend with this library's own loop: one thread, one model, requests that share a batch.
 
-Requests come from the event loop's thread. The worker's thread prepares a text when a row is free for it, so that
-nothing but this thread uses the model and reads tokens with a matcher. After each forward pass it hands over all
-events at once.
+Requests come from the event loop's thread. The worker's thread prepares one when a row is free for it, so that only
+this thread uses the model and reads tokens with a matcher. After each forward pass it hands over all events at once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode_in_steps
-from antislop.decoding.policy import OnExhausted
 from antislop.decoding.row import Row, TextSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.endpoint.sampling import Sampling
@@ -30,23 +28,23 @@ from antislop.hf.batching import describe_failure, open_engine
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.refusals import max_positions
 from antislop.lists.ban_list import Bans, read_bans
-from antislop.server.backend import BackendError, Busy, PromptChoices, TextRequest
-from antislop.server.request_preparer import RequestGrammar, SpecMaker
+from antislop.server.backend import BackendError, Busy, GenerationRequest, PromptChoices
+from antislop.server.request_preparer import RequestGrammar, RequestPreparer
 from antislop.trace.events import Event, Finished, Forwarded
 
 GRAMMAR_SECONDS = 10.0
 """How long a request waits for its grammar."""
 LAST_SECONDS = 10.0
-"""How long `close` waits for the thread once all texts are cut off: a forward pass may be running."""
+"""How long `close` waits for the thread after it has cut off all requests: a forward pass may be running."""
 
 log = getLogger(__name__)
 
 Item: TypeAlias = Event | PromptChoices | Exception
-"""An event of a text, or the error that ends it."""
+"""An event of a request, or the error that ends it."""
 
 
-class _TextInFlight:
-    """A text that is written or waits, as the event loop's thread sees it."""
+class _PendingRequest:
+    """A request that runs or waits, as the event loop's thread sees it."""
 
     def __init__(self, grammar: RequestGrammar | None) -> None:
         self.grammar = None if grammar is None else grammar.copy()
@@ -54,15 +52,20 @@ class _TextInFlight:
         self.arrived: asyncio.Queue[Sequence[Item]] = asyncio.Queue()
 
 
-class InFlightBackend:
-    """Writes texts with a transformers model, `batch_size` at a time; a finished text's row is taken by the next.
+class LocalBackend:
+    """Generates with a transformers model, `batch_size` requests at a time; others wait for a free row.
 
-    bans: those of all texts that ask for no others. max_model_len: the maximum of tokens of prompt and text together;
-    by default the number of positions that the model was made for. queue_length: how many texts may wait.
-    on_exhausted: as for `AntiSlop`, "concede" or "stop". name: by default that of the model's folder.
+    Nobody else may use the model until `close`.
 
-    Nobody else may use the model until `close`. Raises `InputError` for a model that can't be served.
+    bans: of requests without others.
+    max_model_len: maximum tokens of prompt and text together; by default the number of positions of the model.
+    queue_length: requests that may wait.
+    name: default: the name of the model's folder.
+
+    Raises `InputError` for a model that can't be served.
     """
+
+    cuts_min_p_first = False
 
     def __init__(
         self,
@@ -73,53 +76,40 @@ class InFlightBackend:
         batch_size: int = 16,
         max_model_len: int | None = None,
         queue_length: int = 128,
-        on_exhausted: OnExhausted = "concede",
         name: str | None = None,
     ) -> None:
         if batch_size < 1 or queue_length < 0:
             raise InputError(f"batch_size is {batch_size} and queue_length {queue_length}; at least 1 and 0 expected")
-        if on_exhausted == "raise":
-            raise InputError("on_exhausted is 'raise', and one text would end all others: take 'concede' or 'stop'")
         self.context_length = _choose_context_length(model, max_model_len)
         self.name = name or Path(model.name_or_path).name or type(model).__name__
         self.tokenizer = tokenizer
         self.bans = CompiledBans.compile(read_bans(bans), tokenizer)
-        self._maker = SpecMaker(model, tokenizer, context_length=self.context_length, on_exhausted=on_exhausted)
-        self._call = self._maker.catch_call(self._trial)
-        self._maker.make(self._trial)  # refuses what the model can't do
+        self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
+        trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
+        self._call = self._preparer.catch_call(trial)
+        self._preparer.prepare(trial)  # refuses what the model can't do
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
         self._scheduler = Scheduler(places=batch_size, is_open=True)
         self._lock = Lock()  # of the next four
-        self._texts: dict[int, _TextInFlight] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._thread: Thread | None = None
         self._is_closing = False
         self._failure = ""
 
     @property
-    def cuts_min_p_first(self) -> bool:
-        """False: the order is that of `generate`."""
-        return False
-
-    @property
     def active(self) -> int:
-        """The number of texts being written or waiting."""
-        return len(self._texts)
+        return len(self._pending)
 
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event | PromptChoices, None]:
-        """Yield the events of one text until `Finished`; closing the generator frees its row within a step.
-
-        The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
-        may raise `BackendError`.
-        """
-        self._maker.check(request)
+    async def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
+        self._preparer.check(request)
         if request.stop:
-            await asyncio.to_thread(self._maker.prepare_stop, request)
+            await asyncio.to_thread(self._preparer.find_criterion, tuple(request.stop))  # found again by `prepare`
         grammar = None if request.schema is None else await self._compile(request.schema)
-        number, text = self._submit(request, grammar)
+        number, pending = self._submit(request, grammar)
         try:
             while True:
-                for item in await text.arrived.get():
+                for item in await pending.arrived.get():
                     if isinstance(item, Exception):
                         raise item
                     yield item
@@ -129,12 +119,10 @@ class InFlightBackend:
             self._leave(number)
 
     async def check(self) -> None:
-        """Raise `BackendError` if the model failed in a way that leaves no text possible."""
         if self._failure:
             raise BackendError(self._failure)
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
         with self._lock:
             self._is_closing, thread = True, self._thread
         self._scheduler.close()
@@ -143,16 +131,16 @@ class InFlightBackend:
             return
         await asyncio.to_thread(thread.join, timeout)
         if thread.is_alive():
-            self._fail(list(self._texts), BackendError("the server is shutting down"))
+            self._fail(list(self._pending), BackendError("the server is shutting down"))
             await asyncio.to_thread(thread.join, LAST_SECONDS)
 
     # -- called by the event loop's thread --
 
     async def _compile(self, schema: str) -> RequestGrammar:
-        """Return a grammar, which one thread compiles after another. Raises `InputError`."""
+        """Return a grammar; one is compiled after another, in a thread. Raises `InputError`."""
         if self._is_closing:
             raise Busy("the server is shutting down")
-        work = asyncio.get_running_loop().run_in_executor(self._grammars, self._maker.compile_grammar, schema)
+        work = asyncio.get_running_loop().run_in_executor(self._grammars, self._preparer.find_grammar, schema)
         try:
             return await asyncio.wait_for(work, GRAMMAR_SECONDS)
         except asyncio.TimeoutError:
@@ -160,36 +148,36 @@ class InFlightBackend:
                 f"the schema was not compiled within {GRAMMAR_SECONDS:g} seconds: simplify it, or try again later"
             ) from None
 
-    def _submit(self, request: TextRequest, grammar: RequestGrammar | None) -> tuple[int, _TextInFlight]:
-        """Queue a text; return its number and where its events arrive."""
-        text = _TextInFlight(grammar)
+    def _submit(self, request: GenerationRequest, grammar: RequestGrammar | None) -> tuple[int, _PendingRequest]:
+        """Queue a request; return its number and where its events arrive."""
+        pending = _PendingRequest(grammar)
         with self._lock:
             if self._failure:
                 raise BackendError(self._failure)
             if self._is_closing:
                 raise Busy("the server is shutting down")
-            if len(self._texts) >= self._limit:
+            if len(self._pending) >= self._limit:
                 raise Busy(
-                    f"{len(self._texts)} texts are being written or waiting, which is the limit: try again later"
+                    f"{len(self._pending)} texts are being written or waiting, which is the limit: try again later"
                 )
-            number = self._scheduler.submit(partial(self._make, request, text))
-            self._texts[number] = text
+            number = self._scheduler.submit(partial(self._prepare, request, pending))
+            self._pending[number] = pending
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="antislop-in-flight", daemon=True)
                 self._thread.start()
-        return number, text
+        return number, pending
 
     def _leave(self, number: int) -> None:
-        """Free the row of a text whose events nobody reads any more."""
+        """Free the row of a request whose events nobody reads any more."""
         with self._lock:
-            is_under_way = self._texts.pop(number, None) is not None
-        if is_under_way:
+            is_running = self._pending.pop(number, None) is not None
+        if is_running:
             self._scheduler.cancel(number)
 
     # -- called by the worker's thread --
 
     def _work(self) -> None:
-        """Write texts until the scheduler is closed; after an error of the model continue with those that wait."""
+        """Decode until the scheduler is closed; after an error of the model, go on with the requests that wait."""
         while True:
             try:
                 self._decode()
@@ -209,27 +197,27 @@ class InFlightBackend:
                 self._deliver(step, engine)
                 step.clear()  # it holds rows, and the next one may come much later
 
-    def _make(self, request: TextRequest, text: _TextInFlight) -> TextSpec | None:
-        """Return a text for a row that is free; None, and tell its reader, if it can't be written."""
+    def _prepare(self, request: GenerationRequest, pending: _PendingRequest) -> TextSpec | None:
+        """Return what a free row has to write; None, after its reader was told, if there is nothing or an error."""
         try:
             if request.scores_prompt:
-                self._tell(text, PromptChoices(self._maker.score_prompt(request)))
+                self._tell(pending, PromptChoices(self._preparer.score_prompt(request)))
             if request.max_new_tokens:
-                return self._maker.make(request, grammar=text.grammar)
-            self._tell(text, Finished("done", 0.0), is_last=True)
+                return self._preparer.prepare(request, grammar=pending.grammar)
+            self._tell(pending, Finished("done", 0.0), is_last=True)
             return None
         except ValueError as error:
             reason: Exception = InputError(str(error))
         except Exception:
             log.exception("a text could not be prepared")
             reason = BackendError("the text could not be prepared; the server's log says why")
-        self._tell(text, reason, is_last=True)
+        self._tell(pending, reason, is_last=True)
         return None
 
-    def _tell(self, text: _TextInFlight, item: Item, *, is_last: bool = False) -> None:
-        """Hand over what happened to a text that has no row."""
+    def _tell(self, pending: _PendingRequest, item: Item, *, is_last: bool = False) -> None:
+        """Hand over what happened to a request that has no row yet."""
         with self._lock:
-            numbers = [number for number, other in self._texts.items() if other is text]
+            numbers = [number for number, other in self._pending.items() if other is pending]
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
     def _deliver(self, step: Sequence[tuple[Row, Event]], engine: BatchEngine) -> None:
@@ -246,46 +234,41 @@ class InFlightBackend:
         self._post(items, finished)
 
     def _describe_failure(self, row: Row) -> Exception:
-        text = self._texts.get(row.number)
-        if text is not None and text.grammar is not None and text.grammar.failure is not None:
-            return InputError(f"the schema can't be followed: {text.grammar.failure}")
+        pending = self._pending.get(row.number)
+        if pending is not None and pending.grammar is not None and pending.grammar.failure is not None:
+            return InputError(f"the schema can't be followed: {pending.grammar.failure}")
         return BackendError(str(describe_failure(row)))
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
-        """End texts with an error."""
+        """End requests with an error."""
         self._post({number: [reason] for number in numbers}, numbers)
         for number in numbers:
             self._scheduler.cancel(number)
 
     def _give_up(self, reason: BackendError) -> None:
-        """Fail all texts, and those to come."""
+        """Fail all requests, and those to come."""
         with self._lock:
             self._failure = str(reason)
-        self._fail(list(self._texts), reason)
+        self._fail(list(self._pending), reason)
 
     def _post(self, items: Mapping[int, Sequence[Item]], finished: Sequence[int]) -> None:
-        """Wake the event loop once for all texts, and forget the finished ones."""
+        """Wake the event loop once for all requests, and forget the finished ones."""
         with self._lock:
-            texts = [(number, self._texts[number]) for number in items if number in self._texts]
+            readers = [(number, self._pending[number]) for number in items if number in self._pending]
             for number in finished:
-                self._texts.pop(number, None)
-        for loop in {text.loop for _, text in texts}:
-            arrivals = [(text, items[number]) for number, text in texts if text.loop is loop]
+                self._pending.pop(number, None)
+        for loop in {pending.loop for _, pending in readers}:
+            own = [(number, pending) for number, pending in readers if pending.loop is loop]
             try:
-                loop.call_soon_threadsafe(_arrive, arrivals)
+                loop.call_soon_threadsafe(_arrive, [(pending, items[number]) for number, pending in own])
             except RuntimeError:  # the loop is closed, so nobody reads any more
-                for number, text in texts:
-                    if text.loop is loop:
-                        self._leave(number)
-
-    @property
-    def _trial(self) -> TextRequest:
-        return TextRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
+                for number, _ in own:
+                    self._leave(number)
 
 
-def _arrive(arrivals: Sequence[tuple[_TextInFlight, Sequence[Item]]]) -> None:
-    for text, items in arrivals:
-        text.arrived.put_nowait(items)
+def _arrive(arrivals: Sequence[tuple[_PendingRequest, Sequence[Item]]]) -> None:
+    for pending, items in arrivals:
+        pending.arrived.put_nowait(items)
 
 
 def _choose_context_length(model: PreTrainedModel, limit: int | None) -> int:

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus. Counts and times only: nothing of a request is kept."""
+"""What the server counts, for Prometheus: counts and times only, nothing of a request."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from prometheus_client.exposition import generate_latest
 from antislop.trace.report import Report
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Upper bounds of the buckets of histograms."""
 
 
 class ServerMetrics:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from antislop.errors import InputError, first_line
+from antislop.server.backend import BackendError, Busy
+
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-"""OpenAI's names for the errors of a status; the other ones are by their class."""
+"""OpenAI's names of errors by status; all others have one name below 500 and one above."""
 
 
 class RequestError(Exception):
     """Raised to answer a request with an error.
 
-    message: one sentence. param: the field of the body that caused it. code: a word for programs. headers: of the
-    answer.
+    message: one sentence.
+    param: the field of the body that caused it.
+    code: a word for programs.
+    headers: of the answer.
     """
 
     def __init__(
@@ -44,14 +50,31 @@ def refuse_busy(message: str, *, status: int = 429, seconds: int = 1) -> Request
     return RequestError(status, message, code="busy", headers={"Retry-After": str(seconds)})
 
 
+@contextmanager
+def translate_errors(*, param: str | None = None) -> Iterator[None]:
+    """Turn errors of the library into errors of HTTP."""
+    try:
+        yield
+    except (InputError, BackendError) as error:
+        raise translate(error, param) from error
+
+
+def translate(error: InputError | BackendError, param: str | None = None) -> RequestError:
+    """Return the answer to an error of the library."""
+    match error:
+        case Busy():
+            return refuse_busy(first_line(error) or "the queue is full: try again later")
+        case InputError():
+            return RequestError(400, first_line(error), param=param)
+        case _:
+            return RequestError(503, first_line(error) or "the engine failed", code="engine_failed")
+
+
 def shorten(value: object) -> str:
-    """Return a value for a message, 60 characters of it at most.
+    """Return a value for a message, in at most 60 characters.
 
     >>> shorten("x" * 100)[-5:]
     'xxxx…'
     """
-    try:
-        text = repr(value[:60] if isinstance(value, (str, list)) else value)
-    except RecursionError:
-        return "nested deeply"
+    text = repr(value[:60] if isinstance(value, (str, list)) else value)
     return text if len(text) <= 60 else text[:59] + "…"

@@ -1,4 +1,4 @@
-"""From the request of a client to a text for the loop: settings, bans, random numbers, and how likely its prompt is."""
+"""From a request to what the loop needs: settings, bans, random numbers; and how likely its prompt is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from secrets import randbits
 from time import monotonic
-from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import StopStringCriteria
 
-from antislop.decoding.policy import OnExhausted, Policy
+from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import TextSpec
 from antislop.decoding.tables import DenseTable
@@ -28,69 +27,59 @@ from antislop.hf.model import TransformersModel, device_of
 from antislop.hf.preparation import prepare_row
 from antislop.matching.token_matcher import Matcher
 from antislop.processors.settings import Settings
-from antislop.server.backend import TextRequest
+from antislop.server.backend import GenerationRequest
 from antislop.trace.events import TokenChoice
 
 GRAMMARS_KEPT = 64
-"""Schemas whose grammar is kept."""
+"""Compiled grammars, by schema."""
 STOPS_KEPT = 64
-"""Sets of stop strings whose criterion is kept: making one takes a look at each token of the vocabulary."""
+"""Criteria, by stop strings: making one reads the whole vocabulary."""
 TOKENS_SCORED = 128
-"""Tokens of a prompt that are scored at a time: their logits are held together."""
-SEEDS = 2**63
+"""Tokens of a prompt whose logits are in memory together."""
 RESTORE_AFTER = 60.0
-"""Seconds after which a regex that took too long in one text is searched for again in the next ones."""
+"""Seconds after which a regex that timed out in one text is searched for again in the next ones."""
 
 
 class RequestGrammar(Grammar):
-    """A grammar of a request: if its engine gives up, its own text ends, and the texts beside it go on."""
+    """A grammar of one request: if its engine fails, this request ends, and the others of the batch go on."""
 
     failure: InputError | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores, those of tokens that can't follow at -inf; NaN once the engine has given up."""
+        """Return scores with -inf for tokens that can't follow; NaN once the engine failed."""
         if self.failure is None:
             try:
                 return super().__call__(input_ids, scores)
             except InputError as error:
                 self.failure = error
-        return torch.full_like(scores, torch.nan)  # of -inf everywhere, a greedy text takes the first token
+        return torch.full_like(scores, torch.nan)  # from -inf everywhere, greedy decoding would take token 0
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget all but the first `length` generated tokens."""
         try:
             super().rewind(row, length)
         except InputError as error:
             self.failure = error
 
 
-class SpecMaker:
-    """Makes texts for one model. context_length: the maximum of tokens of prompt and text together."""
+class RequestPreparer:
+    """Prepares requests for one model. context_length: maximum tokens of prompt and text together."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context_length: int,
-        on_exhausted: OnExhausted,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, context_length: int) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._device = device_of(model)
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
-        self._on_exhausted: OnExhausted = on_exhausted
-        # By sampling. Texts that are written at the same time are then processed together.
+        # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._slow_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self._find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
-        self._find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
+        self.find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
+        self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         ends = sorted(TransformersModel(model).eos_token_id) or None
         self._read_vocabulary = lru_cache(1)(partial(read_vocabulary, tokenizer, end_tokens=ends))
 
-    def check(self, request: TextRequest) -> None:
-        """Raise `InputError` for a request that can't be served. Any thread may call this."""
+    def check(self, request: GenerationRequest) -> None:
+        """Raise `InputError` for a request that can't be served. Thread-safe."""
         prompt, limit = request.prompt, self._context_length
         if not prompt:
             raise InputError("an empty prompt was passed: pass at least one token, the bos token for instance")
@@ -105,28 +94,12 @@ class SpecMaker:
                 f"the context has {limit:,} tokens, and a prompt of {len(prompt):,} with {request.max_new_tokens:,} "
                 "new ones needs more: shorten the prompt, or ask for fewer tokens"
             )
-        if request.seed is not None and not -SEEDS <= request.seed < SEEDS:
-            raise InputError(f"the seed is {request.seed}; an integer of 64 bits was expected")
-        if not all(request.stop):
-            raise InputError("a stop string is empty: leave it out")
 
-    def prepare_stop(self, request: TextRequest) -> None:
-        """Make what ends the text at its stop strings: up to seconds, so that `make` finds it. Any thread may call."""
-        if request.stop:
-            self._find_criterion(tuple(request.stop))
-
-    def compile_grammar(self, schema: str) -> RequestGrammar:
-        """Return the grammar of a JSON schema, or find it: up to seconds. One thread at a time may call.
-
-        Raises `InputError`.
-        """
-        return self._find_grammar(schema)
-
-    def make(self, request: TextRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
-        """Return the text of a request. Raises `ValueError` for what the model can't do."""
+    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
+        """Return the specification of a request's row. Raises `ValueError` for what the model can't do."""
         self._restore_slow(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
-        policy = Policy(request.sampling.do_sample, request.method, self._on_exhausted, max_rewinds=100)
+        policy = Policy(request.sampling.do_sample, request.method, "concede", max_rewinds=100)
         spec = prepare_row(self.catch_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
@@ -134,38 +107,39 @@ class SpecMaker:
             spec = replace(spec, record_choice=partial(DenseTable.describe_choice, top_k=request.alternatives))
         return spec
 
-    def score_prompt(self, request: TextRequest) -> list[TokenChoice | None]:
-        """Return how likely the model finds each token of a prompt."""
+    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
-    def catch_call(self, request: TextRequest, *, grammar: RequestGrammar | None = None) -> Call:
-        """Return what `generate` prepares for a request, before the first forward pass."""
+    def catch_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
+        """Return what `generate` prepares for a request."""
         ids = torch.tensor([request.prompt], device=self._device)
-        arguments = settings_of(request.sampling) | {
+        arguments = request.sampling.generate_arguments | {
             "max_new_tokens": request.max_new_tokens,
             "attention_mask": torch.ones_like(ids),
         }
-        if request.logit_bias:  # the first processor of all
+        if request.logit_bias:  # becomes the first processor
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
         if grammar is not None:
             arguments["logits_processor"] = [grammar]
         if request.stop:
-            arguments["stopping_criteria"] = [self._find_criterion(tuple(request.stop))]
+            arguments["stopping_criteria"] = [self.find_criterion(tuple(request.stop))]
         return prepare_call(self._model, ids, arguments, tokenizer=self._tokenizer)
 
     def _restore_slow(self, matcher: Matcher) -> None:
-        """Have a matcher search again for what took too long a while ago: a text of one client must not end a ban."""
+        # The text of one client must not end a ban for all others.
         if matcher.slow and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
             del self._slow_since[matcher]
             matcher.restore()
 
     def _make_grammar(self, schema: str) -> RequestGrammar:
+        """Compile a JSON schema, which takes up to seconds. Not thread-safe. Raises `InputError`."""
         try:
             return RequestGrammar(compile_for(read_json_schema(schema), self._read_vocabulary()))
         except ValueError as error:  # most are `GrammarError`s
             raise InputError(f"the schema can't be followed: {first_line(error)}") from error
 
     def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
+        """Build the criterion of stop strings, which takes up to seconds. Thread-safe."""
         return StopStringCriteria(self._tokenizer, list(stop))
 
 
@@ -173,22 +147,19 @@ class SpecMaker:
 def score_prompt(
     model: LanguageModel, prompt: Sequence[int], *, alternatives: int, size: int = TOKENS_SCORED
 ) -> list[TokenChoice | None]:
-    """Return how likely a model finds each token of a prompt, by its own distribution; None for the first one.
-
-    size: tokens that are read, and whose logits are held, at a time.
-    """
+    """Return how likely a model finds each token of a prompt, None for the first one; reads `size` tokens at a time."""
     ids, cache = torch.tensor([prompt]), model.new_cache(1)
     cache.settle(0, len(prompt))
     choices: list[TokenChoice | None] = [None]
     while (read := len(choices) - 1) < len(prompt) - 1:
         end = min(read + size if read else 1, len(prompt) - 1)  # a new cache's first pass returns its last logits only
         logits = model.forward(ids[:, read:end], cache)[0]
-        choices += _describe(logits, ids[0, read + 1 : end + 1], alternatives)
+        choices += _describe_tokens(logits, ids[0, read + 1 : end + 1], alternatives)
     return choices
 
 
-def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
-    """Return how likely each of some tokens [n] is by its row of logits [n, vocab]."""
+def _describe_tokens(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
+    """Return how likely each of tokens [n] is by its row of logits [n, vocab]."""
     token_logits = logits.gather(1, tokens.to(logits.device)[:, None])
     ranks = 1 + (logits > token_logits).sum(dim=-1)
     likeliest = logits.topk(min(alternatives, logits.shape[-1]))
@@ -198,21 +169,3 @@ def _describe(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenCh
         TokenChoice(share, share, rank, tuple(zip(others, shares, strict=True)))
         for (share, *shares), rank, others in rows
     ]
-
-
-def settings_of(sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments of `generate` for a sampling, in the place of those of the model's generation config."""
-    settings: dict[str, Any] = {
-        "do_sample": sampling.do_sample,
-        "repetition_penalty": sampling.repetition_penalty,
-        **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p")),
-    }
-    if sampling.do_sample:
-        settings |= {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "typical_p": sampling.typical_p,
-            "min_p": sampling.min_p or None,
-        }
-    return settings

@@ -1,53 +1,50 @@
-"""What the routes share: from a checked body to texts under way, with one list of them for `abort`."""
+"""From validated bodies to running requests; keeps the list that `/api/extra/abort` searches."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
 from random import SystemRandom
-from sys import maxsize
 from typing import Any
 
 from antislop.decoding.policy import seed_of
 from antislop.endpoint.sampling import Sampling
-from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
-from antislop.server.backend import Backend, BackendError, Busy, TextRequest
-from antislop.server.ban_cache import BanCache
-from antislop.server.bodies.bans import BanLimits, collect_bans, digest_bans
-from antislop.server.bodies.fields import MAX_CHOICES, TextBody
-from antislop.server.chunk_maker import Echo, TextStream
+from antislop.server.backend import Backend, GenerationRequest
+from antislop.server.bodies.bans import BanCache, collect_bans, digest_bans
+from antislop.server.bodies.fields import MAX_CHOICES, GenerationBody
+from antislop.server.chunk_maker import ChunkMaker, Echo
 from antislop.server.metrics import ServerMetrics
-from antislop.server.request_errors import RequestError, refuse_busy
-from antislop.server.running_requests import Caller, FailedText, RunningTexts
+from antislop.server.request_errors import RequestError, refuse_busy, translate_errors
+from antislop.server.running_requests import Caller, RunningRequests
 
 UNKNOWN_CONTEXT_TOKENS = 2048
-"""The length of a text without a limit, if the length of the context is unknown."""
+"""New tokens of a request without a limit, if the context length is unknown."""
 
 
 class Service:
-    """Writes the texts of requests by a backend.
+    """Runs requests on a backend, for one event loop.
 
-    own_bans: the compiled list that applies unless a request says otherwise; `replace_bans` sets another. limits: of
-    the bans in a body. For one event loop.
+    own_bans: the compiled list of requests that ask for no other; `replace_bans` sets it.
+    began: in seconds since 1970.
     """
 
-    def __init__(self, backend: Backend, *, limits: BanLimits | None = None) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.own_bans = backend.bans
         self.metrics = ServerMetrics()
         self.is_closing = False
         self.began = int(time.time())
+        self.vocabulary = backend.bans.vocabulary
         self.vocabulary_size = len(backend.tokenizer)
         self._lists = BanCache()
-        self._limits = limits or BanLimits()
-        self._running: dict[RunningTexts, Caller] = {}
+        self._running: dict[RunningRequests, Caller] = {}
         self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="antislop-prompts")
         self._end_tokens = frozenset(backend.tokenizer.all_special_ids)
@@ -58,7 +55,8 @@ class Service:
     async def encode(self, text: str, *, special_tokens: bool = True, reads_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text.
 
-        special_tokens: add those of the tokenizer. reads_special_tokens: the text may contain others by their names.
+        special_tokens: whether the tokenizer adds them.
+        reads_special_tokens: whether their names in the text are read as such.
         """
         split = not reads_special_tokens
         encode = partial(self._tokenizer, text, add_special_tokens=special_tokens, split_special_tokens=split)
@@ -72,29 +70,15 @@ class Service:
         return ids
 
     @property
-    def context_length(self) -> int | None:
-        """The maximum of tokens of prompt and text together; None if an upstream server told none."""
-        length = self.backend.context_length
-        return None if length == maxsize else length
-
-    @property
     def has_chat_template(self) -> bool:
         """Whether the tokenizer turns messages into a prompt."""
         return bool(self._tokenizer.chat_template)
 
     @property
     def chat_template(self) -> str:
-        """The tokenizer's template, "" if it has none."""
+        """The tokenizer's chat template; "" if it has none, or several."""
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
-
-    def to_text(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones."""
-        return self.own_bans.vocabulary.decode(tokens)
-
-    def decode(self, token: int) -> bytes:
-        """Return the bytes of a token."""
-        return self.own_bans.vocabulary.surface(token)
 
     async def _read(self, read: Any) -> Any:
         self._refuse_if_closing()
@@ -102,19 +86,19 @@ class Service:
 
     # -- texts --------------------------------------------------------------------------------------------------------
 
-    async def plan(
+    async def make_requests(
         self,
-        body: TextBody,
+        body: GenerationBody,
         prompts: Sequence[Sequence[int]],
         *,
         default_tokens: int | None,
         alternatives: int | None,
         echoes: Sequence[str | None] = (),
-    ) -> list[TextRequest]:
-        """Return the texts that a body asks for, `n` for each prompt. Raises `RequestError`.
+    ) -> list[GenerationRequest]:
+        """Return the requests of a body, `n` for each prompt. Raises `RequestError`.
 
-        default_tokens: of a body without `max_tokens`; None for all that the context leaves. echoes: the texts of the
-        prompts if they are part of the answer.
+        default_tokens: of a body without `max_tokens`; None for all that the context leaves.
+        echoes: the texts of the prompts if the answer begins with them.
         """
         self.check_model(body.model)
         if len(prompts) * body.n > MAX_CHOICES:
@@ -125,10 +109,10 @@ class Service:
             raise RequestError(400, message, param="logit_bias")
         bans = await self._compile(body)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
-        texts = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
-        numbered = [text for text in texts for _ in range(body.n)]
+        given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
+        repeated = [one for one in given for _ in range(body.n)]
         return [
-            TextRequest(
+            GenerationRequest(
                 prompt=prompt,
                 bans=bans,
                 max_new_tokens=length,
@@ -141,47 +125,43 @@ class Service:
                 alternatives=alternatives,
                 echo=echo,
             )
-            for number, (prompt, length, echo) in enumerate(numbered)
+            for number, (prompt, length, echo) in enumerate(repeated)
         ]
 
     def keeps_order(self, sampling: Sampling) -> bool:
-        """Return whether a text is drawn by its settings in the order of `generate`."""
+        """Return whether the backend applies the settings in the order of `generate`."""
         has_both = sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0
         return not (has_both and self.backend.cuts_min_p_first)
 
     @asynccontextmanager
-    async def write(self, requests: Sequence[TextRequest], caller: Caller) -> AsyncIterator[RunningTexts]:
-        """Begin texts; their rows are free again afterwards. Raises `RequestError`."""
+    async def write(self, requests: Sequence[GenerationRequest], caller: Caller) -> AsyncIterator[RunningRequests]:
+        """Run requests; their rows are free again afterwards. Raises `RequestError`."""
         self._refuse_if_closing()
-        texts = RunningTexts(((request, self._stream(request)) for request in requests), self.metrics)
-        self._running[texts] = caller
+        running = RunningRequests(((request, self._make_chunks(request)) for request in requests), self.metrics)
+        self._running[running] = caller
         try:
             with translate_errors():
-                await texts.start(self.backend)
-            yield texts
+                await running.start(self.backend)
+            yield running
         finally:
-            del self._running[texts]
-            await texts.close()
+            del self._running[running]
+            await running.close()
 
     async def replace_bans(self, bans: BanList) -> None:
-        """Use another list for all requests to come. Raises `InputError`, and keeps the list, if it can't be used."""
+        """Use another list from the next request on. Raises `InputError`, and keeps the old one, if it is not valid."""
         self.own_bans = await asyncio.to_thread(self.own_bans.with_bans, bans)
 
     def abort(self, caller: Caller) -> int:
-        """End the texts of a caller, and return their number.
-
-        A caller with a key ends the texts that were asked for with it; one without a key those without, from the same
-        address and program.
-        """
+        """End the texts of a caller's key, or, without a key, of its address and program; return their number."""
         chosen = [
-            texts
-            for texts, owner in self._running.items()
+            running
+            for running, owner in self._running.items()
             if owner.genkey == caller.genkey and (caller.genkey or owner == caller)
         ]
-        return sum(texts.abort() for texts in chosen)
+        return sum(running.abort() for running in chosen)
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Take no more texts, and return when those under way are finished, or after `timeout` seconds."""
+        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""
         self.is_closing = True
         await self.backend.close(timeout=timeout)
         self._lists.close()
@@ -190,15 +170,14 @@ class Service:
         if self.is_closing:
             raise refuse_busy("the server is shutting down", status=503, seconds=10)
 
-    def _stream(self, request: TextRequest) -> TextStream:
-        vocabulary = request.bans.vocabulary
-        return TextStream(
-            vocabulary,
+    def _make_chunks(self, request: GenerationRequest) -> ChunkMaker:
+        return ChunkMaker(
+            self.vocabulary,
             request.max_new_tokens,
             stop=request.stop,
-            drops_space=vocabulary.drops_space_after(request.prompt),
+            drops_space=self.vocabulary.drops_space_after(request.prompt),
             end_tokens=self._end_tokens,
-            echo=None if request.echo is None else Echo.of(vocabulary, request.prompt, request.echo),
+            echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
         )
 
     def check_model(self, name: str | None) -> None:
@@ -210,10 +189,10 @@ class Service:
     def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
         """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
         context = self.backend.context_length
+        if context is None:
+            return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens
         left = context - len(prompt)
-        wanted = max_tokens
-        if wanted is None:
-            wanted = max(1, min(default or (left if self.context_length else UNKNOWN_CONTEXT_TOKENS), left))
+        wanted = max(1, min(default or left, left)) if max_tokens is None else max_tokens
         if wanted > left:
             asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
             raise RequestError(
@@ -225,31 +204,10 @@ class Service:
             )
         return wanted
 
-    async def _compile(self, body: TextBody) -> CompiledBans:
+    async def _compile(self, body: GenerationBody) -> CompiledBans:
         own, digest = self.own_bans, digest_bans(body)
         if digest is None:
             return own
         self._refuse_if_closing()
         with translate_errors(param="bans"):
-            return await self._lists.compile((own, digest), lambda: self._make_list(own, body))
-
-    def _make_list(self, own: CompiledBans, body: TextBody) -> CompiledBans:
-        return own.with_bans(collect_bans(body, own.bans, self._limits))
-
-
-@contextmanager
-def translate_errors(*, param: str | None = None) -> Iterator[None]:
-    """Turn the errors of the library into those of HTTP."""
-    try:
-        yield
-    except (InputError, BackendError, FailedText) as error:
-        raise translate(error, param) from error
-
-
-def translate(error: Exception, param: str | None = None) -> RequestError:
-    """Return the answer to an error of the library."""
-    if isinstance(error, Busy):
-        return refuse_busy(first_line(error) or "the queue is full: try again later")
-    if isinstance(error, InputError):
-        return RequestError(400, first_line(error), param=param)
-    return RequestError(503, first_line(error) or "the engine failed", code="engine_failed")
+            return await self._lists.compile((own, digest), lambda: own.with_bans(collect_bans(body, own.bans)))

@@ -1,4 +1,4 @@
-"""A backend that lets another server write: exact bans in front of vLLM, llama.cpp or SGLang."""
+"""A backend in front of another server: exact bans for vLLM, llama.cpp or SGLang."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
-from sys import maxsize
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,19 +16,17 @@ from antislop.endpoint.dialects import DIALECTS
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.probe import NO_ROUTE_STATUSES
 from antislop.endpoint.sampler import EndpointSampler
-from antislop.endpoint.sampling import Sampling
+from antislop.endpoint.settings import EndpointSettings
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.sampler import AntiSlop
-from antislop.server.backend import BackendError, Busy, TextRequest
+from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.trace.events import Event
 
-QUEUE_LENGTH = 256
-"""Default limit of texts that are written at once; the other server has a queue of its own."""
-POLL = 0.05
-"""Seconds between two looks at the texts under way while the backend closes."""
+POLL_SECONDS = 0.05
+"""Between two looks at the running requests while the backend closes."""
 CHECK_SECONDS = 2.0
-"""How long the other server may take to answer a check, and how long its answer holds."""
+"""How long the other server may take to answer a check, and how long its answer is valid."""
 FAILED = "the server behind this one failed or can't be reached: try again later"
 """What clients get: the address of that server and its words are for the log."""
 
@@ -37,50 +34,31 @@ log = getLogger(__name__)
 
 
 class UpstreamBackend:
-    """Writes texts by an `EndpointSampler`.
+    """Generates by an `EndpointSampler`.
 
-    sampler: the server's own bans, options and tokenizer. endpoint: the other server. Raises `EndpointError` if the
-    server can't be reached.
+    sampler: the server's own bans, options and tokenizer.
+    queue_length: requests that may run at once; the other server has a queue of its own.
+
+    Raises `EndpointError` if the other server can't be reached.
     """
 
-    def __init__(
-        self,
-        sampler: AntiSlop,
-        endpoint: Endpoint,
-        *,
-        queue_length: int = QUEUE_LENGTH,
-    ) -> None:
+    def __init__(self, sampler: AntiSlop, endpoint: Endpoint, *, queue_length: int = 128) -> None:
         self._served = EndpointSampler(sampler, endpoint)
-        self.description = self._served.describe_server()
+        self.description = self._served.describe_server()  # which probes it
         features = self._served.features
-        served_name = None if features is None else features.model
-        self.name = endpoint.model or Path(served_name or "model").name  # llama.cpp has the path of its file
+        assert features is not None
+        self.name = endpoint.model or Path(features.model or "model").name  # llama.cpp has the path of its file
+        self.context_length = features.context_length
+        self.cuts_min_p_first = DIALECTS[features.server].cuts_min_p_first
         self.bans: CompiledBans = sampler.compiled
+        self.tokenizer: PreTrainedTokenizerBase = sampler.compiled.tokenizer
         self.active = 0
         self._queue_length = queue_length
         self._is_closing = False
         self._connection = StreamConnection(replace(endpoint, timeout=CHECK_SECONDS, retries=0))
         self._checking, self._checked, self._is_alive = asyncio.Lock(), -CHECK_SECONDS, True
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the other server's model."""
-        return self.bans.tokenizer
-
-    @property
-    def context_length(self) -> int:
-        """The other server's maximum of tokens, if it told one."""
-        features = self._served.features
-        return maxsize if features is None or features.context_length is None else features.context_length
-
-    @property
-    def cuts_min_p_first(self) -> bool:
-        """Whether the other server cuts by `min_p` before `top_p`."""
-        features = self._served.features
-        return features is not None and DIALECTS[features.server].cuts_min_p_first
-
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
-        """Yield the events of one text; closing the generator ends it on the other server."""
+    async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         if self._is_closing or self.active >= self._queue_length:
             state = "shutting down" if self._is_closing else f"writing {self.active} texts already"
             raise Busy(f"the server is {state}: try again later")
@@ -92,7 +70,15 @@ class UpstreamBackend:
             raise InputError("a bias is not passed on to another server: leave logit_bias out")
         self.active += 1
         try:
-            async with aclosing(self._start(request)) as events:
+            settings = EndpointSettings(
+                max_new_tokens=request.max_new_tokens,
+                sampling=request.sampling,
+                stop_strings=list(request.stop) or None,
+            )
+            events = self._served.events_async(
+                list(request.prompt), settings, bans=request.bans, ban_method=request.method, seed=request.seed
+            )
+            async with aclosing(events):
                 async for event in events:
                     yield event
         except EndpointError as error:
@@ -102,7 +88,7 @@ class UpstreamBackend:
             self.active -= 1
 
     async def check(self) -> None:
-        """Raise `BackendError` unless the other server answers, or answered a moment ago."""
+        """Raise `BackendError` unless the other server answers, or answered within `CHECK_SECONDS`."""
         loop = asyncio.get_running_loop()
         async with self._checking:
             if loop.time() - self._checked >= CHECK_SECONDS:
@@ -121,32 +107,10 @@ class UpstreamBackend:
         return True
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Take no more texts, and return when those under way are finished; cut them off after `timeout` seconds."""
         self._is_closing = True
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while self.active and (deadline is None or loop.time() < deadline):
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
         await self._connection.close()
         await self._served.close()
-
-    def _start(self, request: TextRequest) -> AsyncGenerator[Event, None]:
-        """Return the events of a text; raises `InputError` for settings that can't be exact on the other server."""
-        return self._served.events_async(
-            list(request.prompt),
-            bans=request.bans,
-            ban_method=request.method,
-            seed=request.seed,
-            max_new_tokens=request.max_new_tokens,
-            stop_strings=list(request.stop) or None,
-            **_name_settings(request.sampling),
-        )
-
-
-def _name_settings(sampling: Sampling) -> dict[str, float | int | bool]:
-    """Return the keywords of `generate` for settings."""
-    settings: dict[str, float | int | bool] = {"repetition_penalty": sampling.repetition_penalty}
-    if not sampling.do_sample:
-        return settings | {"do_sample": False}
-    names = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-    return settings | {name: getattr(sampling, name) for name in names}

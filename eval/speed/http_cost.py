@@ -25,8 +25,8 @@ import aiohttp
 import httpx
 
 import antislop
-from antislop.server.application import serve_backend
-from antislop.server.backend import TextRequest
+from antislop.server.application import make_app
+from antislop.server.backend import GenerationRequest
 from antislop.trace.events import Event
 from tests.support.backends import SlowBackend, play_tokens, run_server
 
@@ -46,7 +46,7 @@ class PacedBackend(SlowBackend):
         self.cpu = list[float]()
         self._pace = pace
 
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+    async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         """Yield the events of a text."""
         events = list(self._play(request))
         for number in range(request.max_new_tokens):
@@ -73,7 +73,7 @@ async def read(url: str, *, streams: int, tokens: int) -> list[list[float]]:
 async def measure_lists(others: int) -> dict[str, float]:
     """Return milliseconds of processor time per request, before and after requests with `others` lists."""
     backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([TOKEN]), bans=antislop.default_bans())
-    transport = httpx.ASGITransport(serve_backend(backend))
+    transport = httpx.ASGITransport(make_app(backend))
     async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=None) as client:
 
         async def measure(count: int = REPEATS, **bans: Any) -> float:
@@ -106,7 +106,7 @@ def main() -> None:
         print(json.dumps(asyncio.run(read(arguments.read, streams=streams, tokens=tokens))))
         return
     backend = PacedBackend(antislop.tiny_model()[1], pace=arguments.pace / 1000)
-    with run_server(serve_backend(backend)) as url:
+    with run_server(make_app(backend)) as url:
         options = ["--streams", str(streams), "--tokens", str(tokens), "--read", url]
         command = [sys.executable, "-m", "eval.speed.http_cost", *options]
         arrived = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)

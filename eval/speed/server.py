@@ -12,9 +12,8 @@ from transformers import MaxLengthCriteria
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.endpoint.sampling import Sampling
-from antislop.server.backend import TextRequest
-from antislop.server.local import InFlightBackend
-from antislop.server.request_preparer import settings_of
+from antislop.server.backend import GenerationRequest
+from antislop.server.local import LocalBackend
 from antislop.trace.events import Settled
 from antislop.trace.report import Report
 from eval.speed.batches import PLACES, Order, take_orders
@@ -37,7 +36,7 @@ def measure_server(bench: Bench) -> Iterator[Result]:
     lists = choose_lists(bench.studied)
     with without_end(subject):
         for case, samplings in SAMPLINGS.items():
-            backend = InFlightBackend(subject.model, subject.tokenizer, batch_size=PLACES)
+            backend = LocalBackend(subject.model, subject.tokenizer, batch_size=PLACES)
             contestants = {
                 "generate_many": partial(_write_many, subject, orders, lists, samplings[0]),
                 "backend": partial(_write_requests, backend, orders, lists, samplings),
@@ -95,13 +94,13 @@ def _write_many(
         batch_size=PLACES,
         max_new_tokens=max(order.wanted for order in orders),
         stopping_criteria=lambda: [MaxLengthCriteria(next(lengths))],
-        **settings_of(sampling),
+        **sampling.generate_arguments,
     )
     return _count([(text.tokens, text.report) for text in texts])
 
 
 def _write_requests(
-    backend: InFlightBackend,
+    backend: LocalBackend,
     orders: Sequence[Order],
     lists: Sequence[BanList],
     samplings: Sequence[Sampling],
@@ -109,7 +108,7 @@ def _write_requests(
 ) -> Written:
     compiled = [backend.bans.with_bans(bans) for bans in lists]
     requests = [
-        TextRequest(
+        GenerationRequest(
             prompt=order.prompt.tolist(),
             bans=compiled[number % LISTS],
             max_new_tokens=order.wanted,
@@ -125,7 +124,7 @@ def _write_requests(
     return _count(asyncio.run(write()))
 
 
-async def _read(backend: InFlightBackend, request: TextRequest) -> tuple[list[int], Report]:
+async def _read(backend: LocalBackend, request: GenerationRequest) -> tuple[list[int], Report]:
     report, tokens = Report(), list[int]()
     async for event in backend.write(request):
         report.add(event)

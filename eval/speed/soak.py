@@ -32,9 +32,9 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.endpoint.sampling import Sampling
 from antislop.matching.token_matcher import State
-from antislop.server.backend import TextRequest
-from antislop.server.ban_cache import BanCache
-from antislop.server.local import InFlightBackend
+from antislop.server.backend import GenerationRequest
+from antislop.server.bodies.bans import BanCache
+from antislop.server.local import LocalBackend
 from antislop.trace.events import Finished, Settled
 from eval.speed.measuring import PROMPTS, load
 
@@ -58,7 +58,7 @@ SAMPLINGS = (
 class Soak:
     """Clients that ask one backend for text after text until a time; `counts` of what happened."""
 
-    backend: InFlightBackend
+    backend: LocalBackend
     cache: BanCache
     until: float
     rng: random.Random = field(default_factory=lambda: random.Random(0))
@@ -71,11 +71,11 @@ class Soak:
             leaves_after = self.rng.randrange(120) if self.rng.random() < LEAVING else None
             await self._read(request, leaves_after)
 
-    async def _make_request(self) -> TextRequest:
+    async def _make_request(self) -> GenerationRequest:
         tokenizer = self.backend.tokenizer
         ids: list[int] = tokenizer(self.rng.choice(PROMPTS) + " and" * self.rng.randrange(40))["input_ids"]
         own, bans = self.backend.bans, self._lists[self.rng.randrange(LISTS)]
-        return TextRequest(
+        return GenerationRequest(
             prompt=ids,
             bans=own if self.rng.random() < OWN else await self.cache.compile(bans, partial(own.with_bans, bans)),
             max_new_tokens=self.rng.choice((5, 30, 80, 200)),
@@ -92,7 +92,7 @@ class Soak:
             BanList([Ban(word) for word in self.rng.sample(words, self.rng.choice((3, 30, 300)))]) for _ in range(LISTS)
         ]
 
-    async def _read(self, request: TextRequest, leaves_after: int | None) -> None:
+    async def _read(self, request: GenerationRequest, leaves_after: int | None) -> None:
         """Read a text to its end, or some of its events."""
         events, count = self.backend.write(request), 0
         async for event in events:
@@ -120,7 +120,7 @@ def count_objects() -> dict[str, int]:
 async def soak(model_name: str, *, seconds: float, clients: int) -> int:
     """Run clients for some seconds, print the course, and return the status."""
     subject = load(model_name, 1)
-    backend = InFlightBackend(subject.model, subject.tokenizer, bans=default_bans())
+    backend = LocalBackend(subject.model, subject.tokenizer, bans=default_bans())
     cache = BanCache(max_size=CACHE_SIZE)
     began = time.monotonic()
     work = Soak(backend, cache, began + seconds)

@@ -20,7 +20,7 @@ from antislop.endpoint.methods import EndpointMethod
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.matching.token_matcher import State
-from antislop.server.backend import Busy, TextRequest
+from antislop.server.backend import Busy, GenerationRequest
 from antislop.server.upstream import UpstreamBackend
 from antislop.trace.events import Drawn, Finished, Rewound, Settled
 from tests.support.memory import count_left
@@ -251,7 +251,7 @@ def test_the_tokenizer_of_another_model_is_refused(llama_cpp: ServingProcess) ->
 def test_an_upstream_backend_writes_what_the_sampler_does(sampler: AntiSlop, llama_cpp: ServingProcess) -> None:
     backend = UpstreamBackend(sampler, Endpoint(f"{llama_cpp.url}/v1"), queue_length=2)
     ids = tuple(backend.tokenizer("One day")["input_ids"])
-    request = TextRequest(
+    request = GenerationRequest(
         prompt=ids, bans=sampler.compiled, max_new_tokens=25, sampling=Sampling(temperature=0.8), seed=7
     )
 

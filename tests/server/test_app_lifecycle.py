@@ -24,11 +24,10 @@ from antislop import AntiSlop, BanList
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.server import upstream
-from antislop.server.application import make_app, serve_backend
-from antislop.server.backend import BackendError, TextRequest
-from antislop.server.chunk_maker import TextChunk
+from antislop.server.application import BanReloader, make_app
+from antislop.server.backend import BackendError, GenerationRequest
+from antislop.server.chunk_maker import AnswerChunk
 from antislop.server.http_server import DrainingServer, bind
-from antislop.server.reloading import BanReloader
 from antislop.server.running_requests import Caller
 from antislop.server.service import Service
 from antislop.server.upstream import UpstreamBackend
@@ -57,7 +56,7 @@ def slow(tokenizer: PreTrainedTokenizerBase) -> SlowBackend:
 
 @pytest.fixture
 def url(slow: SlowBackend) -> Iterator[str]:
-    with run_server(serve_backend(slow)) as address:
+    with run_server(make_app(slow)) as address:
         yield address
 
 
@@ -77,7 +76,7 @@ def test_a_client_that_leaves_frees_its_rows(slow: SlowBackend, url: str, is_str
 
 def test_a_client_that_leaves_while_it_waits_for_a_row_frees_its_place(tokenizer: PreTrainedTokenizerBase) -> None:
     silent = SlowBackend(tokenizer, lambda request: play_tokens([60]), pause=30)
-    with run_server(serve_backend(silent)) as url:
+    with run_server(make_app(silent)) as url:
         for is_streamed in (True, False):
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(f"{url}/v1/completions", json={**LONG, "stream": is_streamed}, timeout=0.2)
@@ -86,7 +85,7 @@ def test_a_client_that_leaves_while_it_waits_for_a_row_frees_its_place(tokenizer
 
 def test_a_stream_begins_before_its_text_has_a_row(tokenizer: PreTrainedTokenizerBase) -> None:
     silent = SlowBackend(tokenizer, lambda request: play_tokens([60]), pause=30)
-    with run_server(serve_backend(silent)) as url, httpx.Client(timeout=10) as client:
+    with run_server(make_app(silent)) as url, httpx.Client(timeout=10) as client:
         with client.stream("POST", f"{url}/v1/completions", json={**LONG, "stream": True}) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert silent.active == 1
@@ -148,18 +147,18 @@ def test_an_abort_without_a_key_ends_the_texts_of_the_same_program_only(slow: Sl
 def test_an_abort_before_a_text_has_taken_a_step_ends_it(tokenizer: PreTrainedTokenizerBase) -> None:
     """SillyTavern aborts a text and asks for the next one at once: its task was canceled before it had begun."""
 
-    async def ask() -> list[TextChunk]:
+    async def ask() -> list[AnswerChunk]:
         service, caller = Service(make_slow(tokenizer)), Caller("127.0.0.1", "node-fetch")
-        request = TextRequest(prompt=[1], bans=service.own_bans, max_new_tokens=400, sampling=Sampling())
+        request = GenerationRequest(prompt=[1], bans=service.own_bans, max_new_tokens=400, sampling=Sampling())
         asyncio.get_running_loop().call_soon(service.abort, caller)
         async with service.write([request] * 2, caller) as texts:
             return [chunk async for _, chunk in texts.chunks()]
 
-    assert asyncio.run(asyncio.wait_for(ask(), 10)) == [TextChunk(finish_reason="stop")] * 2
+    assert asyncio.run(asyncio.wait_for(ask(), 10)) == [AnswerChunk(finish_reason="stop")] * 2
 
 
 def test_a_full_queue_is_answered_with_429(tokenizer: PreTrainedTokenizerBase) -> None:
-    with run_server(serve_backend(make_slow(tokenizer, limit=0))) as url:
+    with run_server(make_app(make_slow(tokenizer, limit=0))) as url:
         for is_streamed in (True, False):
             answer = httpx.post(f"{url}/v1/completions", json={**LONG, "stream": is_streamed})
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
@@ -170,7 +169,7 @@ def test_an_engine_that_fails_is_told_in_the_stream_or_by_503(
     tokenizer: PreTrainedTokenizerBase, error: Exception | Event
 ) -> None:
     failing = SlowBackend(tokenizer, lambda request: [*list(play_tokens([60, 61]))[:4], error])
-    with run_server(serve_backend(failing)) as url:
+    with run_server(make_app(failing)) as url:
         answer = httpx.post(f"{url}/v1/completions", json=LONG)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "engine_failed"
@@ -190,7 +189,7 @@ def test_a_dead_upstream_is_told_by_its_health_and_to_clients_without_its_addres
     with ExitStack() as other:
         endpoint = replace(other.enter_context(serve_streams(engine)).endpoint, retries=0)
         backend = UpstreamBackend(AntiSlop(tokenizer, []), endpoint)
-        with run_server(serve_backend(backend)) as url:
+        with run_server(make_app(backend)) as url:
             assert httpx.post(f"{url}/v1/completions", json=LONG | {"max_tokens": 3}).status_code == 200
             assert httpx.get(f"{url}/health").json() == {"status": "ok", "active": 0}
             other.close()
@@ -211,7 +210,7 @@ class ShutDown:
 
     def __init__(self, backend: SlowBackend, seconds: float = 30) -> None:
         self.said: list[str] = []
-        self.server = DrainingServer(make_app(Service(backend)), say=self.said.append, seconds=seconds)
+        self.server = DrainingServer(make_app(backend), say=self.said.append, seconds=seconds)
         self.listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True)

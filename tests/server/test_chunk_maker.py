@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from antislop import Ban
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.server.chunk_maker import TextChunk, TextStream, WithdrawnText
+from antislop.server.chunk_maker import AnswerChunk, ChunkMaker, WithdrawnText
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, TokenChoice
 
 SURFACES = [b"", b"a", b"b", b" ab", b"\xc3", b"\xa9", "é".encode(), b"\xf0\x9f", b"\x98\x80", b"\n", b"\xff"]
@@ -62,8 +62,8 @@ def cut_at_stop(text: str, stop: list[str]) -> str:
     return text
 
 
-def read_chunks(events: list[Event], **options: object) -> list[TextChunk]:
-    stream = TextStream(Surfaces(), 1000, end_tokens={END}, **options)  # type: ignore[arg-type]
+def read_chunks(events: list[Event], **options: object) -> list[AnswerChunk]:
+    stream = ChunkMaker(Surfaces(), 1000, end_tokens={END}, **options)  # type: ignore[arg-type]
     chunks = []
     for event in events:
         chunk = stream.add(event)
@@ -83,7 +83,7 @@ def test_chunks_join_to_the_text_of_the_final_tokens_up_to_a_stop_string(
 ) -> None:
     events, tokens = write_events(Random(seed), length)
     surfaces = FallbackSurfaces() if has_fallback else Surfaces()
-    stream = TextStream(surfaces, 1000, stop=stop, end_tokens={END})  # type: ignore[arg-type]
+    stream = ChunkMaker(surfaces, 1000, stop=stop, end_tokens={END})  # type: ignore[arg-type]
     text, chunks = "", []
     for event in events:
         if chunk := stream.add(event):
@@ -140,7 +140,7 @@ def test_a_withdrawn_text_moves_with_the_text_before_it() -> None:
 
 @pytest.mark.parametrize(("tokens", "reason"), [([1, 1, 1], "length"), ([1, 1, END], "stop"), ([1, 1], "stop")])
 def test_a_text_ends_by_length_unless_its_last_token_ends_it(tokens: list[int], reason: str) -> None:
-    stream = TextStream(Surfaces(), 3, end_tokens={END})  # type: ignore[arg-type]
+    stream = ChunkMaker(Surfaces(), 3, end_tokens={END})  # type: ignore[arg-type]
     for token in tokens:
         stream.add(Drawn(token))
         stream.add(Settled((token,)))

@@ -1,6 +1,6 @@
 """What real clients send, recorded from them in `recorded_requests.jsonl`: each request is understood.
 
-`TabbyAPI` and `KoboldCpp` are no recordings: these bodies have each field of the APIs as those servers define them.
+`TabbyAPI` and `KoboldCpp` were not recorded: these bodies have each field that those servers define.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 import antislop
 from antislop.endpoint.sampling import Sampling
-from antislop.server.application import serve_backend
+from antislop.server.application import make_app
 from tests.support.backends import SlowBackend, play_tokens
 
 RECORDED = Path(__file__).parent / "recorded_requests.jsonl"
@@ -27,7 +27,7 @@ TOKENIZER.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\
 
 def post(backend: SlowBackend, route: str, body: dict[str, Any] | None) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(serve_backend(backend))
+        transport = httpx.ASGITransport(make_app(backend))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.post(route, json=body)
 
@@ -54,7 +54,11 @@ def describe(backend: SlowBackend, answer: httpx.Response) -> dict[str, Any]:
         **({"stop": list(first.stop)} if first.stop else {}),
         **({"alternatives": first.alternatives} if first.alternatives is not None else {}),
         **({"texts": len(backend.written)} if len(backend.written) > 1 else {}),
-        **({"ignored": sorted(ignored.split(", "))} if (ignored := answer.headers.get("X-Antislop-Unheeded")) else {}),
+        **(
+            {"ignored": sorted(ignored.split(", "))}
+            if (ignored := answer.headers.get("X-Antislop-Ignored-Fields"))
+            else {}
+        ),
     }
 
 

@@ -16,7 +16,6 @@ import antislop
 from antislop.server import http_server
 from antislop.server.application import make_app
 from antislop.server.http_server import DrainingServer, bind
-from antislop.server.service import Service
 from tests.support.backends import SlowBackend, play_tokens, wait_until
 
 HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
@@ -36,7 +35,7 @@ class Running:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, seconds: float = 0.0) -> None:
         pause = seconds / 200  # two events for each token
         self.backend = SlowBackend(tokenizer, lambda request: play_tokens([60] * request.max_new_tokens), pause=pause)
-        self.server = DrainingServer(make_app(Service(self.backend)), say=lambda _: None)
+        self.server = DrainingServer(make_app(self.backend), say=lambda _: None)
         self.listener = bind("127.0.0.1", 0)
         self.address = self.listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"

@@ -21,10 +21,10 @@ from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary
-from antislop.server.application import serve_backend
-from antislop.server.backend import BackendError, PromptChoices, TextRequest
+from antislop.server.application import make_app
+from antislop.server.backend import BackendError, GenerationRequest, PromptChoices
 from antislop.server.chunk_maker import Echo
-from antislop.server.local import InFlightBackend
+from antislop.server.local import LocalBackend
 from antislop.server.request_preparer import score_prompt
 from antislop.trace.events import Drawn
 from tests.support.backends import SlowBackend, play_tokens, run_server
@@ -158,7 +158,7 @@ def test_an_echoed_prompt_may_fill_the_context(client: openai.OpenAI) -> None:
 
 def test_a_server_in_front_of_another_echoes_texts_only() -> None:
     backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([60, 61]))
-    app = serve_backend(backend)
+    app = make_app(backend)
 
     async def ask(**body: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
@@ -188,8 +188,8 @@ def test_a_prompt_of_one_token_has_no_log_probability() -> None:
     assert len(score_prompt(model, [3, 4], alternatives=1)) == 2
 
 
-def request_of(backend: InFlightBackend, **changes: Any) -> TextRequest:
-    request = TextRequest(
+def request_of(backend: LocalBackend, **changes: Any) -> GenerationRequest:
+    request = GenerationRequest(
         prompt=[0, 5, 6, 7],
         bans=backend.bans,
         max_new_tokens=0,
@@ -206,7 +206,7 @@ def test_a_text_goes_on_while_prompts_are_scored(length: int) -> None:
     """At most a pass for each free row comes between two of its tokens, however many prompts wait."""
     model = build_model()
     model.generation_config.suppress_tokens = [0, 1]
-    backend = InFlightBackend(model, build_tokenizer(), batch_size=3, queue_length=100)
+    backend = LocalBackend(model, build_tokenizer(), batch_size=3, queue_length=100)
     order: list[str] = []
 
     async def note(items: AsyncIterator[Any], kind: type) -> None:
@@ -235,7 +235,7 @@ def test_a_model_that_fails_on_a_prompt_ends_that_text_alone() -> None:
             raise RuntimeError("out of memory")
 
     hook = model.get_input_embeddings().register_forward_pre_hook(fail)
-    backend = InFlightBackend(model, build_tokenizer(), batch_size=2)
+    backend = LocalBackend(model, build_tokenizer(), batch_size=2)
 
     async def write() -> None:
         other = asyncio.create_task(collect(request_of(backend, max_new_tokens=8, logit_bias={9: -100})))
@@ -244,7 +244,7 @@ def test_a_model_that_fails_on_a_prompt_ends_that_text_alone() -> None:
         assert isinstance((await other)[0], PromptChoices)
         await backend.close()
 
-    async def collect(request: TextRequest) -> list[Any]:
+    async def collect(request: GenerationRequest) -> list[Any]:
         return [item async for item in backend.write(request)]
 
     asyncio.run(write())
@@ -252,7 +252,7 @@ def test_a_model_that_fails_on_a_prompt_ends_that_text_alone() -> None:
 
 
 def test_an_empty_text_needs_a_scored_prompt() -> None:
-    backend = InFlightBackend(build_model(), build_tokenizer())
+    backend = LocalBackend(build_model(), build_tokenizer())
 
     async def write() -> None:
         with pytest.raises(InputError, match="0 tokens are asked for"):

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 import antislop
-from antislop.server.application import serve_backend
-from antislop.server.local import InFlightBackend
+from antislop.server.application import make_app
+from antislop.server.local import LocalBackend
 from tests.support.backends import run_server, wait_until
 
 SECONDS = 120.0
@@ -126,8 +126,8 @@ def fuzz(count: int, *, seed: int) -> Counter[str]:
     """Send requests to a server with the small model, and return what was counted; no text is left behind."""
     model, tokenizer = antislop.tiny_model()
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    backend = InFlightBackend(model, tokenizer, bans=["a cat"], batch_size=8)
-    with run_server(serve_backend(backend)) as url:
+    backend = LocalBackend(model, tokenizer, bans=["a cat"], batch_size=8)
+    with run_server(make_app(backend)) as url:
         fuzzer = Fuzzer(url, seed=seed)
         asyncio.run(fuzzer.run(count))
         wait_until(lambda: backend.active == 0)

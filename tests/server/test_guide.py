@@ -1,4 +1,4 @@
-"""The guides to the server: their code runs against one, their commands parse, their numbers are those of the code."""
+"""The guides to the server: their code runs, their commands parse, their numbers agree with the code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ import yaml
 
 import antislop
 from antislop.cli.main import load_command
-from antislop.server.application import serve_backend
-from antislop.server.ban_cache import SECONDS
-from antislop.server.bodies.bans import BanLimits
-from antislop.server.bodies.fields import MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, TextBody
-from antislop.server.bodies.json_reading import BODY_LIMIT
-from antislop.server.entry import open_backend
+from antislop.server.application import make_app
+from antislop.server.bodies import bans
+from antislop.server.bodies.fields import BODY_LIMIT, MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, GenerationBody
+from antislop.server.entry import app
 from antislop.server.http_server import MAX_CONNECTIONS, REQUEST_SECONDS
-from antislop.server.local import GRAMMAR_SECONDS, InFlightBackend
+from antislop.server.local import GRAMMAR_SECONDS, LocalBackend
 from antislop.server.metrics import ServerMetrics
 from tests.support.backends import run_server
 from tests.support.documents import ROOT, read_blocks
@@ -36,7 +34,7 @@ ADDRESS = "http://127.0.0.1:8000"
 def url() -> Iterator[str]:
     model, tokenizer = antislop.tiny_model()
     tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    with run_server(serve_backend(InFlightBackend(model, tokenizer, bans=antislop.default_bans()))) as address:
+    with run_server(make_app(LocalBackend(model, tokenizer, bans=antislop.default_bans()))) as address:
         yield address
 
 
@@ -75,18 +73,18 @@ def test_the_request_by_curl_gets_the_fields_of_the_answer(url: str) -> None:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    text, limits = GUIDE.read_text(encoding="utf-8"), BanLimits()
+    text = GUIDE.read_text(encoding="utf-8")
     assert BODY_LIMIT == 2**20
     assert "a body of 1 MiB | 413" in text
-    assert f"{limits.phrases:,} phrases of {limits.characters} characters, {limits.regexes} regexes" in text
-    assert f"of {limits.regex_characters:,} characters | 400" in text
-    assert f"{SECONDS:g} seconds to compile a list | 400" in text
+    assert f"{bans.MAX_PHRASES:,} phrases of {bans.MAX_PHRASE_CHARACTERS} characters" in text
+    assert f"{bans.MAX_REGEXES} regexes of {bans.MAX_REGEX_CHARACTERS:,} characters | 400" in text
+    assert f"{bans.COMPILE_SECONDS:g} seconds to compile a list | 400" in text
     assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
     assert f"{MAX_CONNECTIONS} connections | more are closed" in text
     assert f"{MAX_CHOICES} texts per request | 400" in text
     assert f"{MAX_SCHEMA:,} characters of a JSON schema, {GRAMMAR_SECONDS:g} seconds to compile it" in text
     assert f"{MAX_BIASES:,} biases | 400" in text
-    length = open_backend.__kwdefaults__["queue_length"]
+    length = app.__kwdefaults__["queue_length"]
     assert f"at a time and {length} that wait; with `--upstream` {length} in all | 429" in text
 
 
@@ -94,7 +92,7 @@ def test_the_fields_and_the_metrics_exist() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
     assert len(rows) == 7
-    assert set(rows) <= TextBody.model_fields.keys()
+    assert set(rows) <= GenerationBody.model_fields.keys()
     written = ServerMetrics().write().decode()
     named = set(re.findall(r"antislop_\w+", text))
     assert len(named) > 8

@@ -6,14 +6,14 @@ import asyncio
 import base64
 import hashlib
 import re
-from html.parser import HTMLParser
 
 import httpx
 import pytest
 
 import antislop
-from antislop.server.application import serve_backend
+from antislop.server.application import make_app
 from tests.support.backends import SlowBackend, play_tokens
+from tests.support.browser import PageReader
 from tests.support.documents import ROOT
 
 GUIDES = "https://github.com/antislop/antislop/blob/main/docs/"
@@ -22,25 +22,13 @@ GUIDES = "https://github.com/antislop/antislop/blob/main/docs/"
 @pytest.fixture(scope="module")
 def answer() -> httpx.Response:
     backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([60]))
-    transport = httpx.ASGITransport(serve_backend(backend, api_key="secret"))
+    transport = httpx.ASGITransport(make_app(backend, api_key="secret"))
 
     async def get() -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.get("/")
 
     return asyncio.run(get())
-
-
-class Outline(HTMLParser):
-    """The elements of a page with their attributes."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
 
 
 def test_the_page_needs_no_key_and_says_nothing_of_the_model(answer: httpx.Response) -> None:
@@ -61,17 +49,17 @@ def test_the_policy_allows_exactly_what_the_page_contains(answer: httpx.Response
 
 
 def test_the_page_refers_to_no_other_file(answer: httpx.Response) -> None:
-    outline = Outline(answer.text)
+    page = PageReader(answer.text)
     addresses = [
         value
-        for _, attributes in outline.elements
+        for _, attributes in page.elements
         for name, value in attributes.items()
         if name in ("src", "href", "srcset", "action", "formaction", "data", "poster")
     ]
     assert [address for address in addresses if not str(address).startswith(GUIDES)] == ["data:,"]
-    assert all(tag == "a" for tag, attributes in outline.elements if str(attributes.get("href")).startswith("http"))
+    assert all(tag == "a" for tag, attributes in page.elements if str(attributes.get("href")).startswith("http"))
     assert not re.search(r"https?://|@import|url\(", answer.text.replace(GUIDES, ""))
-    assert not any(name.startswith("on") or name == "style" for _, attrs in outline.elements for name in attrs)
+    assert not any(name.startswith("on") or name == "style" for _, attrs in page.elements for name in attrs)
 
 
 def test_the_page_names_the_product_and_links_to_its_documentation(answer: httpx.Response) -> None:

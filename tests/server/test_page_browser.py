@@ -6,7 +6,6 @@ import copy
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -21,9 +20,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import antislop
 from antislop import Ban
 from antislop.matching.token_matcher import Violation
-from antislop.server.application import serve_backend
-from antislop.server.backend import BackendError, TextRequest
-from antislop.server.local import InFlightBackend
+from antislop.server.application import make_app
+from antislop.server.backend import BackendError, GenerationRequest
+from antislop.server.local import LocalBackend
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled
 from tests.support.backends import SlowBackend, play_tokens, run_server
 from tests.support.browser import FIND_PALE_TEXTS, open_browser
@@ -98,13 +97,13 @@ def tiny() -> Tiny:
 
 
 @pytest.fixture(scope="module")
-def backend(tiny: Tiny) -> InFlightBackend:
-    return InFlightBackend(*tiny, bans=[Ban("felt like")], batch_size=2)
+def backend(tiny: Tiny) -> LocalBackend:
+    return LocalBackend(*tiny, bans=[Ban("felt like")], batch_size=2)
 
 
 @pytest.fixture(scope="module")
-def url(backend: InFlightBackend) -> Iterator[str]:
-    with run_server(serve_backend(backend)) as address:
+def url(backend: LocalBackend) -> Iterator[str]:
+    with run_server(make_app(backend)) as address:
         yield address
 
 
@@ -114,7 +113,7 @@ def serve(tiny: Tiny) -> Iterator[Serve]:
     with ExitStack() as servers:
 
         def start(
-            play: Callable[[TextRequest], Iterable[Event | Exception]],
+            play: Callable[[GenerationRequest], Iterable[Event | Exception]],
             *,
             api_key: str | None = None,
             chat_template: str | None = None,
@@ -123,7 +122,7 @@ def serve(tiny: Tiny) -> Iterator[Serve]:
             tokenizer = copy.deepcopy(tiny[1])
             tokenizer.chat_template = chat_template
             backend = SlowBackend(tokenizer, play, **options)
-            return servers.enter_context(run_server(serve_backend(backend, api_key=api_key)))
+            return servers.enter_context(run_server(make_app(backend, api_key=api_key)))
 
         yield start
 
@@ -187,7 +186,7 @@ def test_the_servers_own_list_can_be_left_out(visitor: Visitor, url: str) -> Non
     assert [(body["use_global_bans"], body["banned_strings"]) for body in sent] == [(False, [" a "]), (True, [])]
 
 
-def test_stop_frees_the_row_and_keeps_what_is_there(visitor: Visitor, url: str, backend: InFlightBackend) -> None:
+def test_stop_frees_the_row_and_keeps_what_is_there(visitor: Visitor, url: str, backend: LocalBackend) -> None:
     page = visitor.open(url)
     fill(page, length=500)
     page.click("#write")
@@ -414,8 +413,8 @@ def test_the_page_is_marked_up_for_screen_readers(visitor: Visitor, url: str) ->
 def test_a_model_with_a_chat_template_answers_messages(visitor: Visitor, tiny: Tiny) -> None:
     model, tokenizer = antislop.tiny_model()
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-    chatty = InFlightBackend(model, tokenizer, batch_size=1)
-    with run_server(serve_backend(chatty)) as url:
+    chatty = LocalBackend(model, tokenizer, batch_size=1)
+    with run_server(make_app(chatty)) as url:
         page = visitor.open(url)
         assert page.locator("#mode").is_visible()
         write(page, length=20)
@@ -432,7 +431,7 @@ def test_a_model_with_a_chat_template_answers_messages(visitor: Visitor, tiny: T
 def test_a_chat_goes_on_until_a_new_one_is_begun(visitor: Visitor, serve: Serve) -> None:
     asked: list[tuple[int, ...]] = []
 
-    def play(request: TextRequest) -> Iterator[Event]:
+    def play(request: GenerationRequest) -> Iterator[Event]:
         asked.append(tuple(request.prompt))
         return play_tokens([60 + len(asked)])
 
@@ -480,6 +479,6 @@ def test_the_switch_is_hidden_without_a_chat_template(visitor: Visitor, url: str
 
 
 def test_what_a_server_does_not_have_is_not_shown(visitor: Visitor, serve: Serve) -> None:
-    page = visitor.open(serve(lambda _: play_tokens([60]), context_length=sys.maxsize))
+    page = visitor.open(serve(lambda _: play_tokens([60]), context_length=None))
     assert page.locator("#model").inner_text() == "Model: tiny"
     assert not page.locator("#own").is_visible()

@@ -19,7 +19,7 @@ import antislop
 import antislop.endpoint
 import antislop.server
 from antislop.grammar import compilation
-from antislop.server.local import InFlightBackend
+from antislop.server.local import LocalBackend
 from tests.support.backends import run_server
 from tests.support.processes import ServingProcess
 
@@ -215,8 +215,8 @@ def test_end_tokens_of_the_model_end_a_grammar(tiny: Tiny) -> None:
     model, tokenizer = tiny
     before, model.generation_config.eos_token_id = model.generation_config.eos_token_id, [60, 61]
     try:
-        maker = InFlightBackend(model, tokenizer)._maker
-        grammar = maker.compile_grammar('{"const": 5}')
+        maker = LocalBackend(model, tokenizer)._preparer
+        grammar = maker.find_grammar('{"const": 5}')
         five = tokenizer("5", add_special_tokens=False)["input_ids"]
         assert grammar.accepts([*five, 60]) and grammar.accepts([*five, 61]) and not grammar.accepts([*five, 62])
     finally:

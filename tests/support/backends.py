@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
 from antislop.lists.ban_list import Bans
-from antislop.server.backend import BackendError, Busy, TextRequest
+from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.server.http_server import BoundedProtocol
 from antislop.trace.events import Drawn, Event, Finished, Settled
 
@@ -24,32 +24,34 @@ LONG_STREAM = {"prompt": "a", "max_tokens": 400, "stream": True}
 
 
 class SlowBackend:
-    """Write the events of `play(request)`.
+    """A backend that writes the events of `play(request)`.
 
-    pause: seconds before each event. limit: texts at a time, more are refused. written: all requests so far.
+    pause: seconds before each event.
+    limit: requests at a time; more are refused.
+    written: all requests so far.
     """
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        play: Callable[[TextRequest], Iterable[Event | Exception]],
+        play: Callable[[GenerationRequest], Iterable[Event | Exception]],
         *,
         bans: Bans = (),
         pause: float = 0.0,
         limit: int = 1000,
-        context_length: int = 512,
+        context_length: int | None = 512,
     ) -> None:
         self.name = "tiny"
         self.tokenizer = tokenizer
         self.bans = AntiSlop(tokenizer, list(bans)).compiled
         self.context_length = context_length
         self.active = 0
-        self.written: list[TextRequest] = []
+        self.written: list[GenerationRequest] = []
         self.is_closed = self.is_cut = False
         self.cuts_min_p_first = False
         self._play, self._pause, self._limit = play, pause, limit
 
-    async def write(self, request: TextRequest) -> AsyncGenerator[Event, None]:
+    async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         if self.active >= self._limit or self.is_closed:
             raise Busy("the queue is full: try again later")
         self.written.append(request)

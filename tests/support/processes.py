@@ -9,7 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ServingProcess:
-    """url: without a path; the OpenAI routes are below `/v1`. pid: of the first process of a session of its own."""
+    """A server.
+
+    url: without a path; the OpenAI routes are below `/v1`.
+    pid: of the first process of a session of its own.
+    """
 
     url: str
     pid: int

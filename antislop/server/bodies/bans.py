@@ -1,26 +1,41 @@
-"""The bans of a request: those of its body, and the server's own."""
+"""The bans of a request: its body's and the server's own, compiled in threads and kept for later requests.
+
+Requests with equal lists share a compiled one. It grows while the thread that decodes reads tokens with it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
+from typing import NamedTuple
 
 from antislop.errors import InputError, first_line
+from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList, combine_bans
 from antislop.matching.bans import Ban
-from antislop.server.bodies.fields import TextBody
+from antislop.matching.patterns.regex import Regex
+from antislop.server.backend import Busy
+from antislop.server.bodies.fields import GenerationBody
 from antislop.server.request_errors import RequestError
 
+MAX_PHRASES = 10_000
+"""Of a body: phrases, exempt phrases, weights and banned ids together."""
+MAX_PHRASE_CHARACTERS = 256
+MAX_REGEXES = 100
+MAX_REGEX_CHARACTERS = 1000
 
-@dataclass(frozen=True)
-class BanLimits:
-    """The limits of the bans in a body. regex_characters: of one regex."""
-
-    phrases: int = 10_000
-    characters: int = 256
-    regexes: int = 100
-    regex_characters: int = 1000
-
+MAX_CACHE_SIZE = 700_000
+"""Sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
+COMPILE_SECONDS = 10.0
+COMPILER_THREADS = 2
+"""A compilation that times out still occupies its thread until it ends."""
+MAX_COMPILATIONS = 64
+"""Running or waiting for a thread; more are refused."""
 
 FIELDS = {
     "banned_strings",
@@ -34,16 +49,102 @@ FIELDS = {
 """The fields of a body that `collect_bans` reads."""
 
 
-def digest_bans(body: TextBody) -> bytes | None:
-    """Return what two bodies share if they ask for the same bans; None for the server's own list as it is."""
+class _Compilation(NamedTuple):
+    work: Future[CompiledBans]
+    future: asyncio.Future[CompiledBans]
+
+
+class _KeptList(NamedTuple):
+    """A compiled list. size: when it was last asked for, as `measure` counts."""
+
+    compiled: CompiledBans
+    new_size: int
+    size: int = 0
+
+
+class BanCache:
+    """Compiled lists for one event loop, the least recently used ones dropped beyond `max_size`.
+
+    seconds: how long a request waits for its list.
+    """
+
+    def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = COMPILE_SECONDS) -> None:
+        self.size = 0  # of all kept lists: a running total, so that a request costs the same however many they are
+        self._max_size = max_size
+        self._seconds = seconds
+        self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
+        self._kept: OrderedDict[Hashable, _KeptList] = OrderedDict()
+        self._compilations: dict[Hashable, _Compilation] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def compile(self, key: Hashable, make: Callable[[], CompiledBans]) -> CompiledBans:
+        """Return the list of a key; `make` compiles it in a thread unless it is kept or being compiled already.
+
+        Raises the errors of `make`, `InputError` for a timeout, and `Busy` if too many lists are being compiled.
+        """
+        if kept := self._kept.get(key):
+            self._keep(key, kept)
+            return kept.compiled
+        work, future = self._compilations.get(key) or self._begin(key, make)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self._seconds)
+        except asyncio.TimeoutError:
+            if not (work.running() or work.done()):
+                raise Busy("other lists of bans are being compiled: try again later") from None
+            raise InputError(
+                f"the list of bans took longer than {self._seconds:g} seconds to compile: shorten it, or simplify its "
+                "regexes"
+            ) from None
+
+    def close(self) -> None:
+        """Cancel waiting compilations; running ones continue."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, key: Hashable, make: Callable[[], CompiledBans]) -> _Compilation:
+        if len(self._compilations) >= MAX_COMPILATIONS:
+            raise Busy(f"{MAX_COMPILATIONS} lists of bans are being compiled: try again later")
+        work = self._pool.submit(make)
+        compilation = self._compilations[key] = _Compilation(work, asyncio.wrap_future(work))
+        compilation.future.add_done_callback(partial(self._end, key))
+        return compilation
+
+    def _end(self, key: Hashable, future: asyncio.Future[CompiledBans]) -> None:
+        """Keep a compiled list, even if those who asked for it have left."""
+        del self._compilations[key]
+        if not future.cancelled() and future.exception() is None:
+            compiled = future.result()
+            self._keep(key, _KeptList(compiled, measure(compiled)))
+
+    def _keep(self, key: Hashable, kept: _KeptList) -> None:
+        """Note that a list is in use, and drop others; running requests keep theirs until they end."""
+        # A transition that a matcher remembers takes as much memory as two bans. The automaton never shrinks.
+        size = max(kept.size, kept.new_size + 2 * kept.compiled.matcher.transition_count)
+        self.size += size - kept.size
+        self._kept[key] = kept._replace(size=size)
+        self._kept.move_to_end(key)
+        while self.size > self._max_size and len(self._kept) > 1:
+            self.size -= self._kept.popitem(last=False)[1].size
+
+
+def measure(compiled: CompiledBans) -> int:
+    """Return the size of a new list, in bans of some 20 characters."""
+    return 10 + sum(
+        1 + len(ban.exempt) + len(ban.phrase) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
+    )
+
+
+def digest_bans(body: GenerationBody) -> bytes | None:
+    """Return a digest that bodies with the same bans share; None for the server's own list as it is."""
     if body.use_global_bans and not any(getattr(body, name) for name in FIELDS - {"use_global_bans"}):
         return None
     return sha256(body.model_dump_json(include=FIELDS).encode()).digest()
 
 
-def collect_bans(body: TextBody, own: BanList, limits: BanLimits) -> BanList:
-    """Return the bans of a body's texts. own: the server's list. Raises `RequestError`."""
-    _check_limits(body, limits)
+def collect_bans(body: GenerationBody, own: BanList) -> BanList:
+    """Return the bans that a body asks for. own: the server's list. Raises `RequestError`."""
+    _check_limits(body)
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
     try:
@@ -55,7 +156,7 @@ def collect_bans(body: TextBody, own: BanList, limits: BanLimits) -> BanList:
     return _weigh(bans, body.ban_weights) if body.ban_weights else bans
 
 
-def _check_limits(body: TextBody, limits: BanLimits) -> None:
+def _check_limits(body: GenerationBody) -> None:
     phrases = {
         "banned_strings": body.banned_strings,
         "banned_tokens": body.banned_tokens,
@@ -64,21 +165,16 @@ def _check_limits(body: TextBody, limits: BanLimits) -> None:
         "ban_weights": list(body.ban_weights),
     }
     for name, values in phrases.items():
-        _check_size(name, [value for value in values if isinstance(value, str)], limits.characters)
-    if sum(map(len, phrases.values())) > limits.phrases:
-        raise RequestError(
-            400, f"the body has more than {limits.phrases:,} phrases: send fewer", param="banned_strings"
-        )
-    if len(body.banned_regex) > limits.regexes:
-        raise RequestError(
-            400,
-            f"banned_regex has {len(body.banned_regex):,} patterns; at most {limits.regexes} are allowed",
-            param="banned_regex",
-        )
-    _check_size("banned_regex", body.banned_regex, limits.regex_characters)
+        _check_longest(name, [value for value in values if isinstance(value, str)], MAX_PHRASE_CHARACTERS)
+    if sum(map(len, phrases.values())) > MAX_PHRASES:
+        raise RequestError(400, f"the body has more than {MAX_PHRASES:,} phrases: send fewer", param="banned_strings")
+    if (count := len(body.banned_regex)) > MAX_REGEXES:
+        message = f"banned_regex has {count:,} patterns; at most {MAX_REGEXES} are allowed"
+        raise RequestError(400, message, param="banned_regex")
+    _check_longest("banned_regex", body.banned_regex, MAX_REGEX_CHARACTERS)
 
 
-def _check_size(name: str, values: list[str], limit: int) -> None:
+def _check_longest(name: str, values: list[str], limit: int) -> None:
     longest = max(map(len, values), default=0)
     if longest > limit:
         raise RequestError(

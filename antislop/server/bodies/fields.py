@@ -1,4 +1,4 @@
-"""The fields of a body, checked by pydantic."""
+"""The fields of a body: read as JSON, checked by pydantic."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
 
 from antislop.decoding.policy import Method
 from antislop.endpoint.sampling import Sampling
 from antislop.server.bodies.foreign_fields import translate
 from antislop.server.request_errors import RequestError, shorten
 
+BODY_LIMIT = 2**20
+"""Bytes of a body."""
 MAX_CHOICES = 128
 """Texts of one request."""
 MAX_STOPS = 64
@@ -19,7 +23,7 @@ MAX_ALTERNATIVES = 20
 MAX_BIASES = 1024
 MAX_SCHEMA = 65_536
 """Characters of a JSON schema."""
-COLDEST = 0.01
+MIN_TEMPERATURE = 0.01
 """The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
 
 
@@ -28,8 +32,8 @@ def _read_list(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value or "[]")
-    except (ValueError, RecursionError):
+        return from_json(value or "[]")
+    except ValueError:
         raise ValueError('is a text; write a list, ["…"]') from None
 
 
@@ -86,7 +90,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """The schema of a text. It is always followed, whatever `strict` says; the name and description are not read."""
+    """The schema of a text. It is always followed, whatever `strict` says; the name and description are ignored."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     json_schema: Annotated[dict[str, Any], Field(alias="schema")]
@@ -118,8 +122,8 @@ class ResponseFormat(BaseModel):
         return text
 
 
-class TextBody(BaseModel):
-    """The fields that all texts have."""
+class GenerationBody(BaseModel):
+    """The fields that completions and chats share."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -157,11 +161,11 @@ class TextBody(BaseModel):
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are drawn."""
-        if 0 < self.temperature < COLDEST:
+        """How tokens are drawn. Raises `RequestError`."""
+        if 0 < self.temperature < MIN_TEMPERATURE:
             raise RequestError(
                 400,
-                f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {COLDEST}",
+                f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {MIN_TEMPERATURE}",
                 param="temperature",
             )
         names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
@@ -171,12 +175,13 @@ class TextBody(BaseModel):
         return Sampling(**settings)
 
 
-class CompletionBody(TextBody):
+class CompletionBody(GenerationBody):
     """A body of /v1/completions.
 
-    max_tokens: may be 0 with `echo`. echo: whether the text begins with the prompt, whose log-probabilities are then
-    listed, too. logprobs: the number of alternatives per token. add_bos_token: whether the tokenizer adds its special
-    tokens to a prompt that is a text.
+    max_tokens: may be 0 with `echo`.
+    echo: begin the text with the prompt; `logprobs` then lists its tokens, too.
+    logprobs: the number of alternatives per token.
+    add_bos_token: whether the tokenizer adds its special tokens to a prompt that is a text.
     """
 
     prompt: Any = None
@@ -186,7 +191,7 @@ class CompletionBody(TextBody):
     add_bos_token: bool = True
 
 
-class ChatBody(TextBody):
+class ChatBody(GenerationBody):
     """A body of /v1/chat/completions."""
 
     messages: Any = None
@@ -198,8 +203,9 @@ class ChatBody(TextBody):
 class EncodeBody(BaseModel):
     """A body of /v1/token/encode.
 
-    add_bos_token: whether the tokenizer adds its special tokens. encode_special_tokens: whether the name of a special
-    token in the text is read as that token, not as characters. decode_special_tokens: of TabbyAPI, no use here.
+    add_bos_token: whether the tokenizer adds its special tokens.
+    encode_special_tokens: whether the name of a special token in the text is read as that token, not as characters.
+    decode_special_tokens: TabbyAPI's; ignored.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -224,22 +230,51 @@ class AbortBody(BaseModel):
     genkey: Annotated[str, Field(max_length=256)] = ""
 
 
-Body = TypeVar("Body", bound=TextBody)
-Checked = TypeVar("Checked", bound=BaseModel)
+Body = TypeVar("Body", bound=BaseModel)
+Generation = TypeVar("Generation", bound=GenerationBody)
 
 
-def read_body(kind: type[Body], fields: dict[str, Any]) -> tuple[Body, list[str]]:
-    """Return a checked body, and the names of the fields that have no effect on its texts. Raises `RequestError`."""
-    kept, unheeded = translate(fields, kind.model_fields.keys())
+async def read_object(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
+    """Return the object of a request's body, without the keys that are null. Raises `RequestError`."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    data = await _read_bytes(request)
+    if not data and may_be_empty:
+        return {}
+    if content_type != "application/json":  # which a page of another site can't send without asking first
+        raise RequestError(415, f"the content type is {content_type!r}; send JSON with Content-Type: application/json")
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(400, f"the body is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise RequestError(400, f"the body is a JSON {type(value).__name__}; an object was expected")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+async def _read_bytes(request: Request) -> bytes:
+    data = bytearray()
+    try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > BODY_LIMIT:
+                raise RequestError(413, f"the body has more than {BODY_LIMIT:,} bytes: send a shorter prompt or list")
+    except ClientDisconnect:
+        raise RequestError(499, "the client closed the connection") from None
+    return bytes(data)
+
+
+def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generation, list[str]]:
+    """Return a checked body, and the names of the fields that are ignored. Raises `RequestError`."""
+    kept, ignored = translate(fields, kind.model_fields.keys())
     body = check(kind, kept)
     if body.best_of not in (None, body.n):
         raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
     if "" in body.stop:
         raise RequestError(400, "stop contains an empty text: leave it out", param="stop")
-    return body, unheeded
+    return body, ignored
 
 
-def check(kind: type[Checked], fields: dict[str, Any]) -> Checked:
+def check(kind: type[Body], fields: dict[str, Any]) -> Body:
     """Return the checked fields of a body. Raises `RequestError` for the first that can't be used."""
     try:
         return kind.model_validate(fields)

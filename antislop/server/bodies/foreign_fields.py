@@ -1,4 +1,4 @@
-"""The fields of bodies that other servers know: translated, accepted where they change nothing, or refused.
+"""Fields of other servers: translated, accepted where they change nothing, or refused.
 
 SillyTavern sends some 60 fields to any server, most of them switched off.
 """
@@ -52,7 +52,7 @@ HARMLESS = {
     "skip_special_tokens",
     "spaces_between_special_tokens",
 }
-"""Fields that change nothing of the text here: names of users and clients, and the ways of other servers."""
+"""Fields that don't change the text: names of users and clients, and internals of other servers."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
@@ -136,9 +136,9 @@ DEPENDENT = {
     "xtc_threshold": "xtc_probability",
     "adaptive_decay": "adaptive_target",
 }
-"""Fields that mean something beside another one only, which is refused unless it is off."""
+"""Sub-options of an unsupported field; ignored, since that field must be off."""
 
-UNHEEDED = {
+IGNORED = {
     "temperature_last": (False,),
     "sampler_order": ([], [6, 0, 1, 3, 4, 2, 5]),
     "rep_pen_range": (0, -1),
@@ -149,27 +149,28 @@ UNHEEDED = {
     "rep_pen_slope": (0, 1),
     "n_probs": (0,),
 }
-"""Fields that clients always send, and that have no effect; the answer's header names those with other values."""
+"""Fields that clients always send and that are ignored, with the values for which that makes no difference; a header of
+the answer names those with other values."""
 
 
 def translate(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return a body with the fields `names` only, and the names of those that have no effect. Raises `RequestError`."""
+    """Return the fields `names` of a body, by these names, and the names of ignored fields. Raises `RequestError`."""
     kept = {name: value for name, value in body.items() if name in names}
-    unheeded = []
+    ignored = []
     for name, value in body.items():
         if name in names or name in HARMLESS or name in DEPENDENT:
             continue
         if name in ALIASES:
             _merge(kept, name, value)
-        elif name in UNHEEDED:
-            unheeded += [] if _is_among(value, UNHEEDED[name]) else [name]
+        elif name in IGNORED:
+            ignored += [] if _is_among(value, IGNORED[name]) else [name]
         elif name not in NEUTRAL:
             raise RequestError(400, f"the field {name[:60]!r} is unknown: leave it out", param=name[:60])
         elif not _is_among(value, NEUTRAL[name]):
             raise RequestError(
                 400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name
             )
-    return kept, unheeded
+    return kept, ignored
 
 
 def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
@@ -180,5 +181,5 @@ def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Return whether a value is one of some; 0 is no False, but 0.0 is 0."""
+    """Return whether a value is one of some; 0.0 equals 0, but False does not."""
     return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)

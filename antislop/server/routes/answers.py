@@ -1,113 +1,138 @@
-"""The shapes of answers: OpenAI's completions and chats, whole and in chunks."""
+"""From running requests to the answer of a route: JSON, or server-sent events."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from math import log
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from antislop.server.chunk_maker import FinishReason, SettledToken, TextChunk, WithdrawnText
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from antislop.errors import InputError
+from antislop.server.backend import BackendError, GenerationRequest
+from antislop.server.bodies.fields import GenerationBody
+from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken, WithdrawnText
+from antislop.server.request_errors import RequestError, shorten, translate, translate_errors
+from antislop.server.running_requests import Caller, RunningRequests
+from antislop.server.service import Service
 from antislop.trace.report import Report
 
+IGNORED_HEADER = "X-Antislop-Ignored-Fields"
+"""Names the fields of the body that have no effect."""
 LOWEST_LOGPROB = -9999.0
-"""In the place of minus infinity, which JSON does not have."""
+"""Stands for minus infinity, which JSON does not have."""
 
+Result = TypeVar("Result")
 TokenBytes = Callable[[int], bytes]
 
 
-def make_id(prefix: str) -> str:
-    """Return the name of an answer."""
-    return f"{prefix}-{uuid4().hex}"
+def service_of(request: Request) -> Service:
+    """Return the service of the app that got a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+def caller_of(request: Request, genkey: str = "") -> Caller:
+    """Return who sent a request."""
+    return Caller(request.client.host if request.client else "", request.headers.get("user-agent", ""), genkey)
+
+
+def wants_trace(request: Request) -> bool:
+    """Return whether a request asks for what was withdrawn, by `?trace=1`. Raises `RequestError`."""
+    value = request.query_params.get("trace", "0")
+    if value not in ("0", "1"):
+        raise RequestError(400, f"trace is {shorten(value)}; 0 or 1 was expected", param="trace")
+    return value == "1"
 
 
 class AnswerFormat(Protocol):
-    """The differences between the answers of two routes."""
+    """What differs between the answers of completions and chats.
 
+    prefix: of the answer's id.
+    whole, part: OpenAI's `object` of a whole answer, and of a chunk.
+    """
+
+    prefix: str
     whole: str
     part: str
-    prefix: str
 
     def begin(self) -> dict[str, Any] | None:
-        """Return the first chunk's choice; None for no such chunk."""
+        """Return the choice of a first chunk without text, if there is one."""
 
-    def write_part(self, chunk: TextChunk, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice, without its number and its reason."""
-
-    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice, without its number and its reason."""
-
-    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
-        """Return the log-probabilities of tokens."""
-
-
-class CompletionFormat:
-    """The shapes of /v1/completions."""
-
-    whole = part = "text_completion"
-    prefix = "cmpl"
-
-    def begin(self) -> dict[str, Any] | None:
-        """Return no first chunk."""
-        return None
-
-    def write_part(self, chunk: TextChunk, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice."""
-        return {"text": chunk.text, "logprobs": logprobs}
+    def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
+        """Return a chunk's choice, without `index` and `finish_reason`."""
 
     def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice."""
-        return {"text": text, "logprobs": logprobs}
+        """Return a whole choice, without `index` and `finish_reason`."""
 
-    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
-        """Return parallel lists."""
-        return {
-            "tokens": [write_token(read(token.token)) for token in tokens],
-            "token_logprobs": [None if token.choice is None else write_logprob(token) for token in tokens],
-            "top_logprobs": [None if token.choice is None else _list_likeliest(token, read) for token in tokens],
-            "text_offset": [token.start for token in tokens],
-        }
+    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 
 
-class ChatFormat:
-    """The shapes of /v1/chat/completions."""
+@dataclass(frozen=True)
+class AnswerWriter:
+    """Writes the answer to one request as plain data.
 
-    whole, part = "chat.completion", "chat.completion.chunk"
-    prefix = "chatcmpl"
+    read: returns the bytes of a token.
+    has_logprobs, has_trace: whether the request asked for them.
+    """
 
-    def begin(self) -> dict[str, Any] | None:
-        """Return the role."""
-        return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+    format: AnswerFormat
+    model: str
+    read: TokenBytes
+    has_logprobs: bool
+    has_trace: bool
+    id: str = field(default_factory=lambda: uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
 
-    def write_part(self, chunk: TextChunk, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice."""
-        return {"delta": {"content": chunk.text} if chunk.text else {}, "logprobs": logprobs}
+    def write_whole(self, texts: Sequence[AnswerChunk], usage: dict[str, Any]) -> dict[str, Any]:
+        choices = []
+        for number, text in enumerate(texts):
+            choice = self.format.write_whole(text.text, self._write_logprobs(text.tokens))
+            choice |= {"index": number, "finish_reason": text.finish_reason}
+            choices.append(choice | (_write_trace(text.withdrawn) if self.has_trace else {}))
+        return {**self._head(self.format.whole), "choices": choices, "usage": usage}
 
-    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}, "logprobs": logprobs}
+    def write_first(self, number: int) -> dict[str, Any] | None:
+        choice = self.format.begin()
+        return None if choice is None else self._write_chunk(choice, number, None)
 
-    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
-        """Return an entry for each token."""
+    def write_part(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
+        logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
+        choice = self.format.write_part(chunk.text, logprobs)
+        if self.has_trace and chunk.withdrawn:
+            choice |= _write_trace(chunk.withdrawn)
+        return self._write_chunk(choice, number, chunk.finish_reason)
 
-        def describe(token: int, logprob: float) -> dict[str, Any]:
-            data = read(token)
-            return {"token": write_token(data), "logprob": logprob, "bytes": list(data)}
+    def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the last chunk."""
+        return {**self._head(self.format.part), "choices": [], "usage": usage}
 
-        content = [
-            {
-                **describe(token.token, write_logprob(token)),
-                "top_logprobs": [describe(other, _log(share)) for other, share in list_alternatives(token)],
-            }
-            for token in tokens
-        ]
-        return {"content": content, "refusal": None}
+    def _head(self, kind: str) -> dict[str, Any]:
+        answer_id = f"{self.format.prefix}-{self.id}"
+        return {"id": answer_id, "object": kind, "created": self.created, "model": self.model}
+
+    def _write_chunk(self, choice: dict[str, Any], number: int, reason: FinishReason | None) -> dict[str, Any]:
+        return {**self._head(self.format.part), "choices": [{**choice, "index": number, "finish_reason": reason}]}
+
+    def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
+        return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
+
+
+def _write_trace(withdrawn: Iterable[WithdrawnText]) -> dict[str, Any]:
+    return {"antislop": {"withdrawn": [text.to_dict() for text in withdrawn]}}
 
 
 def write_token(data: bytes) -> str:
-    r"""Return the text of a token; bytes that are no whole character are written as OpenAI writes them.
+    r"""Return the text of a token, or OpenAI's notation for bytes of an unfinished character.
 
     >>> write_token(b"\xc3")
     'bytes:\\xc3'
@@ -118,108 +143,118 @@ def write_token(data: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def write_logprob(token: SettledToken) -> float:
-    """Return the logarithm of a token's share of what it was drawn from."""
-    return LOWEST_LOGPROB if token.choice is None else _log(token.choice.share)
-
-
-def list_alternatives(token: SettledToken) -> list[tuple[int, float]]:
-    """Return the likeliest tokens with their shares, the likeliest first."""
-    return [] if token.choice is None else list(token.choice.alternatives)
-
-
-def _list_likeliest(token: SettledToken, read: TokenBytes) -> dict[str, float]:
-    """Return the log-probabilities of the likeliest tokens and of the token itself, by their texts."""
-    likeliest: dict[str, float] = {}
-    for other, share in list_alternatives(token):
-        likeliest.setdefault(write_token(read(other)), _log(share))
-    likeliest.setdefault(write_token(read(token.token)), write_logprob(token))
-    return likeliest
-
-
-def _log(share: float) -> float:
+def logprob_of(share: float) -> float:
     return max(LOWEST_LOGPROB, log(share)) if share > 0 else LOWEST_LOGPROB
 
 
-@dataclass
-class CollectedText:
-    """A text as a whole."""
-
-    text: str = ""
-    tokens: list[SettledToken] = field(default_factory=list)
-    withdrawn: list[WithdrawnText] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-
-    def add(self, chunk: TextChunk) -> None:
-        """Add the next chunk."""
-        self.text += chunk.text
-        self.tokens += chunk.tokens
-        self.withdrawn += chunk.withdrawn
-        self.finish_reason = chunk.finish_reason
-
-
 @dataclass(frozen=True)
-class AnswerWriter:
-    """Write the answer to one request.
+class AnswerResponder:
+    """Answers one HTTP request. ignored: names of fields without an effect."""
 
-    read: the bytes of a token. has_logprobs, has_trace: whether the request asked for them.
+    request: Request
+    body: GenerationBody
+    writer: AnswerWriter
+    ignored: Sequence[str]
+
+    async def respond(self, requests: Sequence[GenerationRequest]) -> Response:
+        """Run the requests, and return the answer. Raises `RequestError` before it begins."""
+        service, stack = service_of(self.request), AsyncExitStack()
+        ignored = {*self.ignored, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
+        headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
+        try:
+            running = await stay_connected(
+                self.request,
+                stack.enter_async_context(service.write(requests, caller_of(self.request, self.body.genkey))),
+            )
+            if self.body.stream:
+                return EventResponse(self._stream(running, requests), stack.pop_all(), headers)
+            return await stay_connected(self.request, self._collect(running, requests, headers))
+        finally:
+            await stack.aclose()
+
+    async def _collect(
+        self, running: RunningRequests, requests: Sequence[GenerationRequest], headers: dict[str, str]
+    ) -> JSONResponse:
+        parts: list[list[AnswerChunk]] = [[] for _ in requests]
+        with translate_errors():
+            async for number, chunk in running.chunks():
+                parts[number].append(chunk)
+        usage = self._count(running, requests)
+
+        def write() -> JSONResponse:
+            return JSONResponse(
+                self.writer.write_whole([AnswerChunk.join(part) for part in parts], usage), headers=headers
+            )
+
+        return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
+
+    async def _stream(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> AsyncIterator[bytes]:
+        has_usage = self.body.stream_options.include_usage
+        more = {"usage": None} if has_usage else {}
+        try:
+            for number in range(len(requests)):
+                if first := self.writer.write_first(number):
+                    yield encode_event(first | more)
+            async for number, chunk in running.chunks():
+                yield encode_event(self.writer.write_part(number, chunk) | more)
+            if has_usage:
+                yield encode_event(self.writer.write_usage(self._count(running, requests)))
+        except (InputError, BackendError) as error:
+            yield encode_event(translate(error).content)
+        yield b"data: [DONE]\n\n"
+
+    def _count(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> dict[str, Any]:
+        """Return the usage of the answer."""
+        prompt = sum(len(request.prompt) for request in requests[:: self.body.n])
+        kept = sum(maker.kept for maker in running.makers)
+        total = Report.total([maker.report for maker in running.makers])
+        counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
+        dropped = {"dropped_regexes": len(total.dropped)} if total.dropped else {}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": kept,
+            "total_tokens": prompt + kept,
+            "antislop": counts | dropped,
+        }
+
+
+class EventResponse(EventSourceResponse):
+    """A stream of events. However it ends, it closes a stack, which frees the rows of its requests."""
+
+    def __init__(self, content: AsyncIterator[bytes], stack: AsyncExitStack, headers: dict[str, str]) -> None:
+        super().__init__(content, headers=headers, sep="\n", shutdown_grace_period=3600)
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            with suppress(OSError):  # the client has gone
+                await super().__call__(scope, receive, send)
+
+
+async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of some work; cancel it if the client closes the connection first."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_wait_until_gone(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise RequestError(499, "the client closed the connection")
+    finally:
+        for running in (task, gone):
+            running.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def encode_event(data: dict[str, Any]) -> bytes:
+    r"""Return an event of a stream.
+
+    >>> encode_event({"text": "é\n"})
+    b'data: {"text":"\xc3\xa9\\n"}\n\n'
     """
-
-    format: AnswerFormat
-    model: str
-    read: TokenBytes
-    has_logprobs: bool
-    has_trace: bool
-    id: str = ""
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def write_whole(self, texts: Sequence[CollectedText], usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
-        choices = []
-        for number, text in enumerate(texts):
-            choice = self.format.write_whole(text.text, self._write_logprobs(text.tokens))
-            choice |= {"index": number, "finish_reason": text.finish_reason}
-            choices.append(choice | (self._write_trace(text.withdrawn) if self.has_trace else {}))
-        return {**self._head(self.format.whole), "choices": choices, "usage": usage}
-
-    def write_first(self, number: int) -> dict[str, Any] | None:
-        """Return the chunk that begins a text, if the format has one."""
-        choice = self.format.begin()
-        return None if choice is None else self._write_chunk(choice, number, None)
-
-    def write_part(self, number: int, chunk: TextChunk) -> dict[str, Any]:
-        """Return a chunk of the text of that number."""
-        logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
-        choice = self.format.write_part(chunk, logprobs)
-        if self.has_trace and chunk.withdrawn:
-            choice |= self._write_trace(chunk.withdrawn)
-        return self._write_chunk(choice, number, chunk.finish_reason)
-
-    def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the chunk that says what was used."""
-        return {**self._head(self.format.part), "choices": [], "usage": usage}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-    def _write_chunk(self, choice: dict[str, Any], number: int, reason: FinishReason | None) -> dict[str, Any]:
-        return {**self._head(self.format.part), "choices": [{**choice, "index": number, "finish_reason": reason}]}
-
-    def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
-        return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
-
-    def _write_trace(self, withdrawn: Iterable[WithdrawnText]) -> dict[str, Any]:
-        return {"antislop": {"withdrawn": [text.to_dict() for text in withdrawn]}}
-
-
-def write_usage(prompt: int, kept: int, reports: Iterable[Report]) -> dict[str, Any]:
-    """Return the usage of an answer. prompt, kept: numbers of tokens."""
-    total = Report.total(list(reports))
-    counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
-    dropped = {"dropped_regexes": len(total.dropped)} if total.dropped else {}
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": kept,
-        "total_tokens": prompt + kept,
-        "antislop": counts | dropped,
-    }
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

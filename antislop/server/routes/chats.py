@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,11 +10,18 @@ from jinja2 import TemplateError
 from starlette.responses import Response
 
 from antislop.errors import first_line
-from antislop.server.bodies.fields import ChatBody, read_body
-from antislop.server.bodies.json_reading import read_object
+from antislop.server.bodies.fields import ChatBody, read_body, read_object
+from antislop.server.chunk_maker import SettledToken
 from antislop.server.request_errors import RequestError, shorten
-from antislop.server.routes.answers import AnswerWriter, ChatFormat, make_id
-from antislop.server.routes.texts import TextAnswer, reads_trace, service_of
+from antislop.server.routes.answers import (
+    AnswerResponder,
+    AnswerWriter,
+    TokenBytes,
+    logprob_of,
+    service_of,
+    wants_trace,
+    write_token,
+)
 from antislop.server.service import Service
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -25,22 +33,54 @@ router = APIRouter()
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
     """Answer a chat."""
-    service, has_trace = service_of(request), reads_trace(request)
-    body, unheeded = read_body(ChatBody, await read_object(request))
+    service, has_trace = service_of(request), wants_trace(request)
+    body, ignored = read_body(ChatBody, await read_object(request))
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     prompt = await _read_chat(service, body.messages)
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
-    requests = await service.plan(body, [prompt], default_tokens=None, alternatives=alternatives)
+    requests = await service.make_requests(body, [prompt], default_tokens=None, alternatives=alternatives)
     writer = AnswerWriter(
         ChatFormat(),
         service.backend.name,
-        service.decode,
+        service.vocabulary.surface,
         has_logprobs=body.logprobs,
         has_trace=has_trace,
-        id=make_id("chatcmpl"),
     )
-    return await TextAnswer(request, body, writer, unheeded).respond(requests)
+    return await AnswerResponder(request, body, writer, ignored).respond(requests)
+
+
+class ChatFormat:
+    """The shapes of /v1/chat/completions."""
+
+    prefix = "chatcmpl"
+    whole, part = "chat.completion", "chat.completion.chunk"
+
+    def begin(self) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+
+    def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
+        return {"delta": {"content": text} if text else {}, "logprobs": logprobs}
+
+    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}, "logprobs": logprobs}
+
+    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
+        def describe(token: int, share: float) -> dict[str, Any]:
+            data = read(token)
+            return {"token": write_token(data), "logprob": logprob_of(share), "bytes": list(data)}
+
+        return {
+            "content": [
+                {
+                    **describe(token.token, token.choice.share),
+                    "top_logprobs": [describe(other, share) for other, share in token.choice.alternatives],
+                }
+                for token in tokens
+                if token.choice is not None
+            ],
+            "refusal": None,
+        }
 
 
 async def _read_chat(service: Service, messages: Any) -> list[int]:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from antislop.server.bodies.fields import CompletionBody, read_body
-from antislop.server.bodies.json_reading import read_object
+from antislop.server.bodies.fields import CompletionBody, read_body, read_object
+from antislop.server.chunk_maker import SettledToken
 from antislop.server.request_errors import RequestError, shorten
-from antislop.server.routes.answers import AnswerWriter, CompletionFormat, make_id
-from antislop.server.routes.texts import TextAnswer, reads_trace, service_of
+from antislop.server.routes.answers import (
+    AnswerResponder,
+    AnswerWriter,
+    TokenBytes,
+    logprob_of,
+    service_of,
+    wants_trace,
+    write_token,
+)
 from antislop.server.service import Service
 
 DEFAULT_TOKENS = 16
-"""OpenAI's default of `max_tokens` on this route."""
+"""OpenAI's default of `max_tokens` in completions."""
 
 router = APIRouter()
 
@@ -23,29 +31,63 @@ router = APIRouter()
 @router.post("/v1/completions")
 async def complete(request: Request) -> Response:
     """Continue one prompt or several."""
-    service, has_trace = service_of(request), reads_trace(request)
-    body, unheeded = read_body(CompletionBody, await read_object(request))
+    service, has_trace = service_of(request), wants_trace(request)
+    body, ignored = read_body(CompletionBody, await read_object(request))
     if body.max_tokens == 0 and not body.echo:
         raise RequestError(400, "max_tokens is 0, and the answer would be empty: pass echo: true", param="max_tokens")
     given = _list_prompts(body.prompt)
     prompts = [await _encode(service, prompt, body) for prompt in given]
     pairs = zip(given, prompts, strict=True) if body.echo else ()
-    requests = await service.plan(
+    requests = await service.make_requests(
         body,
         prompts,
         default_tokens=DEFAULT_TOKENS,
         alternatives=body.logprobs,
-        echoes=[prompt if isinstance(prompt, str) else service.to_text(ids) for prompt, ids in pairs],
+        echoes=[prompt if isinstance(prompt, str) else service.vocabulary.decode(ids) for prompt, ids in pairs],
     )
     writer = AnswerWriter(
         CompletionFormat(),
         service.backend.name,
-        service.decode,
+        service.vocabulary.surface,
         has_logprobs=body.logprobs is not None,
         has_trace=has_trace,
-        id=make_id("cmpl"),
     )
-    return await TextAnswer(request, body, writer, unheeded).respond(requests)
+    return await AnswerResponder(request, body, writer, ignored).respond(requests)
+
+
+class CompletionFormat:
+    """The shapes of /v1/completions."""
+
+    prefix = "cmpl"
+    whole = part = "text_completion"
+
+    def begin(self) -> None:
+        return None
+
+    def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
+        return {"text": text, "logprobs": logprobs}
+
+    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
+        return {"text": text, "logprobs": logprobs}
+
+    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
+        """Return parallel lists."""
+        return {
+            "tokens": [write_token(read(token.token)) for token in tokens],
+            "token_logprobs": [None if token.choice is None else logprob_of(token.choice.share) for token in tokens],
+            "top_logprobs": [_list_likeliest(token, read) for token in tokens],
+            "text_offset": [token.start for token in tokens],
+        }
+
+
+def _list_likeliest(token: SettledToken, read: TokenBytes) -> dict[str, float] | None:
+    """Return the log-probabilities of the likeliest tokens and of the token itself, by their texts."""
+    if token.choice is None:
+        return None
+    likeliest: dict[str, float] = {}
+    for other, share in (*token.choice.alternatives, (token.token, token.choice.share)):
+        likeliest.setdefault(write_token(read(other)), logprob_of(share))
+    return likeliest
 
 
 def _list_prompts(prompt: Any) -> list[Any]:
@@ -72,7 +114,7 @@ async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[i
         ids = prompt
     else:
         raise RequestError(
-            400, f"prompt contains {shorten(prompt)}, which is no text and no list of ids", param="prompt"
+            400, f"prompt contains {shorten(prompt)}; a text or a list of ids was expected", param="prompt"
         )
     if not ids:
         raise RequestError(400, "the prompt has no tokens: send at least one", param="prompt")

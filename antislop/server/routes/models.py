@@ -1,4 +1,4 @@
-"""The routes by which clients find out about the model: OpenAI's, TabbyAPI's and KoboldCpp's."""
+"""Routes that describe the model: OpenAI's, TabbyAPI's and KoboldCpp's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from antislop import __version__
-from antislop.server.bodies.fields import CountBody, EncodeBody, check
-from antislop.server.bodies.json_reading import read_object
-from antislop.server.routes.texts import service_of
+from antislop.server.bodies.fields import CountBody, EncodeBody, check, read_object
+from antislop.server.routes.answers import service_of
 
 router = APIRouter()
 
@@ -21,7 +20,7 @@ def _describe(request: Request) -> dict[str, Any]:
         "object": "model",
         "created": service.began,
         "owned_by": "antislop",
-        "max_model_len": service.context_length,
+        "max_model_len": service.backend.context_length,
     }
 
 
@@ -43,7 +42,7 @@ async def describe_named(request: Request, name: str) -> dict[str, Any]:
 async def describe_model(request: Request) -> dict[str, Any]:
     """Describe the model as TabbyAPI does, and the server's own list."""
     service = service_of(request)
-    parameters = {"max_seq_len": service.context_length, "prompt_template_content": service.chat_template}
+    parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
     own = {"bans": len(service.own_bans.bans)}
     return {**_describe(request), "parameters": parameters, "antislop": own}
 
@@ -52,7 +51,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
 async def describe_properties(request: Request) -> dict[str, Any]:
     """Describe the model as llama.cpp and KoboldCpp do."""
     service = service_of(request)
-    settings = {"n_ctx": service.context_length}
+    settings = {"n_ctx": service.backend.context_length}
     return {"chat_template": service.chat_template, "default_generation_settings": settings}
 
 
@@ -83,7 +82,7 @@ async def name_model(request: Request) -> dict[str, str]:
 
 @router.get("/api/extra/version")
 async def name_server() -> dict[str, str]:
-    """Return the name and the version of this server, which is no KoboldCpp."""
+    """Return the name and the version of this server, where KoboldCpp has its own."""
     return {"result": "antislop", "version": __version__}
 
 
@@ -91,4 +90,4 @@ async def name_server() -> dict[str, str]:
 @router.get("/api/v1/config/max_context_length")
 async def count_context(request: Request) -> dict[str, int | None]:
     """Return the length of the context, as KoboldCpp does."""
-    return {"value": service_of(request).context_length}
+    return {"value": service_of(request).backend.context_length}

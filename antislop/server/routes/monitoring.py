@@ -1,4 +1,4 @@
-"""The routes by which a server is watched, and by which its texts are ended."""
+"""Routes that watch the server, and that end texts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from starlette.responses import JSONResponse, Response
 
 from antislop.errors import first_line
 from antislop.server.backend import BackendError
-from antislop.server.bodies.fields import AbortBody, check
-from antislop.server.bodies.json_reading import read_object
-from antislop.server.routes.texts import caller_of, service_of
+from antislop.server.bodies.fields import AbortBody, check, read_object
+from antislop.server.routes.answers import caller_of, service_of
 
 router = APIRouter()
 
 
 @router.get("/health")
 async def report_health(request: Request) -> Response:
-    """Say whether the server takes requests; 503 while it shuts down, and if its model or the server behind failed."""
+    """Say whether the server takes requests: 503 while it shuts down, and if its backend failed."""
     service = service_of(request)
     content: dict[str, Any] = {"status": "ok", "active": service.backend.active}
     try:

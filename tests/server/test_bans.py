@@ -1,4 +1,4 @@
-"""The cache of compiled lists: each is compiled once, and memory and threads are bounded."""
+"""The bans of requests: each list is compiled once, and memory and threads are bounded."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ import pytest
 from antislop import Ban, BanError, BanList
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.server import ban_cache
 from antislop.server.backend import Busy
-from antislop.server.ban_cache import BanCache, measure
 from antislop.server.bodies import bans
-from antislop.server.bodies.bans import FIELDS, digest_bans
-from antislop.server.bodies.fields import TextBody
+from antislop.server.bodies.bans import FIELDS, BanCache, digest_bans, measure
+from antislop.server.bodies.fields import GenerationBody
 from tests.support.models import build_tokenizer
 
 OWN = CompiledBans.compile(BanList(["ab"]), build_tokenizer(), exempt=["cab"])
@@ -183,11 +181,11 @@ BODIES = (
 
 
 def test_bodies_share_a_list_only_if_all_that_they_say_of_bans_is_equal() -> None:
-    digests = [digest_bans(TextBody(**fields)) for fields in BODIES]
+    digests = [digest_bans(GenerationBody(**fields)) for fields in BODIES]
     assert len({*digests, None}) == len(BODIES) + 1
-    assert digests == [digest_bans(TextBody(**fields, max_tokens=5, temperature=0.5)) for fields in BODIES]
-    assert digest_bans(TextBody(banned_strings=[], ban_weights={}, seed=1)) is None
-    read = {name for name in TextBody.model_fields if re.search(rf"body\.{name}\b", getsource(bans))}
+    assert digests == [digest_bans(GenerationBody(**fields, max_tokens=5, temperature=0.5)) for fields in BODIES]
+    assert digest_bans(GenerationBody(banned_strings=[], ban_weights={}, seed=1)) is None
+    read = {name for name in GenerationBody.model_fields if re.search(rf"body\.{name}\b", getsource(bans))}
     assert read == FIELDS, "a field that is read and not part of the digest would get another body's list"
 
 
@@ -255,7 +253,7 @@ def test_lists_that_take_too_long_do_not_pile_up(own: CountingBans, monkeypatch:
             assert "5 lists of bans are being compiled" in str(errors[-1])
             assert "other lists" in str(errors[2])
 
-    monkeypatch.setattr(ban_cache, "MAX_COMPILATIONS", 5)
+    monkeypatch.setattr(bans, "MAX_COMPILATIONS", 5)
     asyncio.run(ask())
 
 
