@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -115,6 +116,22 @@ def format_number(value: float) -> str:
     size = abs(value)
     digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
     return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def list_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of those packages that are installed.
+
+    >>> [*list_versions(["antislop", "not-installed"])]
+    ['python', 'antislop']
+    """
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+    from platform import python_version
+
+    versions = {"python": python_version()}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 @cache

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from antislop.evaluation.provenance import count_cores, list_versions, name_processor
+from antislop.display import list_versions
+from antislop.evaluation.html_report import count_cores, name_processor
 
 
 def describe_conditions() -> dict[str, Any]:

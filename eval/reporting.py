@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antislop.evaluation.provenance import list_versions
+from antislop.display import list_versions
 from eval import ROOT
 from eval.conditions import describe_conditions
 

@@ -38,11 +38,9 @@ from antislop.records.prompts import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.pair_file import PairFile
     from antislop.datasets.pairs import PairFormat
-    from antislop.datasets.samples import Arm, RecordMaker
-    from antislop.datasets.summary import Summary
-    from antislop.datasets.writing import Resumed
+    from antislop.datasets.samples import Arm, RecordMaker, Summary
+    from antislop.datasets.writing import PairFile, Resumed
 
 
 class ArmsChoice(str, Enum):
@@ -295,7 +293,7 @@ class _DataSet:
             say(f"resuming: {len(journal):,} records exist already{suffix}")
 
     def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
-        from antislop.datasets.pair_file import PairFile
+        from antislop.datasets.writing import PairFile
 
         path = pairs.pairs
         if path is None:
@@ -332,7 +330,7 @@ class _DataSet:
             say(f"pushed to {repo}")
 
     def _measure(self, records: Iterable[Record]) -> dict[str, float]:
-        from antislop.datasets.summary import measure_slop
+        from antislop.datasets.samples import measure_slop
 
         return measure_slop(records, self.bans)
 

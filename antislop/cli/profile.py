@@ -30,8 +30,7 @@ from antislop.data import FOLDER
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_bytes, replace_text
-from antislop.profiles.halves import Half, find_half
-from antislop.records.texts import AnyText, open_texts
+from antislop.records.texts import AnyText, Half, find_half, open_texts
 
 if TYPE_CHECKING:
     from antislop.profiles.human_rates import Baseline

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop import __version__
-from antislop.datasets.summary import measure_slop
+from antislop.datasets.samples import measure_slop
 from antislop.errors import InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList

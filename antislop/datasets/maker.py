@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
-from antislop.datasets.prompt_only import Request
+from antislop.datasets.prompt_only import AvoidanceInstruction
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
 from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
@@ -79,8 +79,8 @@ class RecordMakerBase(ABC):
         bans = bans if isinstance(bans, BanList) else BanList(bans)
         sampled_arms: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
         self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in sampled_arms}
-        self._request = Request(bans, tokenizer) if "prompt-only" in arms else None
-        self._request_sizes: dict[tuple[str, int, str], int] = {}
+        self._instruction = AvoidanceInstruction(bans, tokenizer) if "prompt-only" in arms else None
+        self._instructed_phrases: dict[tuple[str, int, str], int] = {}
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
@@ -163,11 +163,13 @@ class RecordMakerBase(ABC):
         yield from self._finish_pairs(waiting)
 
     def _complete(self, spec: SampleSpec) -> Prompt:
-        """Return the prompt for the model; in the arm prompt-only, with a request to avoid the bans."""
+        """Return the prompt for the model; in the arm prompt-only, with the instruction to avoid the bans."""
         if spec.arm != "prompt-only":
             return spec.prompt
-        assert self._request is not None, "the arm prompt-only is not among arms"
-        prompt, self._request_sizes[spec.identity] = self._request.put(spec.prompt, room=self._find_room(self._new))
+        assert self._instruction is not None, "the arm prompt-only is not among arms"
+        prompt, self._instructed_phrases[spec.identity] = self._instruction.add_to(
+            spec.prompt, room=self._find_room(self._new)
+        )
         return prompt
 
     def _encode(self, prompt: Prompt) -> list[int]:
@@ -185,14 +187,16 @@ class RecordMakerBase(ABC):
                 withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
         reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}
-        request_columns = {"asked_phrases": self._request_sizes.pop(spec.identity)} if spec.arm == "prompt-only" else {}
+        instruction_columns = (
+            {"asked_phrases": self._instructed_phrases.pop(spec.identity)} if spec.arm == "prompt-only" else {}
+        )
         return self._describe(
             spec,
             status="error" if completion.error is not None else "conceded" if conceded else "ok",
             error=None if completion.error is None else str(completion.error),
             response=completion.text,
             **chat,
-            **request_columns,
+            **instruction_columns,
             prompt_tokens=prompt_tokens,
             tokens=len(completion.tokens),
             withdrawn_tokens=report.withdrawn_tokens,

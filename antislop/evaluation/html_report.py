@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,20 +18,19 @@ from typing import Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import describe_count, format_number, load_template, quote_formula
-from antislop.evaluation.definitions import (
+from antislop.evaluation.evaluation import CERTAIN, Evaluation
+from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
+from antislop.evaluation.rows import (
     COST_METRICS,
     DISTANCE,
     EXCESS,
     LIST_METRICS,
     PASSES,
     SUPPRESSION,
+    describe_row,
     distance_metric,
 )
-from antislop.evaluation.drawing import INK, MUTED, RULE, choose_colors, save_figure
-from antislop.evaluation.evaluation import CERTAIN, Evaluation
-from antislop.evaluation.figures import draw_figures, name_file
-from antislop.evaluation.rows import describe_row
-from antislop.files import read_text, replace_text
+from antislop.files import read_bytes, read_text, replace_text
 from antislop.metrics.definitions import METRICS, Metric
 from antislop.metrics.estimates import Estimate
 from antislop.profiles.changes import Change
@@ -272,3 +273,21 @@ def inline(svg: str, name: str, colors: Mapping[str, str]) -> str:
     for color, variable in places.items():
         svg = svg.replace(color, variable)
     return svg
+
+
+def describe_machine() -> str:
+    """Return the processor, the number of usable cores, and the system, but not the name of the machine."""
+    return f"{name_processor()}, {count_cores()} cores, {platform.system()} {platform.machine()}"
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def name_processor() -> str:
+    """Return the name of the processor, or "unknown processor"."""
+    info = Path("/proc/cpuinfo")
+    lines = read_bytes(info).decode(errors="replace").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or "unknown processor"

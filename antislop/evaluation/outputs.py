@@ -18,6 +18,7 @@ from antislop.records.texts import Text
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
 """The names of costs that an output can have."""
+EXAMPLES = 3  # prompts
 
 
 class Piece(NamedTuple):
@@ -107,7 +108,7 @@ class Example(NamedTuple):
     texts: Mapping[str, Sequence[Piece]]
 
 
-def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit: int = 3) -> list[Example]:
+def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[Example]:
     """Return the texts to prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
     plain_outputs = arms.get(PLAIN, next(iter(arms.values())))
     hits = [len(drop_overlaps(bans.find(output.text))) for output in plain_outputs]
@@ -119,7 +120,7 @@ def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit:
             plain_outputs[place].prompt,
             {arm: outputs[place].pieces or mark(outputs[place].text, bans) for arm, outputs in arms.items()},
         )
-        for place in list(chosen.values())[:limit]
+        for place in list(chosen.values())[:EXAMPLES]
     ]
 
 

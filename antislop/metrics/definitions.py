@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antislop.metrics.bootstrap import Floats, bound_unseen
 from antislop.metrics.diversity import TOP
-from antislop.metrics.estimates import Sums
+from antislop.metrics.estimates import Floats, Sums, bound_unseen
 from antislop.metrics.slop_counts import WEIGHTS, score_slop
 from antislop.metrics.slop_scale import Scale
 from antislop.metrics.text_counts import BEGINNING, PIECE, WINDOW

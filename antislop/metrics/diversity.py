@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antislop.metrics.bootstrap import Floats
+from antislop.metrics.estimates import Floats
 
 TOP = 40
 BASE = 1 << 21

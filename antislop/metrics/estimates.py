@@ -2,12 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import log
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from antislop.metrics.bootstrap import Floats, bootstrap
+Floats: TypeAlias = NDArray[np.float64]
+
+_BATCH = 1 << 20  # numbers in memory at a time
+
+
+class Intervals(NamedTuple):
+    """Values and their bounds, each of shape [values]; bounds are NaN if there are none."""
+
+    values: Floats
+    lows: Floats
+    highs: Floats
+
+
+def bootstrap(
+    sums: Floats,
+    function: Callable[[Floats], Floats],
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Intervals:
+    """Return values computed from sums over texts, with the bounds of their percentile intervals.
+
+    sums: [texts, columns], the contribution of each text, or of each group of texts that are resampled together.
+    function: from sums [..., columns] to values [values, ...].
+    resamples: their number; 0 gives no bounds.
+
+    The percentile interval (Efron 1979, doi 10.1214/aos/1176344552), not BCa: it stays defined if a column is the same
+    for all texts and if a score is clipped at 0 and 100. There are no bounds for a single text, or for a value that is
+    undefined in any resample.
+
+    Does NOT bound the rate of events that never occurred: their interval is 0 to 0, see `bound_unseen`.
+
+    >>> sums = np.array([[1.0, 100.0], [3.0, 100.0], [2.0, 200.0]])
+    >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
+    array([0.015])
+    """
+    if resamples < 0 or not 0 < level < 1:
+        raise ValueError(f"resamples={resamples} and level={level}: take 0 or more, and a level between 0 and 1")
+    values = function(sums.sum(axis=0))
+    if len(sums) < 2 or not resamples:
+        return Intervals(values, np.full_like(values, np.nan), np.full_like(values, np.nan))
+    samples = np.concatenate([function(_add(sums, rows)) for rows in _draw(len(sums), resamples, seed)], axis=-1)
+    tail = (1 - level) / 2
+    lows, highs = np.percentile(samples, [100 * tail, 100 * (1 - tail)], axis=-1)  # NaN if any of the values is
+    return Intervals(values, lows, highs)
+
+
+def _draw(texts: int, resamples: int, seed: int) -> Iterator[NDArray[np.intp]]:
+    """Yield the indices of the texts of each resample, in batches [resamples, texts]."""
+    generator, size = np.random.default_rng(seed), max(1, _BATCH // texts)
+    for start in range(0, resamples, size):
+        yield generator.integers(0, texts, (min(size, resamples - start), texts))
+
+
+def bound_unseen(trials: float, *, level: float = 0.95) -> float:
+    """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
+
+    The rule of three: at a level of 95 % it is 3 / trials (Hanley and Lippman-Hand 1983,
+    doi 10.1001/jama.1983.03330370053031). If trials are dependent, as the words of a text are, it is a little too low.
+
+    >>> round(bound_unseen(1000), 4)
+    0.003
+    """
+    return -log(1 - level) / trials
+
+
+def _add(sums: Floats, indices: NDArray[np.intp]) -> Floats:
+    """Return the sums over resampled texts: from indices of texts [..., texts] to sums [..., columns]."""
+    rows = indices.reshape(-1, indices.shape[-1])
+    cells = rows + len(sums) * np.arange(len(rows))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=len(rows) * len(sums)).reshape(len(rows), len(sums))
+    return (counts.astype(np.float64) @ sums).reshape(*indices.shape[:-1], sums.shape[1])
+
 
 Sums: TypeAlias = Mapping[str, Floats]
 """Sums over texts by name: a number for each text or group of texts, or totals of resamples."""

@@ -6,7 +6,7 @@ The bundled human values are those of 20 novels before 1930 (data/metrics/README
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,17 +15,13 @@ import numpy as np
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files import read_json
-from antislop.metrics.bootstrap import Floats
 from antislop.metrics.definitions import METRICS, compute_metrics
-from antislop.metrics.estimates import Estimate, Sums, estimate
+from antislop.metrics.estimates import Estimate, Floats, Sums, estimate
 from antislop.metrics.metrics import bound_unseen_rates, explain_interval, warn_of_short_texts
-from antislop.metrics.segmentation import extract_paragraphs, extract_words
 from antislop.metrics.tally import Tally
 
 FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
-PASSAGE = 500
-"""Minimum number of words of a passage, which ends with a paragraph."""
 
 _OF_LISTS = ("slop_words", "slop_trigrams", "slop_score")
 _NOT_OVERALL = ("slop_score", "slop_trigrams", "repetition")
@@ -117,22 +113,6 @@ def measure_distance(
             estimates[name] = estimates[name].widen(high=(bound - comparable[name].value) / comparable[name].passages)
     overall = estimates.pop(_OVERALL)
     return Distance(estimates, overall)
-
-
-def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
-    r"""Cut a text at ends of paragraphs into passages of at least `words` words; a shorter remainder is left out.
-
-    >>> list(cut_passages("One two.\n\nThree.\n\nFour five.\n\nSix.", words=3))
-    ['One two.\n\nThree.', 'Four five.\n\nSix.']
-    """
-    passage: list[str] = []
-    length = 0
-    for paragraph in extract_paragraphs(text):
-        passage.append(paragraph)
-        length += len(extract_words(paragraph))
-        if length >= words:
-            yield "\n\n".join(passage)
-            passage, length = [], 0
 
 
 def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:

@@ -9,7 +9,7 @@ import numpy as np
 import regex
 
 from antislop.lists.bundled import read_constructions
-from antislop.metrics.bootstrap import Floats
+from antislop.metrics.estimates import Floats
 from antislop.metrics.slop_scale import MARGIN as RANGE_MARGIN, Scale
 
 CONTRASTS = (

@@ -12,9 +12,9 @@ import numpy as np
 
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
-from antislop.metrics.bootstrap import Floats
 from antislop.metrics.definitions import COMPARED, METRICS, Metric, define_hits, name_hits
 from antislop.metrics.diversity import Overused, find_overused, measure_self_bleu
+from antislop.metrics.estimates import Floats
 from antislop.metrics.slop_counts import ContrastCount
 from antislop.metrics.slop_scale import Scale
 from antislop.metrics.text_counts import BEGINNING, WINDOW, TextCounts, cut_at_spaces

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from antislop.profiles.ngrams import Kind
 from antislop.profiles.profiles import Entry, Profile
-from antislop.profiles.ratios import EXPLAINED, find_explained, find_parts, quantile
+from antislop.profiles.ratios import EXPLAINED, find_explained, find_half_width, find_parts
 
 
 class Change(NamedTuple):
@@ -96,7 +96,7 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
     if (old_entry is None and rates[0] >= rates[1]) or (new_entry is None and rates[1] >= rates[0]):
         return None
     error = sqrt(errors[0] ** 2 + errors[1] ** 2)
-    ratio, reach = rates[1] / rates[0], exp(quantile(0, 0.95) * error)
+    ratio, reach = rates[1] / rates[0], exp(find_half_width(0) * error)
     return Change(
         kind=listed_entry.kind,
         text=listed_entry.text,

@@ -100,21 +100,18 @@ class HumanRates:
     grown by the largest factor of its words, up to the rate of its rarest word.
 
     also: further baselines, however small or incomplete; the lower end of their interval replaces a lower rate. If they
-        don't list a phrase, the n-gram of its content words counts, which is at least as frequent. language: of
-        wordfreq. modern: False ignores wordfreq, so that rates are those of the baseline.
+        don't list a phrase, the n-gram of its content words counts, which is at least as frequent.
+    modern: False ignores wordfreq, so that rates are those of the baseline.
     """
 
-    def __init__(
-        self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en", modern: bool = True
-    ) -> None:
+    def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), modern: bool = True) -> None:
         self.baseline, self.is_modern = baseline, modern
         self._also = also
-        self._language = language
         self._words: dict[str, tuple[float, float]] = {}
 
     @cached_property
     def _frequency(self) -> Callable[[str], float] | None:  # loaded when texts are counted, since it takes 30 MB
-        return load_frequency(self._language) if self.is_modern else None
+        return load_frequency() if self.is_modern else None
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         """Return the human rate of an entry."""
@@ -164,18 +161,17 @@ class HumanRates:
 
 
 @cache
-def interval(count: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437).
+def interval(count: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437).
 
     >>> [round(edge, 3) for edge in interval(10)]
     [4.795, 18.39]
     """
-    tail = (1 - level) / 2
-    return find_gamma(tail, count) if count else 0.0, find_gamma(1 - tail, count + 1)
+    return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)
 
 
-def load_frequency(language: str) -> Callable[[str], float]:
-    """Return a function from a word to its current rate in a language, 0 for an unknown word.
+def load_frequency() -> Callable[[str], float]:
+    """Return a function from a word to its current rate in English, 0 for an unknown word.
 
     Raises `InputError` if the package wordfreq is not installed.
     """
@@ -183,5 +179,5 @@ def load_frequency(language: str) -> Callable[[str], float]:
         from wordfreq import get_frequency_dict
     except ImportError as error:
         raise InputError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
-    frequencies = get_frequency_dict(language, wordlist="best")
+    frequencies = get_frequency_dict("en", wordlist="best")
     return lambda word: float(frequencies.get(word, 0.0))

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, straighten
-from antislop.profiles.halves import hash_prompt
-from antislop.records.texts import AnyText, cut
+from antislop.records.texts import AnyText, cut, hash_prompt
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]

@@ -52,7 +52,7 @@ def estimate_error(groups: Counts, group_words: Counts) -> float:
     return float(np.sqrt(len(words) / (len(words) - 1) * (residuals**2).sum()) / total)
 
 
-def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *, level: float = 0.95) -> RateRatio:
+def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -> RateRatio:
     """Return the ratio of two rates with its interval, by the method of variance estimates recovery on the log scale.
 
     error: relative standard error of the first rate. clusters: its number of groups of prompts, for Student's t.
@@ -64,7 +64,7 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
     >>> [round(edge, 1) for edge in ratio]
     [20.0, 12.7, 34.7]
     """
-    half = quantile(clusters - 1, level) * error
+    half = find_half_width(clusters - 1) * error
     ratio = rate / human.rate
     if human.high is None:
         return RateRatio(ratio, ratio * exp(-half), None)
@@ -74,10 +74,9 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
 
 
 @cache
-def quantile(freedom: int, level: float) -> float:
-    """Return the half-width of an interval in standard errors: by Student's t, or the normal without freedom."""
-    chance = (1 + level) / 2
-    return find_student(chance, freedom) if freedom > 0 else find_normal(chance)
+def find_half_width(freedom: int) -> float:
+    """Return the half-width of a 95 % interval in standard errors: by Student's t, or the normal without freedom."""
+    return find_student(0.975, freedom) if freedom > 0 else find_normal(0.975)
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:

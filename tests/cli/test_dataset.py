@@ -30,7 +30,7 @@ from antislop import BanList
 from antislop.cli import host, job as jobs
 from antislop.cli.main import app
 from antislop.datasets import hub
-from antislop.datasets.summary import measure_slop
+from antislop.datasets.samples import measure_slop
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import fingerprint_text

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from antislop import BanList
 from antislop.cli.main import app
-from antislop.profiles.halves import Half, find_half, hash_prompt
 from antislop.profiles.human_rates import Baseline
 from antislop.profiles.profiles import Profile
-from antislop.records.texts import Text
+from antislop.records.texts import Half, Text, find_half, hash_prompt
 
 SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
 PLAIN = "The cat sat on the mat, and the dog ran to the door. It was day {}."

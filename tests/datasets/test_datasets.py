@@ -19,12 +19,10 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.datasets.continuations import MAX_TOKENS
 from antislop.datasets.maker import ModelRecordMaker
-from antislop.datasets.pair_file import PairFile
-from antislop.datasets.samples import Arm, fingerprint_bans, identify, plan_samples
-from antislop.datasets.summary import Summary, measure_slop
-from antislop.datasets.writing import open_journal, resume, write_records
+from antislop.datasets.pair_maker import MAX_TOKENS
+from antislop.datasets.samples import Arm, Summary, fingerprint_bans, identify, measure_slop, plan_samples
+from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.hf.batching import Completion
 from antislop.records.journal import Journal, Record, read_records

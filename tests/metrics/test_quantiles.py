@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from antislop.metrics.bootstrap import bootstrap
+from antislop.metrics.estimates import bootstrap
 from antislop.metrics.quantiles import find_gamma, find_normal, find_student
 from antislop.profiles.changes import control_discoveries
 
@@ -40,7 +40,7 @@ def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg(chances: 
 @pytest.mark.filterwarnings("ignore:The BCa")
 @pytest.mark.parametrize("batch", [1 << 23, 40])
 def test_the_percentile_interval_is_that_of_scipy(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antislop.metrics.bootstrap._BATCH", batch)
+    monkeypatch.setattr("antislop.metrics.estimates._BATCH", batch)
     sums = np.random.default_rng(3).gamma(2.0, size=(17, 2))
 
     def ratio(total: Any) -> Any:

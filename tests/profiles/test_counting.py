@@ -15,8 +15,7 @@ from antislop import Ban, BanList
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.profiles import count_min, ngrams
-from antislop.profiles.count_min import Sketch
-from antislop.profiles.counting import Census, count, cut_examples
+from antislop.profiles.counting import Census, Sketch, count, cut_examples
 from antislop.profiles.ngrams import GROUPS, Kind
 from antislop.records.texts import LongText, Text
 from tests.conftest import DEPTH
